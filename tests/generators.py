@@ -56,9 +56,18 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
     return b.build()
 
 
-def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25) -> Schedule:
-    """The reference order; before each op, each earlier one that may runs again with probability `share`."""
-    order = graph.arrays.order.tolist()
+def random_order(graph: ComputeGraph, rng: random.Random) -> list[int]:
+    """Return the ops in a random topological order."""
+    before = [set(ops) for ops in graph.arrays.op_predecessors.lists()]
+    order: list[int] = []
+    while len(order) < len(before):
+        order.append(rng.choice([op for op, some in enumerate(before) if op not in order and some.issubset(order)]))
+    return order
+
+
+def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25, order: list[int] | None = None) -> Schedule:
+    """The reference order, or `order`; before each op, earlier ones that may run again with probability `share`."""
+    order = graph.arrays.order.tolist() if order is None else order
     ops = []
     for k, op in enumerate(order):
         ops += [earlier for earlier in order[:k] if graph.ops[earlier].recomputable and rng.random() < share]

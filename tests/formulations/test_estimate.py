@@ -9,10 +9,10 @@ from remat.bounds.lp import lp_relaxation
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.formulations.hierarchical import HIlp
-from remat.formulations.ordering import LinearOrder, OrderPositions
+from remat.formulations.ordering import LinearOrder, OrderIntervals, OrderPositions
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.formulations.stages import Stages, StagesOptions
-from remat.graphs.families import unit_chain
+from remat.graphs.families import in_tree, unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import unet
 from remat.modeling import Linear
@@ -20,31 +20,32 @@ from remat.modeling.size import BUILT_BYTES, ModelSize
 from remat.runtime import resources
 from remat.solving import model_method
 
-GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60)}
+GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60), "tree": in_tree(5)}
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize(
-    ("kind", "options", "order"),
-    [
-        (Checkmate, None, "fixed"),
-        (Checkmate, CheckmateOptions(frontier=False, stages=5), "free"),
-        (Stages, None, "fixed"),
-        (Stages, StagesOptions(ahead=False), "fixed"),
-        (HIlp, None, "fixed"),
-        (RetentionIntervals, None, "free"),
-        (RetentionIntervals, None, "fixed"),
-    ],
-)
+ORDERS = (OrderPositions, LinearOrder, OrderIntervals)
+STATED = [
+    (Checkmate, None, "fixed"), (Checkmate, CheckmateOptions(frontier=False, stages=5), "free"),
+    (Stages, None, "fixed"), (Stages, StagesOptions(ahead=False), "fixed"), (HIlp, None, "fixed"),
+    (RetentionIntervals, None, "free"), (RetentionIntervals, None, "fixed"),
+]  # fmt: skip
+CASES = [(name, *each) for name in ("layered", "unet", "chain") for each in STATED]
+CASES += [(name, kind, None, "free") for name in ("layered", "tree") for kind in ORDERS]
+
+
+@pytest.mark.parametrize(("name", "kind", "options", "order"), CASES)
 def test_estimates_are_near(name, kind, options, order):
-    formulation = kind(Problem(GRAPHS[name], "70%", order), options)
+    problem = Problem(GRAPHS[name], "70%", order)
+    formulation = kind(problem) if options is None else kind(problem, options)
     size = formulation.estimate()
     model = formulation.build()
     entries = sum(len(r.value) if isinstance(r, Linear) else len(r.variables()) for r in model.records)
-    assert 0.9 * model.num_vars <= size.variables <= 1.25 * model.num_vars
-    assert 0.9 * model.num_constraints <= size.rows <= 1.5 * model.num_constraints
+    least, most_vars, most_rows = (0.95, 1.2, 1.1) if kind in ORDERS else (0.9, 1.25, 1.5)
+    assert least * model.num_vars <= size.variables <= most_vars * model.num_vars
+    assert least * model.num_constraints <= size.rows <= most_rows * model.num_constraints
     # values of start times, each of which solvers have to take in, are entries too, but not of the records
-    assert 0.9 * entries <= size.nonzeros <= (6 if kind is RetentionIntervals and order == "fixed" else 1.3) * entries
+    most = 6 if kind is RetentionIntervals and order == "fixed" else 1.3
+    assert least * entries <= size.nonzeros <= most * entries
 
 
 def test_a_limit_of_cost_makes_the_stages_fewer():
