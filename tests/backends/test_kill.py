@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from helpers import wait_for_end, wait_for_files
+from shell import finish, start
 
 from remat.backends.minizinc import MiniZinc
 from remat.backends.processes import guard
@@ -20,25 +20,23 @@ from remat.backends.pyomo import Pyomo
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")
 
 #: One program, all backends that start processes, each in a thread of its own.
-PROGRAM = textwrap.dedent(
-    """
-    import sys, threading
-    from remat.testing.backend_checks import knapsack
-    from remat.backends.base import SolveOptions
-    from remat.backends.processes.isolated import Isolated
-    from remat.registry import make_backend
+PROGRAM = """
+import sys, threading
+from remat.testing.backend_checks import knapsack
+from remat.backends.base import SolveOptions
+from remat.backends.processes.isolated import Isolated
+from remat.registry import make_backend
 
-    def solve(name):
-        backend = make_backend(name.removeprefix("isolated "))
-        if name.startswith("isolated"):
-            backend = Isolated(backend)
-        backend.solve(knapsack(120), SolveOptions(threads=1))
+def solve(name):
+    backend = make_backend(name.removeprefix("isolated "))
+    if name.startswith("isolated"):
+        backend = Isolated(backend)
+    backend.solve(knapsack(120), SolveOptions(threads=1))
 
-    for name in sys.argv[1:]:
-        threading.Thread(target=solve, args=[name], daemon=True).start()
-    threading.Event().wait()
-    """
-)
+for name in sys.argv[1:]:
+    threading.Thread(target=solve, args=[name], daemon=True).start()
+threading.Event().wait()
+"""
 #: A word in the command line of the process that solves, by backend.
 SOLVERS = {
     "isolated cp-sat": "multiprocessing.forkserver",
@@ -94,42 +92,32 @@ def test_nothing_survives_the_program(program, tmp_path, number):
     wait_for_files(tmp_path, [])
 
 
-OWNER = textwrap.dedent(
-    """
-    import os, signal, sys, time
-    from remat.backends.processes import guard
+#: A program that holds a temporary folder, with the number of its guard.
+OWNER = """
+import os, signal, sys, time
+from remat.backends.processes import guard
 
-    with guard.temporary_folder() as path:
-        (path / "data").write_text("something")
-        print(path, guard._guard._process.pid, flush=True)
-        time.sleep(60)
-    """
-)
+with guard.temporary_folder() as path:
+    (path / "data").write_text("something")
+    print(path, guard._guard._process.pid, flush=True)
+    time.sleep(60)
+"""
+#: One that is killed between starting a solver and telling the guard its number.
+BEGINNER = """
+import os, subprocess, time
+from remat.backends.processes import guard
 
-
-BEGINNER = textwrap.dedent(
-    """
-    import os, subprocess, time
-    from remat.backends.processes import guard
-
-    with guard.temporary_folder() as path:
-        own = {"env": {"TMPDIR": str(path)}, "stdout": subprocess.DEVNULL}
-        new = subprocess.Popen(["sleep", "60"], start_new_session=True, **own)
-        print(new.pid, flush=True)
-        os.kill(os.getpid(), 9)
-    """
-)
+with guard.temporary_folder() as path:
+    own = {"env": {"TMPDIR": str(path)}, "stdout": subprocess.DEVNULL}
+    new = subprocess.Popen(["sleep", "60"], start_new_session=True, **own)
+    print(new.pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
 
 
 def test_a_process_that_the_guard_has_not_heard_of_ends_too(tmp_path):
-    """The program may be killed between starting a solver and telling the guard its number."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGINNER],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        check=False,
-    )
-    wait_for_end([int(done.stdout)])
+    done = finish(start("", BEGINNER, env=os.environ | {"TMPDIR": str(tmp_path)}))
+    wait_for_end([int(done.out)])
     wait_for_files(tmp_path, [])
 
 
@@ -137,7 +125,7 @@ def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     owners, folders = [], []
     for _ in range(2):
-        owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment)
+        owner = start("", OWNER, env=environment)
         path, guardian = owner.stdout.readline().split()
         owners.append(owner)
         folders.append(Path(path))
@@ -158,9 +146,7 @@ def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
         assert (folders[1] / "data").exists()
     finally:
         for owner in owners:
-            owner.kill()
-            owner.wait()
-            owner.stdout.close()
+            finish(owner, signal.SIGKILL)
 
 
 def test_a_guard_that_was_killed_is_replaced():
