@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from fragile_backend import Sown
 from helpers import options, wait_for_end, wait_for_files
+from shell import start
 from test_isolated import small
 
 from remat.backends.base import Status, StopReason
@@ -87,36 +87,34 @@ def test_a_program_of_its_own_use_is_as_it_was():
     assert children._servers[Sown.preload] is not multiprocessing.forkserver._forkserver
 
 
-PROGRAM = textwrap.dedent(
-    """
-    import multiprocessing, os, sys
-    print("program", flush=True)
-    from fragile_backend import Sown
-    from remat.backends.processes import children
-    from remat.backends.base import SolveOptions
-    from remat.backends.processes.isolated import Isolated
-    from remat.modeling import Model
+PROGRAM = """
+import multiprocessing, os, sys
+print("program", flush=True)
+from fragile_backend import Sown
+from remat.backends.processes import children
+from remat.backends.base import SolveOptions
+from remat.backends.processes.isolated import Isolated
+from remat.modeling import Model
 
-    def run():
-        model = Model("one")
-        model.minimize(model.integers("x", 1, 0, 3).index, 1)
-        assert Isolated(Sown("exit")).solve(model, SolveOptions()).objective == 3
-        print(children._servers[Sown.preload]._forkserver_pid, flush=True)
+def run():
+    model = Model("one")
+    model.minimize(model.integers("x", 1, 0, 3).index, 1)
+    assert Isolated(Sown("exit")).solve(model, SolveOptions()).objective == 3
+    print(children._servers[Sown.preload]._forkserver_pid, flush=True)
 
+run()
+if sys.argv[1] == "fork" and os.fork() == 0:
     run()
-    if sys.argv[1] == "fork" and os.fork() == 0:
-        run()
-        sys.exit()
-    if sys.argv[1] == "fork":
-        os.wait()
-        worker = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-        worker.start()
-        worker.join()
-        assert worker.exitcode == 0
-    if sys.argv[1] == "die":
-        os.kill(os.getpid(), 9)
-    """
-)
+    sys.exit()
+if sys.argv[1] == "fork":
+    os.wait()
+    worker = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+if sys.argv[1] == "die":
+    os.kill(os.getpid(), 9)
+"""
 
 
 @pytest.mark.parametrize("how", ["input", "die", "fork"])
@@ -138,31 +136,27 @@ def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
     wait_for_files(tmp_path, ["program.py"])
 
 
-ALONE = textwrap.dedent(
-    """
-    import os, time
-    from remat.backends.processes import children, guard
+ALONE = """
+import os, time
+from remat.backends.processes import children, guard
 
-    if __name__ == "__main__":
-        sleeper = children.child(time.sleep, [100])
-        sleeper.start()
-        print(sleeper.pid, children._servers[()]._forkserver_pid, guard._guard._process.pid, flush=True)
-        time.sleep(100)
-    """
-)
+if __name__ == "__main__":
+    sleeper = children.child(time.sleep, [100])
+    sleeper.start()
+    print(sleeper.pid, children._servers[()]._forkserver_pid, guard._guard._process.pid, flush=True)
+    time.sleep(100)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them")
 def test_children_end_without_a_guard_too(tmp_path):
     """Killed together with the program, it ends nobody; a child must not keep the server that it would end with."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", ALONE], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
-    )
+    program = start("", ALONE, env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=None)
     child, forking, guardian = map(int, program.stdout.readline().split())
-    program.stdout.close()
     os.kill(guardian, signal.SIGKILL)
     program.kill()
     program.wait()
+    program.stdout.close()
     wait_for_end([child, forking])
 
 

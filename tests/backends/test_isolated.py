@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import textwrap
 import time
 from pathlib import Path
 
@@ -179,23 +178,21 @@ def test_options_that_cannot_be_sent():
         Isolated(Highs()).solve(small(), options(solver={"time_limit": lambda: 1}))
 
 
-PARENT = textwrap.dedent(
-    """
-    import sys
-    from fragile_backend import Fragile
-    from remat.backends.base import SolveOptions
-    from remat.backends.processes.isolated import Isolated
-    from remat.modeling import Model
+PARENT = """
+import sys
+from fragile_backend import Fragile
+from remat.backends.base import SolveOptions
+from remat.backends.processes.isolated import Isolated
+from remat.modeling import Model
 
-    def tell(incumbent):
-        print("incumbent", flush=True)
+def tell(incumbent):
+    print("incumbent", flush=True)
 
-    model = Model("one")
-    model.minimize(model.integers("x", 1, 0, 9).index, 1)
-    raw = Isolated(Fragile(sys.argv[1])).solve(model, SolveOptions(), on_incumbent=tell)
-    print("result", raw.status, raw.stop, raw.objective, flush=True)
-    """
-)
+model = Model("one")
+model.minimize(model.integers("x", 1, 0, 9).index, 1)
+raw = Isolated(Fragile(sys.argv[1])).solve(model, SolveOptions(), on_incumbent=tell)
+print("result", raw.status, raw.stop, raw.objective, flush=True)
+"""
 
 
 def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
