@@ -232,6 +232,11 @@ def test_more_computes_than_copies_are_refused_by_name(fork):
         retention(Problem(fork, order="free"), copies=1).encode(Schedule.of_computes(fork, [0, 1, 2, 0, 3]))
 
 
+def test_a_compute_that_is_repeated_before_it_is_read_is_left_out(fork):
+    formulation = retention(Problem(fork, order="free"))
+    assert formulation.decode(formulation.encode(Schedule.of_computes(fork, [0, 1, 2, 0, 0, 3]))).num_computes == 5
+
+
 def test_the_result_says_that_copies_are_too_few():
     """The schedule is within the budget, so it is the answer; but no model with two copies can start from it."""
     problem = Problem(unit_chain(6), 4)
