@@ -18,6 +18,8 @@ from remat.errors import BackendError, FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
+from remat.heuristics.drops import Drops
+from remat.hierarchy.partition.h_partition import HPartitionOptions
 from remat.io.toml import MAX_CONFIG_BYTES
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
@@ -392,6 +394,33 @@ def test_solvers_of_levels_have_their_options_and_name_no_file() -> None:
     for wrong in ({"leaf_backend": "pyomo:./cbc"}, {"solver_options": {"highs": {"log_file": "x"}}}):
         with pytest.raises(BackendError, match=r"names? a file.* command line"):
             Config.from_mapping({**text, "methods": {"hierarchical": wrong}})
+
+
+def test_partitioners_and_methods_in_levels_have_tables() -> None:
+    text = {
+        "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical"},
+        "methods": {"hierarchical": {"leaf_methods": ["drops", "eviction"]}},
+        "partitioners": {"h-partition": {"max_top": 10}},
+        "heuristics": {"drops": {"leanings": [3.0]}}, "formulations": {"h-ilp": {"ahead": True}},
+    }  # fmt: skip
+    config = Config.from_mapping(text)
+    options = config.options_of("hierarchical")
+    assert options.partitioners[1].options == HPartitionOptions(max_top=10)
+    assert [type(each) for each in options.leaf_methods] == [Drops, str] and options.leaf_methods[
+        0
+    ].options.leanings == (3.0,)
+    assert options.group_methods[1].options.ahead and options.top_methods[1].options.leanings == (3.0,)
+    typed = config.with_options({"depth": 2, "h-partition.alpha": 0.0, "drops.leanings": [4.0]}).options_of(
+        "hierarchical"
+    )
+    assert typed.depth == 2 and typed.leaf_methods[0].options.leanings == (4.0,)
+    assert typed.partitioners[1].options == HPartitionOptions(max_top=10, alpha=0.0)
+    alone = {key: text[key] for key in ("problem", "solve", "partitioners")}
+    assert Config.from_mapping(alone).options_of("hierarchical").partitioners[1].options.max_top == 10
+    with refused("format.wrong-key", culprit="max_tops"):
+        Config.from_mapping({**alone, "partitioners": {"h-partition": {"max_tops": 10}}})
+    with refused("format.wrong-key", culprit="h-partitoin"):
+        Config.from_mapping({**alone, "partitioners": {"h-partitoin": {}}})
 
 
 def test_the_objective(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,22 @@ def class_or_name(word: str, group: str) -> Any:
         return word
     import_from_here()
     return import_class(word, group)
+
+
+def option_values(given: list[str] | None) -> dict[str, Any]:
+    """Values by name from NAME=VALUE, read as JSON or else as text."""
+    import typer
+
+    values: dict[str, Any] = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"option {text!r} is not NAME=VALUE")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def search_backend(word: str) -> Any:

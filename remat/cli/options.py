@@ -88,6 +88,13 @@ Threads = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MethodOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="NAME=VALUE",
+        help="Option of the method (step_seconds=0.5 of serenity, depth=2 of hierarchical), as in JSON; repeatable.",
+    ),
+]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Methods = Annotated[
     list[str] | None,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import class_or_name, end_of_solve, search_backend
-from remat.cli.options import Given, Graph, SearchBackend, SearchSeed, SearchTime, shared
+from remat.cli.common import class_or_name, end_of_solve, option_values, search_backend
+from remat.cli.options import Given, Graph, MethodOptions, SearchBackend, SearchSeed, SearchTime, shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,14 +34,7 @@ def command(
             "or MODULE:CLASS.",
         ),
     ] = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="NAME=VALUE",
-            help="Option of the method (divide=false, step_seconds=0.5 of serenity); may be repeated.",
-        ),
-    ] = None,
+    option: MethodOptions = None,
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
@@ -69,6 +61,7 @@ def command(
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
+    from remat.config import make_options
     from remat.interruption import interrupts
     from remat.io.files import check_outputs
     from remat.schedule.io import SUFFIXES as SCHEDULES
@@ -76,7 +69,7 @@ def command(
     from remat.solving.order import order
     from remat.solving.stop import stopping
 
-    output, options = given.output(), given.solve_options(seed=seed)
+    output, options, values = given.output(), given.solve_options(seed=seed), option_values(option)
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
     check_outputs((output.schedule, SCHEDULES), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
@@ -84,7 +77,7 @@ def command(
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:
             result = order(
                 problem, class_or_name(method, "methods"), search_backend(backend), stop=clock, options=options,
-                method_options=_method_options(method, option or []), on_progress=keeper,
+                method_options=make_options(method, values) if values else None, on_progress=keeper,
             )  # fmt: skip
         pictures: list[tuple[str, Callable[[Path], object]]] = []
         if plot is not None and result.schedule is not None:
@@ -92,22 +85,6 @@ def command(
         if plot_samples is not None:
             pictures.append((str(plot_samples), lambda path: _draw_samples(result, path, sample)))
         end_of_solve(result, output, _report(result), pictures=pictures)
-
-
-def _method_options(method: str, given: list[str]) -> Any:
-    """Options of the method from NAME=VALUE; values as in JSON."""
-    from remat.config import make_options
-
-    values: dict[str, Any] = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise typer.BadParameter(f"option {text!r} is not NAME=VALUE")
-        try:
-            values[name] = json.loads(value)
-        except ValueError:
-            values[name] = value
-    return make_options(method, values) if values else None
 
 
 def _report(result: Result) -> str:

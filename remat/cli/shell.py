@@ -28,6 +28,7 @@ from remat.cli import (
     layers,
     minimize,
     order,
+    partition,
     plot,
     rewrite,
     show,
@@ -63,8 +64,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, layers,
-    trace, generate, capture, convert, rewrite, backends, warm_up, allocate, arenas,
+    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, partition, plot,
+    layers, trace, generate, capture, convert, rewrite, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(module.command)
 

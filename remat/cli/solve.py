@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from remat.cli.common import end_of_solve
-from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
+from remat.cli.common import end_of_solve, option_values
+from remat.cli.options import FILE, LIMITS, RULES, Given, MethodOptions, OptionalGraph, shared
 
 
-@shared(*FILE, "budget", "objective", "method", "backend", *RULES, *LIMITS, "warm_start",
+@shared(*FILE, "budget", "objective", "method", "option", "backend", *RULES, *LIMITS, "warm_start",
         "schedule", "plot", "json", "quiet")  # fmt: skip
-def command(graph: OptionalGraph = None, *, given: Given) -> None:
+def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given: Given) -> None:
     """Find the cheapest schedule of GRAPH within a budget, or the one with the least peak.
 
     Everything can be said in a file (--config; `remat config --example` shows one) or by options, which go before the
-    file.
+    file. `--option h-partition.max_top=10` is for a partitioner or method in the levels of `hierarchical`.
 
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
@@ -24,7 +24,7 @@ def command(graph: OptionalGraph = None, *, given: Given) -> None:
     from remat.interruption import interrupts
 
     least_peak = given.sections["problem"].get("objective") == "least-peak"
-    run = given.run(graph, *(() if least_peak else ("budget",)))
+    run = given.run(graph, *(() if least_peak else ("budget",))).with_options(option_values(option))
     clock = from_start(Deadline.after(run.solve.time_limit))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:

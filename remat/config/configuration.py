@@ -48,7 +48,10 @@ class Config(Section):
     solve : SolveSection
     output : OutputSection
     formulations, heuristics, methods : mapping of name to mapping
-        Options of methods; only those of the one that is named in ``solve.method`` have an effect.
+        Options of methods; only those of the one that is named in ``solve.method`` have an effect, and those of the
+        methods in the levels of ``hierarchical``.
+    partitioners : mapping of name to mapping
+        Options of the partitioners of ``hierarchical``.
     backends : mapping of name or name:variant to mapping
         Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
         of the whole family.
@@ -69,6 +72,7 @@ class Config(Section):
     formulations: dict[str, dict[str, Any]] = {}
     heuristics: dict[str, dict[str, Any]] = {}
     methods: dict[str, dict[str, Any]] = {}
+    partitioners: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, Any]] = {}
     #: Classes that were named as ``module:Class`` where that is allowed.
     _imported: dict[str, type[Any]] = PrivateAttr(default_factory=dict)
@@ -161,7 +165,7 @@ class Config(Section):
             check_trusted(backend, f"{name}: ")
             if not allow_solver_files:
                 check_solver_options(backend, given, f"{name}: ")
-        for method, given in (config.formulations | config.heuristics | config.methods).items():
+        for method, given in config._tables.items():
             options = make_options(method, given, f"{name}: ", config._imported.get(method))
             check_levels(options, f"{name}: ", allow_solver_files=allow_solver_files)
         return config
@@ -182,12 +186,36 @@ class Config(Section):
             raise FormatError(f"{registry.GROUPS[group]} {word!r} {IMPORTED}", "import-not-allowed", word)
         return word
 
+    @property
+    def _tables(self) -> dict[str, dict[str, Any]]:
+        return self.partitioners | self.formulations | self.heuristics | self.methods
+
     def options_of(self, method: str) -> Any:
         """The options of a method, None where none are given."""
-        given = (self.formulations | self.heuristics | self.methods).get(method)
-        if not given:
-            return None
-        return with_tables(make_options(method, given, kind=self._imported.get(method)), self.solver_options_of)
+        tables = self._tables
+        given = tables.get(method)
+        if given or (method == "hierarchical" and tables):
+            options = make_options(method, given or {}, kind=self._imported.get(method))
+            return with_tables(options, tables, self.solver_options_of)
+        return None
+
+    def with_options(self, given: Mapping[str, Any]) -> Config:
+        """Return the same with options of ``solve.method``; ``PART.NAME``: of a partitioner or method in its levels.
+
+        Raises
+        ------
+        RematError
+            As :func:`make_options`.
+        """
+        tables = self._tables
+        changed = {group: dict(getattr(self, group)) for group in ("methods", "partitioners")}
+        for key, value in given.items():
+            part, _, name = key.rpartition(".")
+            word = part or self.solve.method
+            group = "partitioners" if word in registry.partitioners() else "methods"
+            changed[group][word] = tables.get(word, {}) | changed[group].get(word, {}) | {name: value}
+            make_options(word, changed[group][word], kind=self._imported.get(word))
+        return self.model_copy(update=changed)
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
         """What is passed to that solver untouched."""
@@ -298,7 +326,7 @@ def _check_inside(what: str, path: str | None, folder: Path) -> None:
 def _check_tables(config: Config, name: str) -> None:
     """Refuse tables of options for what is not registered."""
     methods = [f"{group}.{word}" for group in METHODS for word in registry.Registered(group)]
-    for group in ("formulations", "backends", "heuristics", "methods"):
+    for group in ("formulations", "backends", "heuristics", "methods", "partitioners"):
         known = list(registry.Registered(group))
         for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
             if group in METHODS and registry.names_class(word, group):

@@ -16,7 +16,7 @@ def schema() -> dict[str, Any]:
     result = Config.model_json_schema(by_alias=True)
     for part in (result, *result["$defs"].values()):
         part["description"] = _summary(part["description"])
-    for group in METHODS:
+    for group in (*METHODS, "partitioners"):
         tables: dict[str, Any] = {}
         for name, kind in sorted(registry.Registered(group).usable().items()):
             if kind.options_type is not None:
@@ -47,7 +47,7 @@ def example() -> str:
             value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
             lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
     lines += ["", "# Options of methods: those of the chosen one count, the others wait for their turn."]
-    for group in METHODS:
+    for group in (*METHODS, "partitioners"):
         for name, member in sorted(registry.Registered(group).usable().items()):
             if member.options_type is not None:
                 lines += [f"[{group}.{name}]"]

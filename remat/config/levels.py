@@ -1,4 +1,4 @@
-"""What a configuration says of the levels of ``hierarchical``: their solvers."""
+"""What a configuration says of the levels of ``hierarchical``: their partitioners, methods and solvers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from remat import registry
 from remat.backends.programs import check_solver_options, check_trusted
+from remat.config.method_options import make_options
 from remat.hierarchy.method import HierarchicalOptions
+from remat.solving.method import HeuristicMethod, make_method
 
 
 def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
@@ -25,12 +28,38 @@ def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
             check_solver_options(backend, given, where)
 
 
-def with_tables(options: Any, solver_options_of: Callable[[str], Mapping[str, Any]]) -> Any:
-    """Return options with what the tables of solvers say; options of other methods as they are."""
+def with_tables(
+    options: Any, tables: Mapping[str, Mapping[str, Any]], solver_options_of: Callable[[str], Mapping[str, Any]]
+) -> Any:
+    """Return options with objects in place of the names that have tables; options of other methods as they are.
+
+    Parameters
+    ----------
+    tables : mapping of str to mapping
+        Options of partitioners and methods, by name.
+    solver_options_of : callable
+        Receives the name of a backend.
+    """
     if not isinstance(options, HierarchicalOptions):
         return options
-    tables = {backend: solver_options_of(backend) for backend in _backends(options)}
-    return replace(options, solver_options={**tables, **options.solver_options})
+
+    def partitioner(name: Any) -> Any:
+        given = tables.get(name)
+        return registry.make("partitioners", name, make_options(name, given)) if given else name
+
+    def method(name: Any) -> Any:
+        made = make_method(name, make_options(name, tables[name])) if tables.get(name) else name
+        return made.heuristic if isinstance(made, HeuristicMethod) else made
+
+    solvers = {backend: solver_options_of(backend) for backend in _backends(options)}
+    return replace(
+        options,
+        partitioners=tuple(map(partitioner, options.partitioners)),
+        leaf_methods=tuple(map(method, options.leaf_methods)),
+        group_methods=tuple(map(method, options.group_methods)),
+        top_methods=tuple(map(method, options.top_methods)),
+        solver_options={**solvers, **options.solver_options},
+    )
 
 
 def _backends(options: HierarchicalOptions) -> list[str]:

@@ -14,18 +14,23 @@ from remat.config.faults import first_fault, unknown
 from remat.errors import FormatError, ProblemError
 
 
-def make_options(method: str, given: Mapping[str, Any], where: str = "", kind: type[Any] | None = None) -> Any:
-    """The options of a formulation or heuristic from names and values.
+def make_options(
+    method: str, given: Mapping[str, Any], where: str = "", kind: type[Any] | None = None, group: str = "methods"
+) -> Any:
+    """The options of a formulation, heuristic, other method or partitioner from names and values.
 
     Parameters
     ----------
     method : str
-        A registered name, or what `kind` is called in messages.
+        A registered name, the first of methods, heuristics, formulations and partitioners that has it counting; or
+        what `kind` is called in messages.
     given : mapping
     where : str
         What messages begin with.
     kind : type, optional
         The class of the method, where it is not registered.
+    group : str
+        What `kind` is, for messages.
 
     Raises
     ------
@@ -41,10 +46,10 @@ def make_options(method: str, given: Mapping[str, Any], where: str = "", kind: t
     >>> make_options("retention-intervals", {"copies": 3})
     RetentionIntervalsOptions(copies=3, precedence='cover')
     """
-    group = "methods"
     if kind is None:
-        names = (group for group in ("methods", "heuristics") if method in registry.Registered(group))
-        kind = registry.load(group := next(names, "formulations"), method)
+        groups = (group for group in ("methods", "heuristics", "formulations", "partitioners"))
+        known_to = (group for group in groups if method in registry.Registered(group))
+        kind = registry.load(group := next(known_to, "formulations"), method)
     options_type: Any = getattr(kind, "options_type", None)
     if options_type is None:
         raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options", "no-options", method)

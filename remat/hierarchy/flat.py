@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
@@ -13,7 +13,7 @@ from remat.heuristics.turns import Turns
 from remat.registry import heuristics, make
 from remat.solving.auto import LNS_OPS
 from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
-from remat.solving.method import HeuristicMethod, Method
+from remat.solving.method import HeuristicMethod, Method, MethodLike, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
 
@@ -30,8 +30,8 @@ POLISH_SHARES = {"annealing": 0.7, "lns": 0.3}
 TURN, GROWTH = 5.0, 1.5
 
 
-def starts(session: Session, names: tuple[str, ...]) -> list[Heuristic]:
-    """The heuristics among `names` that apply to the problem, in their order.
+def starts(session: Session, methods: Sequence[MethodLike]) -> list[Heuristic]:
+    """The heuristics among `methods` that apply to the problem, in their order.
 
     Those on chains of blocks are left out where there is no training step, and Rotor where the graph is too large for
     it (:mod:`remat.solving.chain_starts`).
@@ -46,39 +46,40 @@ def starts(session: Session, names: tuple[str, ...]) -> list[Heuristic]:
     >>> [heuristic.name for heuristic in starts(session, ("block-checkpointing", "drops", "h-ilp"))]
     ['drops']
     """
-    chains = chain_starts(session.problem)
-    return [
-        chain_start(name) if name in OPTIONS else make("heuristics", name)
-        for name in names
-        if name in heuristics() and (name in chains or name not in OPTIONS)
-    ]
+    chains, found = chain_starts(session.problem), list[Heuristic]()
+    for each in methods:
+        if each in OPTIONS:
+            found += [chain_start(each)] if each in chains else []
+        elif isinstance(made := make_method(each), HeuristicMethod):
+            found.append(made.heuristic)
+    return found
 
 
-def schedules(session: Session, names: tuple[str, ...], answer: Callable[[Method, float], None]) -> None:
-    """Ask each heuristic among `names` for a schedule within the budget; where none has one, once more.
+def schedules(session: Session, methods: Sequence[MethodLike], answer: Callable[[Method, float], None]) -> None:
+    """Ask each heuristic among `methods` for a schedule within the budget; where none has one, once more.
 
     Parameters
     ----------
     answer : callable
         Lets a method answer in a share of the time left.
     """
-    methods = [HeuristicMethod(heuristic) for heuristic in starts(session, names)]
-    for method in methods:
+    asked = [HeuristicMethod(heuristic) for heuristic in starts(session, methods)]
+    for method in asked:
         if not _over(session):
             share = START_SHARES.get(method.name, START_SHARE)
             answer(method, share if session.best is not None else max(share, FIRST_SHARE))
-    for method in methods:
+    for method in asked:
         if session.best is None and not _over(session):
             answer(method, AGAIN_SHARE)
 
 
-def least_peaks(session: Session, names: tuple[str, ...], search: MinPeakSearch) -> None:
-    """Ask each heuristic among `names` for less and less memory."""
+def least_peaks(session: Session, methods: Sequence[MethodLike], search: MinPeakSearch) -> None:
+    """Ask each heuristic among `methods` for less and less memory."""
     clock = session.call.deadline
-    if any(name in OPTIONS for name in names) and not _over(session):
+    if any(each in OPTIONS for each in methods) and not _over(session):
         search.ask_chains()
-    for heuristic in starts(session, names):
-        if heuristic.name not in OPTIONS and not _over(session):
+    for heuristic in starts(session, [each for each in methods if each not in OPTIONS]):
+        if not _over(session):
             share = START_SHARES.get(heuristic.name, START_SHARE)
             deadline = clock.share(share, NO_DEADLINE)
             with session.step(heuristic.name), contextlib.suppress(OverdueError, ProblemError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import GetPydanticSchema
 
@@ -14,11 +14,11 @@ from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.flat import NO_DEADLINE, least_peaks, polish, schedules
 from remat.hierarchy.options import Budgets, Effort, Solvers
+from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
@@ -26,12 +26,13 @@ from remat.problem import Objective
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 from remat.solving.bounding import raise_bounds
-from remat.solving.method import FormulationMethod, Method, make_method
+from remat.solving.method import FormulationMethod, HeuristicMethod, Method, MethodLike, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
 
-#: In a configuration, a name.
+#: In a configuration, a name, or several.
 Word = GetPydanticSchema(lambda _, handler: handler(str | None))
+Words = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...]))
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
@@ -51,8 +52,8 @@ class HierarchicalOptions(Options):
 
     Attributes
     ----------
-    partitioners : tuple of str
-        Registered partitioners; each that applies to the graph groups it, and the best choice of options counts.
+    partitioners : tuple of str, class or Partitioner
+        Names, classes or objects; each that applies to the graph groups it, and the best choice of options counts.
     depth : int or None
         Most levels of the hierarchy, the whole graph counted: 1 makes no groups, 2 one level of them. None: as many as
         the partitioner makes.
@@ -62,9 +63,10 @@ class HierarchicalOptions(Options):
         Options of all groups of one problem together, shared out by their numbers of ops.
     peaks, saved : int
         Peaks, and limits on what is held between forward and backward part, that each group is solved for.
-    leaf_methods, group_methods : tuple of str
-        Registered methods that solve groups of ops, and groups with groups in them; the best schedule of each budget
-        is kept. The first of `group_methods` also answers problems whose ops are groups with an option each.
+    leaf_methods, group_methods : tuple of str, class or object
+        Methods of groups of ops, and of groups with groups in them, as for :func:`remat.solve`; a formulation with
+        options is ``FormulationMethod(kind, options)``. The best schedule of each budget is kept. The first of
+        `group_methods` also answers problems whose ops are groups with an option each.
     seconds : float
         Most seconds of each of them for each budget.
     leaf_backend, group_backend : str, class, Backend or None
@@ -72,8 +74,8 @@ class HierarchicalOptions(Options):
         gap and isolation of the whole, and one thread.
     solver_options : mapping of str to mapping
         Options of these solvers, by the full name of the backend; default: those of the whole, for its backend.
-    top_methods : tuple of str
-        Who answers the whole problem: heuristics before anything is grouped, those that apply; then formulations that
+    top_methods : tuple of str, class or object
+        Methods of the whole problem: heuristics before anything is grouped, those that apply; then formulations that
         know composites (``h-ilp``, ``h-intervals``), which are given the groups; then others, which look at the ops
         alone.
     nodes : int
@@ -90,19 +92,25 @@ class HierarchicalOptions(Options):
         A folder for the options that are found: another run with the same options reads them.
     """
 
-    partitioners: tuple[str, ...] = ("blocks", "h-partition", "min-cut")
+    partitioners: Annotated[tuple[PartitionerLike, ...], Words] = ("blocks", "h-partition", "min-cut")
     depth: Positive | None = None
     options: Positive = 8
     total_options: Positive = 100
     peaks: Positive = 4
     saved: Positive = 6
-    leaf_methods: tuple[str, ...] = ("drops",)
-    group_methods: tuple[str, ...] = ("drops", "h-ilp")
+    leaf_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops",)
+    group_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops", "h-ilp")
     seconds: Annotated[float, Range(above=0)] = 2.0
     leaf_backend: Annotated[BackendLike | None, Word] = None
     group_backend: Annotated[BackendLike | None, Word] = None
     solver_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "few-stages", "rotor", "h-ilp")
+    top_methods: Annotated[tuple[MethodLike, ...], Words] = (
+        "block-checkpointing",
+        "drops",
+        "few-stages",
+        "rotor",
+        "h-ilp",
+    )
     nodes: Positive = 80
     moves: Annotated[int, Range(0)] = 8
     polish: bool = True
@@ -175,11 +183,13 @@ class _Run:
         self.solvers = Solvers()
         self.leaf = self._effort(options.leaf_methods, options.leaf_backend)
         self.upper = self._effort(options.group_methods, options.group_backend)
+        self.names = self._known(options.top_methods)
+        self.top = [make_method(each) for each in self.names]
 
     def least_cost(self) -> None:
         """Steps 1 to 4."""
         session = self.session
-        schedules(session, self._known(self.options.top_methods), self._answer)
+        schedules(session, self.names, self._answer)
         self._formulations(self._candidates())
         self._flat_methods()
         if self.options.polish:
@@ -192,7 +202,7 @@ class _Run:
         """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
         session = self.session
         search = MinPeakSearch(session)
-        least_peaks(session, self._known(self.options.top_methods), search)
+        least_peaks(session, self.names, search)
         # The flat search is as good as it is by itself only if most of the time is left to it.
         self.clock = self._share(PEAK_SHARE)
         self._formulations(self._candidates())
@@ -210,14 +220,16 @@ class _Run:
         session, reasons = self.session, list[str]()
         candidates: list[Chosen] = []
         known, defaults = registry.partitioners(), HierarchicalOptions().partitioners
-        names = [name for name in self.options.partitioners if name in known or name not in defaults]
-        for number, name in enumerate(names):
+        given = [each for each in self.options.partitioners if each in known or each not in defaults]
+        for number, each in enumerate(given):
             if session.enough or self.clock.expired:
                 break
+            partitioner = as_partitioner(each)
+            name = partitioner.name
             try:
                 with session.step("partition"):
                     deadline = self._share(PARTITION_SHARE)
-                    hierarchy = registry.make("partitioners", name).partition(self.problem, deadline)
+                    hierarchy = partitioner.partition(self.problem, deadline)
             except (ProblemError, OverdueError) as error:
                 reasons.append(f"{name}: {error}")
                 continue
@@ -229,9 +241,9 @@ class _Run:
             if largest > LEAF_OPS:
                 reasons.append(f"{name}: a group of {largest:,} ops without groups in it is too large")
                 continue
-            found = self._options(hierarchy, name, len(names) - number)
+            found = self._options(hierarchy, name, len(given) - number)
             if found:
-                candidates.append(self._choices(found, len(names) - number))
+                candidates.append(self._choices(found, len(given) - number))
         if not candidates and reasons:
             session.note(f"not partitioned ({'; '.join(reasons)})")
         return sorted(candidates, key=lambda each: each.worth)
@@ -262,7 +274,7 @@ class _Run:
             clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left)
             return choose(self.session, composites, self.upper, self.leaf, moves=self.options.moves, clock=clock)
 
-    def _effort(self, methods: tuple[str, ...], backend: BackendLike | None) -> Effort:
+    def _effort(self, methods: tuple[MethodLike, ...], backend: BackendLike | None) -> Effort:
         """Methods of a level with their solver; the options of the call go to the solver that they are meant for."""
         session = self.session
         solver: Backend | None = session.solver if backend is None else as_backend(backend)
@@ -278,25 +290,31 @@ class _Run:
 
     def _prepare(self) -> None:
         """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
-        for name in {*self.options.leaf_methods, *self.options.group_methods} & set(registry.heuristics()):
-            if not self.session.enough:
-                registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE))
+        for each in dict.fromkeys((*self.leaf.methods, *self.upper.methods)):
+            method = make_method(each)
+            if isinstance(method, HeuristicMethod) and not self.session.enough:
+                method.heuristic.prepared(self._share(PREPARE_SHARE))
 
-    def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _known(self, names: tuple[MethodLike, ...]) -> tuple[MethodLike, ...]:
         """Those that are registered; what is not is an error, but for the defaults, which may not be installed."""
         defaults = HierarchicalOptions()
-        known = []
+        known: list[MethodLike] = []
         for name in names:
-            if name in registry.methods() or name in registry.heuristics() or name in registry.formulations():
+            if (
+                not isinstance(name, str)
+                or name in registry.methods()
+                or name in registry.heuristics()
+                or name in registry.formulations()
+            ):
                 known.append(name)
             elif name not in (*defaults.leaf_methods, *defaults.group_methods, *defaults.top_methods):
                 make_method(name)  # which says what there is
         return tuple(known)
 
-    def _models(self) -> list[type[Formulation]]:
+    def _models(self) -> list[FormulationMethod]:
         """Formulations among `top_methods` that choose an option of each group."""
-        kinds = [registry.load("formulations", n) for n in self.options.top_methods if n in registry.formulations()]
-        return [k for k in kinds if _has_option(k, "composites") and self.session.problem.objective in k.objectives]
+        asked = self.session.problem.objective
+        return [each for each in self.top if _takes_composites(each) and asked in each.objectives]
 
     def _formulations(self, candidates: list[Chosen]) -> None:
         """Step 3: choose an option of each group, with each partition that makes few nodes.
@@ -304,19 +322,18 @@ class _Run:
         That of the smallest groups comes first: it leaves the most to choose from. Each begins from the best choice of
         its own groups: the best schedule of all is seldom one that they have.
         """
-        session, asked = self.session, list[tuple[type[Formulation], Chosen]]()
-        for kind in self._models():
+        session, asked = self.session, list[tuple[FormulationMethod, Chosen]]()
+        for model in self._models():
             sizes = [self._nodes(each.composites) for each in candidates]
             few = [each for each, nodes in zip(candidates, sizes, strict=True) if nodes <= self.options.nodes]
             if sizes and not few:
-                session.note(f"{kind.name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
+                session.note(f"{model.name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
             few.sort(key=lambda one: max((len(g.forward) + len(g.backward) for g in one.composites), default=0))
-            asked += [(kind, each) for each in few]
-        for number, (kind, chosen) in enumerate(asked):
+            asked += [(model, each) for each in few]
+        for number, (model, chosen) in enumerate(asked):
             if not (session.enough or self.clock.expired):
-                assert kind.options_type is not None
-                narrow = {"ahead": False} if _has_option(kind, "ahead") else {}
-                method = FormulationMethod(kind, kind.options_type(composites=tuple(chosen.composites), **narrow))
+                narrow = {"ahead": False} if model.options is None and model.has_option("ahead") else {}
+                method = model.with_options(composites=tuple(chosen.composites), **narrow)
                 alone = max(FIRST_SHARE, 1 / (len(asked) - number))
                 self._answer(method, TOP_SHARE, alone, chosen.schedule)
 
@@ -327,12 +344,10 @@ class _Run:
 
     def _flat_methods(self) -> None:
         """Step 3: methods that look at the ops alone, but for heuristics, which were asked first."""
-        for name in self._known(self.options.top_methods):
-            if name in registry.heuristics() or self.session.enough or self.clock.expired:
-                continue
-            if name in registry.formulations() and _has_option(registry.load("formulations", name), "composites"):
-                continue
-            self._answer(make_method(name))
+        for method in self.top:
+            asked = isinstance(method, HeuristicMethod) or _takes_composites(method)
+            if not (asked or self.session.enough or self.clock.expired):
+                self._answer(method)
 
     def _answer(
         self, method: Method, share: float = TOP_SHARE, alone: float = 1.0, start: Schedule | None = None
@@ -342,7 +357,7 @@ class _Run:
         `alone`: the share where nothing comes after it but more like it.
         """
         session = self.session
-        last = [name for name in self.options.top_methods if name not in registry.heuristics()]
+        last = [each.name for each in self.top if not isinstance(each, HeuristicMethod)]
         only = last == [method.name] and not self.options.polish  # nothing comes after it
         call = replace(session.call, deadline=self._share(alone if only else share), start="none")
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
@@ -353,9 +368,9 @@ class _Run:
         return self.clock.share(share, NO_DEADLINE)
 
 
-def _has_option(kind: type[Formulation], name: str) -> bool:
-    """Whether a formulation has an option of this name; `composites`: it can be given groups with options."""
-    return name in getattr(kind.options_type, "__dataclass_fields__", {})
+def _takes_composites(method: Method) -> TypeGuard[FormulationMethod]:
+    """Return True for a formulation that can be given groups with options."""
+    return isinstance(method, FormulationMethod) and method.has_option("composites")
 
 
 def limited(hierarchy: Hierarchy, depth: int | None) -> Hierarchy:

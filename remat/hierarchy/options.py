@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
-from remat.solving.method import MethodLike, make_method
+from remat.solving.method import FormulationMethod, MethodLike, make_method
 from remat.solving.result import base_versions
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
@@ -272,7 +273,7 @@ class Effort:
     Attributes
     ----------
     methods : tuple
-        Names of registered methods, or classes; each answers every budget, and the best certified schedule is kept. The
+        Names, classes or objects of methods; each answers every budget, and the best certified schedule is kept. The
         first one also answers problems whose ops are groups with an option each (:mod:`remat.hierarchy.quotient`).
         Those that do not apply to a sub-problem are left out.
     seconds : float
@@ -307,11 +308,9 @@ def answered(
     """
     call, solver = replace(effort.call, deadline=deadline.earlier(effort.seconds)), None
     try:
-        answerer = make_method(method)
-        kind = getattr(answerer, "kind", None)
-        if composites and "composites" in getattr(getattr(kind, "options_type", None), "__dataclass_fields__", {}):
-            assert kind is not None
-            answerer = make_method(kind, kind.options_type(composites=tuple(composites)))
+        answerer = make_method(method if isinstance(method, str | type) else deepcopy(method))  # threads share none
+        if composites and isinstance(answerer, FormulationMethod) and answerer.has_option("composites"):
+            answerer = answerer.with_options(composites=tuple(composites))
         if answerer.needs_backend:
             if effort.backend is None:
                 return None

@@ -15,6 +15,31 @@ from remat.problem import Problem
 MAX_LINES = 60
 
 
+def figures(hierarchy: Hierarchy) -> dict[str, int]:
+    """Return what HiRemate's Table 3(b) has of a hierarchy.
+
+    `depth` counts the levels, the whole graph included; `groups` and `unique_groups` leave it out. `largest_group` has
+    the most nodes in its forward part: ops, and groups of the level below.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.hierarchy.partition.modules import Modules
+    >>> figures(Modules().partition(Problem(gpt(layers=12))))
+    {'depth': 4, 'groups': 39, 'unique_groups': 6, 'largest_group': 12}
+    """
+    nodes = [
+        len(group.children) + len(np.setdiff1d(group.alone, group.backward))
+        for group in hierarchy.groups() if group is not hierarchy.root
+    ]  # fmt: skip
+    return {
+        "depth": hierarchy.depth,
+        "groups": len(nodes),
+        "unique_groups": len(identical_groups(hierarchy)) - 1,
+        "largest_group": max(nodes, default=0),
+    }
+
+
 def outline(hierarchy: Hierarchy) -> str:
     """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
 

@@ -107,12 +107,12 @@ def _words(kind: Any) -> str:
     if origin is Annotated:
         return " ".join([_words(parts[0]), *(str(each) for each in parts[1:] if isinstance(each, Range))])
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(_words, parts))
+        return " or ".join(dict.fromkeys(map(_words, parts)))
     if origin is typing.Literal:
         return " or ".join(map(repr, parts))
     if origin is tuple:
         return f"several, each {_words(parts[0])}"
     if origin is type:
-        return f"a class of {parts[0].__name__}"
+        return _words(parts[0])
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
     return plain.get(kind, "a table" if (origin or kind) is Mapping else getattr(kind, "__name__", str(kind)))

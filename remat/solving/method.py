@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat import registry
@@ -147,6 +148,15 @@ class FormulationMethod(Method):
     def __init__(self, kind: type[Formulation], options: Any = None) -> None:
         self.kind, self.options, self.objectives = kind, options, kind.objectives
         self.name = kind.name  # type: ignore[misc]
+
+    def has_option(self, name: str) -> bool:
+        """Return True if the formulation has an option of this name."""
+        return name in getattr(self.kind.options_type, "__dataclass_fields__", {})
+
+    def with_options(self, **values: Any) -> FormulationMethod:
+        """Return the same with these options in place of its own."""
+        assert self.kind.options_type is not None
+        return FormulationMethod(self.kind, replace(self.options or self.kind.options_type(), **values))
 
     def run(self, session: Session) -> None:
         assert session.solver is not None

@@ -41,6 +41,28 @@ def column(name: str, heading: str) -> list[str]:
         return [row[heading] for row in csv.DictReader(file)]
 
 
+def test_partition_has_the_columns_of_a_table_3b() -> None:
+    found = facts("partition gpt -p h-partition -p modules --outline")["partitioners"]
+    assert list(found) == ["h-partition", "modules"]
+    outline = found["modules"].pop("outline")
+    assert found["modules"] == {"depth": 4, "groups": 39, "unique_groups": 6, "largest_group": 12}
+    assert "layers.0 × 12" in outline
+    few = ok("partition gpt -p h-partition --option max_top=10 --option max_group=10").out.splitlines()
+    assert few[0].split() == ["partitioner", "depth", "groups", "unique", "groups", "largest", "group"]
+    assert int(few[1].split()[-1]) <= 10 < found["h-partition"]["largest_group"]
+    assert "no 'modules'" in ok("partition chain.json -p modules", code=1).out
+
+
+def test_solve_takes_options_of_the_method_and_of_parts_of_it() -> None:
+    """Those on the command line go before the file."""
+    line = (
+        "solve chain.json -b 5 --method hierarchical -t 20 -q --option polish=false --option top_methods='[\"h-ilp\"]'"
+    )
+    given = "--option partitioners='[\"h-partition\"]' --option h-partition.max_top=2 --option h-partition.min_group=2"
+    found = facts(f"{line} {given} --option leaf_methods='[\"checkmate\"]' --option leaf_backend=highs")
+    assert found["objective"] == 10 and "h-partition: 1 groups" in found["message"]
+
+
 # -- solve --config ----------------------------------------------------------------------------------------------------
 
 

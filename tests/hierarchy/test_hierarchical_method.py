@@ -25,18 +25,22 @@ from remat.backends.pyomo import Pyomo
 from remat.bounds.base import Bound
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.formulations.hierarchical import HIlp
+from remat.formulations.hierarchical import HIlp, HIlpOptions
 from remat.graphs.families import unit_chain
+from remat.heuristics.eviction import Eviction
 from remat.hierarchy import Group, Hierarchy, method, recursion
 from remat.hierarchy.choosing import Chosen
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 from remat.hierarchy.options import Budgets, Effort, options_of
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tasks import Answer, Task
 from remat.problem import Objective
 from remat.scope import EVERY_SCHEDULE
+from remat.solving.method import FormulationMethod
 from remat.solving.progress import Progress
 
 EVICTION = ("eviction",)
@@ -243,6 +247,53 @@ def test_each_level_can_have_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert "groups solved by highs (highspy " in result.message and "pyomo:highs (" in result.message
     with refused("backend.unknown-name", culprit="higs"):
         solve(Problem(unit_chain(12), 6), Hierarchical(replace(MODELS, leaf_backend="higs")))
+
+
+class Halves(Partitioner):
+    """Groups of `size` neighbours."""
+
+    name = "halves"
+    size = 6
+
+    def forward_groups(self, problem: Problem, ops: Any, deadline: Deadline) -> list[Group]:
+        return [Group(str(k), ops[k : k + self.size]) for k in range(0, len(ops) - self.size, self.size)]
+
+
+def thirds() -> Halves:
+    made = Halves()
+    made.size = 4
+    return made
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])
+def test_levels_take_classes_and_objects(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
+    """Of partitioners and methods, also with options; threads do not share an object."""
+    seen: list[Any] = []
+    run = Eviction.run
+
+    def watched(self: Eviction, *given: Any) -> Any:
+        seen.append(self)
+        return run(self, *given)
+
+    monkeypatch.setattr(Eviction, "run", watched)
+    given = Eviction(), FormulationMethod(HIlp, HIlpOptions(ahead=True))
+    options = replace(
+        QUICK, partitioners=(Halves, thirds(), HPartition(HPartitionOptions(max_top=4))),
+        leaf_methods=(given[0], Eviction), group_methods=given, top_methods=given,
+    )  # fmt: skip
+    with contextlib.nullcontext() if executor is None else executor(2) as pool:
+        result = solve(Problem(unit_chain(12), 6), Hierarchical(options, executor=pool), "highs", stop=20)
+    assert result.certificate is not None and result.certificate.accepted
+    assert "halves: 1 groups" in result.message and "halves: 2 groups" in result.message
+    assert "h-partition: " in result.message and "h-ilp" in [step.name for step in result.steps]
+    of_groups = [each for each in seen if each is not given[0]]
+    assert len(of_groups) > 4 and len({id(each) for each in of_groups}) > 4
+
+
+@pytest.mark.parametrize("name", ["partitioners", "leaf_methods", "group_methods", "top_methods"])
+def test_what_is_no_part_of_a_level_is_refused(name: str) -> None:
+    with refused("problem.option", culprit=name):
+        HierarchicalOptions(**{name: (3,)})
 
 
 def test_solvers_of_groups_that_fail_are_named() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 
+from remat import registry
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
 from remat.graphs.arrays import Int
@@ -72,6 +74,29 @@ class Partitioner(Algorithm):
         ops : int64 array
             What there is to group, in the reference order: the forward ops of a training graph, otherwise all ops.
         """
+
+
+#: What stands for a partitioner.
+PartitionerLike = str | type[Partitioner] | Partitioner
+
+
+def as_partitioner(partitioner: PartitionerLike) -> Partitioner:
+    """Return the partitioner that a name, a class or an object stands for.
+
+    Raises
+    ------
+    RematError
+        For a name that is not registered, or a class that cannot be made.
+
+    Examples
+    --------
+    >>> as_partitioner("min-cut").name
+    'min-cut'
+    """
+    found: Any = registry.load("partitioners", partitioner) if isinstance(partitioner, str) else partitioner
+    fault = f"partitioner {found.name!r} cannot be made"
+    made: Partitioner = registry.attempt(found, fault) if isinstance(found, type) else found
+    return made
 
 
 def groupable(problem: Problem) -> Int:

@@ -1,0 +1,66 @@
+"""``remat partition``: the groups that partitioners make of a graph."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from remat.cli.common import class_or_name, option_values, print_json, print_table
+from remat.cli.options import Given, Graph, Json, MethodOptions, shared, time_option
+
+
+@shared("costs", "device")
+def command(
+    graph: Graph,
+    *,
+    partitioner: Annotated[
+        list[str] | None,
+        typer.Option("--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all that are registered."),
+    ] = None,
+    option: MethodOptions = None,
+    order: Annotated[str, typer.Option("--order", metavar="fixed|free", help="As of `remat solve`.")] = "fixed",
+    time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
+    outline: Annotated[bool, typer.Option("--outline", help="Print the groups, too.")] = False,
+    as_json: Json = False,
+    given: Given,
+) -> None:
+    """Show depth, groups, unique groups and largest group of the hierarchies that partitioners make of GRAPH.
+
+    These are the columns of HiRemate's Table 3(b). The depth counts the whole graph as a level, the groups leave it
+    out. The largest group has the most nodes: forward ops, and groups of the level below.
+
+    Exit code 0: done; 1: no partitioner applies; 2: an error.
+    """
+    from remat.config import make_options
+    from remat.deadline import Deadline, OverdueError
+    from remat.errors import ProblemError
+    from remat.hierarchy.outline import figures
+    from remat.hierarchy.partition.base import as_partitioner
+    from remat.registry import load, partitioners
+
+    words, values = partitioner or sorted(partitioners()), option_values(option)
+    if values and len(words) != 1:
+        raise typer.BadParameter("--option is for one partitioner; name it with --partitioner")
+    problem, found, left_out = given.problem(graph, order=order), dict[str, Any](), dict[str, str]()
+    for word in words:
+        named = class_or_name(word, "partitioners")
+        kind = named if isinstance(named, type) else load("partitioners", named)
+        made = kind(make_options(word, values, kind=kind, group="partitioners")) if values else as_partitioner(named)
+        try:
+            hierarchy = made.partition(problem, Deadline.after(time_limit))
+            found[word] = figures(hierarchy) | ({"outline": str(hierarchy)} if outline else {})
+        except (ProblemError, OverdueError) as error:
+            left_out[word] = str(error)
+    if as_json:
+        print_json({"partitioners": found, "left_out": left_out})
+    else:
+        outlines = [row.pop("outline", "") for row in found.values()]
+        heads = ("partitioner", "depth", "groups", "unique groups", "largest group")
+        rows = [(word, *(f"{number:,}" for number in row.values())) for word, row in found.items()]
+        print_table([heads, *rows] if rows else [], right=range(1, 5))
+        for text in filter(None, outlines):
+            print(f"\n{text}")
+        for word, why in left_out.items():
+            print(f"{word}: {why}")
+    raise typer.Exit(0 if found else 1)
