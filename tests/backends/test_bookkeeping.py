@@ -51,20 +51,6 @@ def test_the_verdict_with_a_solution(said, bound, gap, expected):
         kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0)
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (Status.INFEASIBLE, (Status.INFEASIBLE, StopReason.FINISHED, None)),
-        (Status.UNKNOWN, (Status.UNKNOWN, StopReason.OTHER, 1.0)),
-        (Status.ERROR, (Status.ERROR, StopReason.OTHER, 1.0)),
-    ],
-)
-def test_the_verdict_without_one(said, expected):
-    kept, _ = books()
-    kept.raise_bound(1.0)
-    assert kept.conclude(said, StopReason.OTHER, relative_gap=0) == expected
-
-
 def test_an_error_stays_one_and_what_was_found_is_told():
     kept, _ = books()
     assert not kept.proved
