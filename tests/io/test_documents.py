@@ -50,16 +50,14 @@ def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(json.dumps(bad))
     with refused("documents.faults", culprit="g.json"):
         read_graph(tmp_path / "g.json")
-    bad["ops"] = [{"name": 1, "outputs": 2}] * 6
-    with refused("documents.faults"):
-        graph_from_document(bad)
-    wrong = {**SCHEDULE, "steps": [["offload", "a"], ["free"], "x"], "graph": 1}
-    with refused("documents.faults"):
-        schedule_from_document(wrong)
-    with refused("documents.faults"):
-        plan_from_document({**PLAN, "statements": [["go"], ["deallocate", 1], [2]], "inputs": [[1]]})
-    with refused("documents.faults"):
-        schedule_from_operations(graph_from_document(GRAPH), [["delete"], 3])
+    for read, *documents in (
+        (graph_from_document, {**bad, "ops": [{"name": 1, "outputs": 2}] * 6}),
+        (schedule_from_document, {**SCHEDULE, "steps": [["offload", "a"], ["free"], "x"], "graph": 1}),
+        (plan_from_document, {**PLAN, "statements": [["go"], ["deallocate", 1], [2]], "inputs": [[1]]}),
+        (schedule_from_operations, graph_from_document(GRAPH), [["delete"], 3]),
+    ):
+        with refused("documents.faults"):
+            read(*documents)
 
 
 @pytest.mark.parametrize("number", [1.0, 1.5, True, False, None, "1", "1_000", "\uff11", [1], {}, 1e300])
