@@ -357,6 +357,14 @@ def test_inductor_compiles_both_graphs() -> None:
     model(*args)["loss"].backward()
 
 
+@slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_inductor_draws_the_same_numbers_without_recomputation() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout()), torch.randn(4, 8)
+    found = rematerialize(module, x, "100%", engine="inductor", verify=True, costs="flops").report
+    assert found.recomputations == 0 and found.verification.difference < 1e-3
+
+
 def test_functions_keep_their_names_when_folders_are_imported() -> None:
     import sys
 

@@ -64,7 +64,10 @@ def _compiled(split: Split, module: fx.GraphModule, *, backward: bool) -> Compil
         graph = fx.Graph()  # without the boxed calling convention, which make_fx does not know
         graph.output(graph.graph_copy(module.graph, {}))
         plain = fx.GraphModule(module, graph)
-        lowered = make_fx(plain, decomposition_table=select_decomp_table(), tracing_mode="real")(*values)
+        # random ops stay whole, also those that run once: their decompositions draw other numbers
+        seeded = torch.Tag.nondeterministic_seeded
+        table = {op: rule for op, rule in select_decomp_table().items() if seeded not in getattr(op, "tags", ())}
+        lowered = make_fx(plain, decomposition_table=table, tracing_mode="real")(*values)
     output = lowered.graph.output_node()
     record_original_output_strides(lowered)
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
