@@ -410,6 +410,7 @@ def test_partitioners_and_methods_in_levels_have_tables() -> None:
         0
     ].options.leanings == (3.0,)
     assert options.group_methods[1].options.ahead and options.top_methods[1].options.leanings == (3.0,)
+    assert repr(options) == repr(config.options_of("hierarchical"))  # what a resumed frontier compares
     typed = config.with_options({"depth": 2, "h-partition.alpha": 0.0, "drops.leanings": [4.0]}).options_of(
         "hierarchical"
     )

@@ -279,6 +279,9 @@ class Backend(ABC):
                 f"backend {self.name!r} is a single solver, so there is no {self.full_name!r}", "no-variants"
             )
 
+    def __repr__(self) -> str:  # the same in every process: resumed experiments compare it
+        return f"{type(self).__qualname__}({self.full_name!r})"
+
     @property
     def full_name(self) -> str:
         """The name in configurations and results: ``name`` or ``name:variant``."""

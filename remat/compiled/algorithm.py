@@ -49,6 +49,9 @@ class Algorithm(ABC):
             raise ProblemError(f"{found}, it {wanted}", "options-class", self.name)
         self.options: Any = kind() if options is None and kind is not None else options
 
+    def __repr__(self) -> str:  # the same in every process: resumed experiments compare it
+        return f"{type(self).__qualname__}({'' if self.options is None else repr(self.options)})"
+
     @classmethod
     def compiled(cls) -> bool:
         """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""

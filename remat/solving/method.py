@@ -79,6 +79,9 @@ class Method(ABC):
             raise ProblemError(f"method {self.name!r} takes no options", "no-options")
         self.options: Any = self.options_type() if options is None and self.options_type is not None else options
 
+    def __repr__(self) -> str:  # the same in every process: resumed experiments compare it
+        return f"{type(self).__qualname__}({self.name!r}, {getattr(self, 'options', None)!r})"
+
     @property
     def needs_backend(self) -> bool:
         """Whether this very one solves models by the backend of the session."""
