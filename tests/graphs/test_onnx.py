@@ -246,6 +246,15 @@ def nested_ifs(width: int, depth: int = 0) -> bytes:
     return model([outer], [value("x", [1]), value("c", [], TensorProto.BOOL)], ["y"])
 
 
+def test_messages_are_counted_before_the_library_reads_them() -> None:
+    nodes = b"\x0a\x00" * 2**21  # two bytes for each empty node in the file, 150 in memory
+    with read_limits(memory="16MiB"), refused("format.read-memory"):
+        graph_from_onnx(b"\x08\x09\x3a\x80\x80\x80\x02" + nodes)
+    weights = model([node("Add", ["x", "w"], ["y"])], [value("x", [1500, 1000])], ["y"], [weight("w", 1500, 1000)])
+    with read_limits(memory="16MiB"):
+        assert len(weights) > 6_000_000 and graph_from_onnx(weights).ops
+
+
 @pytest.mark.parametrize(
     ("made", "bomb", "fine", "limits"),
     [

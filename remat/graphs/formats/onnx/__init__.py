@@ -7,6 +7,7 @@ weights are loaded, and what is worked out for a model is bounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 from remat.errors import FormatError
@@ -16,6 +17,9 @@ from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Source, reading
 from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
+
+#: Bytes of a model that are not worth an estimate of what the library makes of them: at most 300 MB.
+UNCHECKED = 4_000_000
 
 
 @reading()
@@ -65,6 +69,8 @@ def graph_from_onnx(
     from remat.graphs.formats.onnx.values import Dimensions
 
     notes = [] if remarks is None else remarks
+    if len(data) > UNCHECKED:
+        without_weights(BytesIO(data))  # draws what the library takes for messages, before it does
     try:
         model = onnx.ModelProto.FromString(data)
     except Exception as error:

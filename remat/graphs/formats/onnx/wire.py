@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from remat.errors import FormatError
-from remat.io.limits import MAX_BYTES
+from remat.io.formats import reading
+from remat.io.limits import MAX_BYTES, draw
 
 #: Content of tensors up to this many bytes is kept: shapes that are computed are small.
 KEPT = 64 * 1024
 #: Messages within messages; the readers of protocol buffers have the same limit.
 MAX_DEPTH = 100
+#: Bytes that the library takes for a byte of a model besides its tensors: an empty message has two, and becomes 150.
+MEMORY = 75
 #: Message: field number to the message that is in it.
 _PARTS = {
     "model": {7: "graph", 25: "function"},
@@ -41,6 +44,7 @@ def looks_like_model(data: bytes) -> bool:
     return len(data) > 3 and data[0] == 0x08 and 0 < data[1] < 0x40 and data[2] in b"\x12\x1a\x22\x28\x32\x3a\x42\x72"
 
 
+@reading()
 def without_weights(stream: BinaryIO) -> bytes:
     """A model from the stream, without what tensors of more than :data:`KEPT` bytes contain.
 
@@ -68,6 +72,7 @@ class _Abridger:
         parts = _PARTS[kind]
         result: list[bytes] = []
         while self._position < end:
+            before = self._position
             tag = self._varint(end)
             field, wire = tag >> 3, tag & 7
             if wire == _VARINT:
@@ -88,9 +93,11 @@ class _Abridger:
                     content = self.message(self._position + length, parts[field], depth + 1)
                 else:
                     content = self._take(length, end)
+                    draw((1 if kind == "tensor" or parts.get(field) == "tensor" else MEMORY) * length)
                 result.append(_encoded(tag) + _encoded(len(content)) + content)
             else:
                 raise FormatError(f"byte {self._position:,}: no ONNX model (wire type {wire})")
+            draw(MEMORY * min(self._position - before, 10))
         return b"".join(result)
 
     def _take(self, length: int, end: int) -> bytes:
