@@ -96,7 +96,15 @@ def state(pair):
 def test_it_says_what_it_predicts_before_the_first_step(pair) -> None:
     module, model = pair
     text = str(model.report)
-    for word in ("predicted", "without recomputation", "scope", "certificate  valid", "bitwise equal", "not counted"):
+    for word in (
+        "predicted",
+        "without recomputation",
+        "scope",
+        "certificate  valid",
+        "bitwise equal",
+        "not counted",
+        "GB/s",
+    ):
         assert word in text, text
     assert model.report.recomputations > 0 and model.report.certificate.accepted
     assert "predicted" in repr(model) or "Net" in repr(model)

@@ -57,7 +57,8 @@ def capture(
     mode : {"training", "inference"}
         The second is the forward pass of the module in evaluation mode, by the route ``"make_fx"``.
     costs : str or CostModel
-        Costs of ops; see :func:`remat.torch.cost_model`. Its name stands in ``graph.meta["cost_model"]``.
+        Costs of ops; see :func:`remat.torch.cost_model`. Its name stands in ``graph.meta["cost_model"]``,
+        the rates of a roofline in ``graph.meta["cost_figures"]``.
     workspaces : {"measured"}, optional
         Memory that kernels take for themselves, beside what they return: what this machine's do, measured one by one
         (:func:`remat.torch.costs.measured_workspaces`). Default: 0.

@@ -145,6 +145,7 @@ def lower(
             "effects": [op.name for op in ops if changed.intersection(op.outputs)],
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
             "cost_model": costs.name,
+            "cost_figures": costs.figures,
             **meta,
         },
     )

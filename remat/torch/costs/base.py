@@ -30,6 +30,11 @@ class CostModel(ABC):
     name: str = ""
     unit: ClassVar[str]
 
+    @property
+    def figures(self) -> str:
+        """The rates that the last costs came from, in words; empty where there are none."""
+        return ""
+
     @abstractmethod
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
         """Cost of each node in order, non-negative; 0 only for what computes nothing, as a view.

@@ -52,8 +52,15 @@ class Roofline(CostModel):
     def __init__(self, device: str | Device = THIS_MACHINE, *, tf32: bool = False) -> None:
         measured = isinstance(device, str) and device.lower() == THIS_MACHINE
         self._device = device if isinstance(device, Device) else None if measured else find_device(device)
-        self.tf32 = tf32
+        self.tf32, self._last = tf32, self._device
         self.name = f"roofline:{THIS_MACHINE if self._device is None else self._device.name}{':tf32' if tf32 else ''}"
+
+    @property
+    def figures(self) -> str:
+        if self._last is None:
+            return ""
+        rate, moved = self._last.product_rate(torch.float32, tf32=self.tf32), self._last.bandwidth
+        return f"{rate / 1e9:,.1f} GFLOP/s in 32 bits, {moved / 1e9:,.1f} GB/s, {self._last.launch:,} ns for each op"
 
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
         calls = [call_of(node) for node in nodes]
@@ -64,7 +71,7 @@ class Roofline(CostModel):
         """Time of one call; 0 for a view, else at least 1."""
         if call.free:
             return 0
-        device = self._device or this_machine(device_kind(call))
+        device = self._last = self._device or this_machine(device_kind(call))
         rate = device.product_rate(_dtype(call), tf32=self.tf32) if is_product(call) else device.vector
         seconds = max(flops_or_elements(call) / rate, bytes_moved(call) / device.bandwidth)
         if device.random is not None and call.key in RANDOM_NUMBERS:

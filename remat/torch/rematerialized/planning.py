@@ -132,6 +132,7 @@ def planned(
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
         certificate=certificate, result=result, seconds=seconds,
+        costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
     )  # fmt: skip
     return parts, report
 

@@ -54,6 +54,8 @@ class Report:
     verification : Verification or None
     fallback : str
         Why the step was recorded call by call (route ``"make_fx"``) and not as torch.compile sees it; else empty.
+    costs : str
+        The cost model, and the rates of a roofline.
     unset : tuple of str
         Attributes that forward sets without reading them; steps do not.
     """
@@ -77,6 +79,7 @@ class Report:
     verification: Verification | None = field(default=None, repr=False)
     fallback: str = field(default="", repr=False)
     unset: tuple[str, ...] = field(default=(), repr=False)
+    costs: str = field(default="", repr=False)
 
     def rows(self) -> list[tuple[str, str]]:
         """Words and values, as ``str`` shows them."""
@@ -104,6 +107,8 @@ class Report:
             rows.append(("random", f"{self.random_state_bytes:,} bytes of generator states, not counted"))
         cost, base = self.certificate.cost, self.certificate.base_cost
         rows.append(("extra cost", overhead_text(cost, base)))
+        if self.costs:
+            rows.append(("costs", self.costs))
         if self.result is not None:
             gap = "" if self.result.gap is None else f", gap {100 * self.result.gap:.4g} %"
             rows.append(("found by", f"{self.result.source}: {self.result.status}{gap}"))
