@@ -168,15 +168,16 @@ class HIlp(Formulation):
             self.whole, schedule, lambda runs: values_of(self.statement, Plan.of(self.tables, runs)), self._claimed
         )
 
-    def _claimed(self, values: Values) -> tuple[float, float]:
-        """Return the units by which memory exceeds the budget, and the cost."""
+    def _claimed(self, values: Values) -> tuple[float, ...]:
+        """Return the units by which memory exceeds the budget, the cost, and the cost of the decoded schedule."""
         model, x = self.statement.model, self.statement.x
         held = [values[x.U.index] - model.upper[x.U.index]]
         for record in model.records:
             if isinstance(record, Linear) and record.name == "(10) budget":
                 terms = record.value * values[record.column]
                 held.append(np.bincount(record.row, terms, len(record)) - record.upper)
-        return np.concatenate(held).max(initial=0), model.objective.value(values)
+        decoded = self.problem.simulate(self.decode(values)).cost  # less where an option computes what is not read
+        return np.concatenate(held).max(initial=0), model.objective.value(values), decoded
 
     def decode(self, values: Values) -> Schedule:
         return expand_steps(self.whole, self.steps(values), self.name)

@@ -71,7 +71,7 @@ def encoded(
     whole: CompositeProblem,
     schedule: Schedule,
     encode: Callable[[list[FoundRun]], Values],
-    claim: Callable[[Values], tuple[float, float]],
+    claim: Callable[[Values], tuple[float, ...]],
 ) -> Values:
     """Values that stand for a schedule: of all :func:`readings` that can be encoded those with the least claim.
 
