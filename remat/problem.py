@@ -10,13 +10,11 @@ from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.sizes import UNITS
 from remat.io.text import short
+from remat.runtime.arrays import Bool
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.rules import OrderRule, Rules
@@ -197,7 +195,7 @@ class Problem:
         return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> Bool:
         """Which tensors must be alive at the end; shape (tensors,)."""
         kept = self.graph.arrays.is_output.copy()
         kept[[self.graph.tensor_index[name] for name in self.keep]] = True

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.fits import quick
@@ -17,11 +16,10 @@ from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
+from remat.runtime.arrays import Float, Int
 from remat.runtime.options import Options
 from remat.runtime.resources import available_cpus
 from remat.schedule.addresses import Addresses
-
-Int = NDArray[np.int64]
 
 #: Orders by the keys of :func:`_keys`, in turn: those that were quickest on the six hard instances come first.
 ORDERS = ("TWA", "TAW", "TOW", "WAT", "TOA", "WTA", "AWT", "TZW", "OWT", "ZTW")
@@ -334,7 +332,7 @@ class _Run:
                 rank = np.argsort(-sum(w * x / (x.std() + 1e-9) for w, x in zip(weights, noise.values(), strict=True)))
             part.orders.append(_Order(first - shift, last - shift, size, int(last.max()) - shift, rank))
 
-    def _keys(self, part: _Part) -> dict[str, NDArray[np.float64]]:
+    def _keys(self, part: _Part) -> dict[str, Float]:
         b, chosen = self.problem.buffers, part.buffers
         first, last, size = (x[chosen] for x in (self.c.first, self.c.last, self.c.size))
         held = self._held(chosen)

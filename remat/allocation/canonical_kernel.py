@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.compiled import inner, kernel
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 #: What a call ends with: its budget is used up, all is placed, nothing can be, the trails have no room left.
 GOES_ON, PLACED, IMPOSSIBLE, NO_ROOM = 0, 1, 2, 3

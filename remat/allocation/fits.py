@@ -7,18 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 from remat.schedule.traces.arena import lowest_gap
-
-Int = NDArray[np.int64]
 
 #: From so many buffers on only the rule by first step is followed: it alone looks at what lives, not at all buffers.
 MANY = 20_000

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.allocation.problem import AllocationProblem
 from remat.modeling import ALWAYS, Cumulative, Linear, Model, NoOverlap2D, Vars
+from remat.runtime.arrays import Float
 from remat.schedule.addresses import Addresses
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 
 class AddressFormulation:

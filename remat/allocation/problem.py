@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError, ScheduleError
 from remat.io.text import short
+from remat.runtime.arrays import Bool, Int
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory, check_alignment, repeated
 from remat.schedule.buffers import Buffers, live_sums
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

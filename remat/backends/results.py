@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
+from remat.runtime.arrays import Float
 
-Values = NDArray[np.float64]
+Values = Float
 
 
 class Status(StrEnum):

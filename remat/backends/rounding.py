@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.modeling import Kind, Model
+from remat.runtime.arrays import Float
 
 #: Largest distance from an integer that is taken for rounding noise.
 INTEGRALITY = 1e-5
 
 
-def rounded(model: Model, values: NDArray[np.float64], solver: str) -> tuple[NDArray[np.float64], str]:
+def rounded(model: Model, values: Float, solver: str) -> tuple[Float, str]:
     """`values` of a solver for the variables of `model`, and what is wrong with them, if anything.
 
     Examples

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.highs import Highs
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Float
 from remat.runtime.resources import available_memory
 from remat.schedule.certificate import overhead_percent
 from remat.scope import Scope
@@ -66,7 +66,7 @@ class Bound:
     infeasible: bool = False
     relaxed: float | None = None
     seconds: float = 0.0
-    duals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    duals: Mapping[str, Float] = field(default_factory=dict, repr=False)
     versions: Mapping[str, str] = field(default_factory=dict)
     measure: Measure = Measure.COST
     cause: str = ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
 from remat.deadline import Deadline
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import OrderRule
 from remat.scope import Scope
 
@@ -67,7 +67,7 @@ def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:
     return int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size)
 
 
-def step_memory(problem: Problem) -> NDArray[np.int64]:
+def step_memory(problem: Problem) -> Int:
     """Memory at each step of the reference order without recomputation, with everything kept that is to be."""
     graph = problem.graph
     if problem.keep:

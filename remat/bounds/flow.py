@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.graphs.arrays import Csr
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 
-Int = NDArray[np.int64]
 #: A price that no cut pays.
 UNLIMITED = 2**62
 
@@ -44,8 +43,8 @@ class BoundaryNetwork:
     successors: Csr
     writes: Csr
     reads: Csr
-    live: NDArray[np.bool_]
-    kept: NDArray[np.bool_]
+    live: Bool
+    kept: Bool
     _tail: Int = field(init=False)
     _head: Int = field(init=False)
 

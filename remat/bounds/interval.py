@@ -8,7 +8,6 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
@@ -19,11 +18,9 @@ from remat.graphs.arrays import staircase
 from remat.modeling import Linear, Model
 from remat.modeling.rows import expand, rows_from
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Float, Int
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Entries of the memory rows above which they are stated by what changes from one to the next.
 MOST_ENTRIES = 1_000_000
@@ -292,7 +289,7 @@ class IntervalRelaxation:
         return Linear.rows("limits of computes", rows, columns, 1, upper=upper, num_rows=len(upper))
 
 
-def _held(gaps: Gaps, which: NDArray[np.bool_], size: Int, num_ops: int) -> Int:
+def _held(gaps: Gaps, which: Bool, size: Int, num_ops: int) -> Int:
     """Bytes of the tensors retained through the gaps `which`, at each position strictly inside them."""
     return staircase(gaps.start[which] + 1, gaps.end[which] - 1, size[gaps.tensor[which]], num_ops)
 

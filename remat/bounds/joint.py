@@ -6,7 +6,6 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
@@ -20,7 +19,6 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
 
-Int = NDArray[np.int64]
 #: Ops with the largest cuts that are checked for feasibility, and those whose integer programmes are solved.
 PROMISING_OPS, INTEGER_OPS = 12, 6
 

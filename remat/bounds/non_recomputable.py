@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
@@ -14,10 +13,9 @@ from remat.bounds.structural import structural_bound
 from remat.deadline import Deadline
 from remat.graphs.arrays import staircase
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule
 from remat.scope import Restriction, Scope
-
-Int = NDArray[np.int64]
 
 
 def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
@@ -70,14 +68,14 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     return bound_on_peak(problem, best, kind, scope, cause=cause, began=began)
 
 
-def _held(problem: Problem) -> NDArray[np.bool_]:
+def _held(problem: Problem) -> Bool:
     """Tensors all of whose writers may run only once; graph inputs are counted elsewhere."""
     writers = problem.graph.arrays.producers
     again = np.array([limit != 1 for limit in problem.compute_limits], dtype=np.bool_)
     return (writers.counts > 0) & (writers.where(again).counts == 0)
 
 
-def _held_in_order(problem: Problem, held: NDArray[np.bool_]) -> Int:
+def _held_in_order(problem: Problem, held: Bool) -> Int:
     """Bytes of `held` tensors that wait at each op's first step in the reference order; its own ones left out."""
     arrays = problem.graph.arrays
     n = len(arrays.order)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
+
 #: Peaks looked at, the highest ones.
 MOST_PEAKS = 500
 

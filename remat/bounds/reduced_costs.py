@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.highs.relaxation import Relaxation, safe_bound
 from remat.modeling import Kind, Linear, Model
 from remat.modeling.matrix import to_matrix
+from remat.runtime.arrays import Float
 
 
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
@@ -51,7 +51,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     return smaller
 
 
-def _in_order(relaxation: Relaxation) -> NDArray[np.float64]:
+def _in_order(relaxation: Relaxation) -> Float:
     """The duals of all rows, in the order of the rows."""
     used: dict[str, int] = {}
     parts = [np.zeros(0)]

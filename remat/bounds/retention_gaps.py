@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.bounds.base import cost_unit
 from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 @dataclass(frozen=True)

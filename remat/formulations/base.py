@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.graphs.arrays import GraphArrays
 from remat.modeling import Model
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
+from remat.runtime.arrays import Bool, Float
 from remat.schedule import Schedule
 from remat.scope import Scope
 
-Values = NDArray[np.float64]
+Values = Float
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Part:
         Stages, from 0, in which they may: stage k lasts until the k-th op is computed for the first time.
     """
 
-    ops: NDArray[np.bool_]
+    ops: Bool
     first: int
     last: int
 
-    def touched(self, arrays: GraphArrays) -> NDArray[np.bool_]:
+    def touched(self, arrays: GraphArrays) -> Bool:
         """Mark the inputs and outputs of the ops; shape (tensors,)."""
         touched = np.zeros(len(arrays.size), dtype=np.bool_)
         for table in (arrays.op_inputs, arrays.op_outputs):
@@ -80,8 +80,8 @@ class Leeway:
     """
 
     values: Values
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    lower: Float
+    upper: Float
 
 
 class Formulation(ABC):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
 
 
 def op_sequence(problem: Problem, schedule: Schedule) -> Int:
@@ -94,7 +92,7 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
         )
 
 
-def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None = None) -> NDArray[np.bool_]:
+def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None = None) -> Bool:
     """Which computes are first ones, or have a result that is read before it is computed again (or kept).
 
     Raises
@@ -146,7 +144,7 @@ def most_computes(problem: Problem) -> int | None:
     return max(limits) if len(limits) == len(problem.graph.ops) else None
 
 
-def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
+def standing_buffers(problem: Problem) -> tuple[Bool, Int]:
     """Accumulation buffers that are held until they are read, and the bytes each op holds for its own step only.
 
     A buffer that nobody reads or keeps is needed during each contribution alone, like a workspace.

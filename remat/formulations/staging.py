@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 #: Cost of what cannot be.
 NEVER = np.iinfo(np.int64).max // 4

@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import GraphError
+from remat.runtime.arrays import Bool, Int
 
 if TYPE_CHECKING:
     from remat.graphs.graph import ComputeGraph
 
 #: A few buffers with many writers and many readers each would fill any memory with (writer, reader) pairs.
 MAX_EDGES = 100_000_000
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,12 +18,12 @@ from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
-from remat.graphs.arrays import Bool, Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import Landscape
 from remat.modeling import Model
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 from remat.scope import scope_within_limits

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Int
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 
 

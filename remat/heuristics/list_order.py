@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Int
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 
 def list_order(problem: Problem, deadline: Deadline) -> Int:

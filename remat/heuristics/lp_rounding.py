@@ -16,11 +16,11 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
-from remat.graphs.arrays import Bool
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
+from remat.runtime.arrays import Bool
 from remat.runtime.options import Options, Range
 from remat.runtime.resources import available_memory
 from remat.schedule import Schedule

@@ -9,8 +9,9 @@ import numpy as np
 
 from remat.formulations.base import Part
 from remat.formulations.sequence import computed_ops
-from remat.graphs.arrays import Int, first_computes
+from remat.graphs.arrays import first_computes
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 
 #: Fewest ops of a neighbourhood.

@@ -13,11 +13,11 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
 from remat.formulations.sequence import computed_ops
-from remat.graphs.arrays import Float, Int
 from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.size import BUILT_BYTES
 from remat.problem import Problem
+from remat.runtime.arrays import Float, Int
 from remat.runtime.resources import available_memory
 from remat.schedule import OrderRule, Schedule
 

@@ -20,8 +20,9 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
-from remat.graphs.arrays import Bool, Csr, Int
+from remat.graphs.arrays import Csr
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Int
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 #: The canonical form of a group: whole numbers, equal for groups that are the same.
 Form = tuple[int, ...]

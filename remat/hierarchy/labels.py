@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Int, staircase
+from remat.graphs.arrays import staircase
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 #: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.
 LARGE = 0.25

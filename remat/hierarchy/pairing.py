@@ -16,10 +16,10 @@ from itertools import pairwise
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Bool, Int
 from remat.heuristics.checkpointing.step import TrainingStep, training_step
 from remat.hierarchy.tree import NONE, Group, Hierarchy, components
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule.rules import OrderRule
 
 #: A value that more groups than this touch says nothing about where its readers belong: masks and the like.

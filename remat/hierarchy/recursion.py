@@ -14,7 +14,6 @@ from remat.backends.processes.workers import WorkerPool
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
-from remat.graphs.arrays import Int
 from remat.hierarchy.identical import Forms
 from remat.hierarchy.options import (
     Budgets,
@@ -30,6 +29,7 @@ from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 

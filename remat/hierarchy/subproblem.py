@@ -10,9 +10,9 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, Op, Tensor
-from remat.graphs.arrays import Int
 from remat.hierarchy.tree import NONE, Group
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
 
 #: Names of the op that stands for everything else, and of what orders the backward ops after it.

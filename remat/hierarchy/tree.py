@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Bool, Csr, GraphArrays, Int
+from remat.graphs.arrays import Csr, GraphArrays
 from remat.graphs.graph import ComputeGraph
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule.rules import OrderRule
 
 NONE: Int = np.zeros(0, dtype=np.int64)

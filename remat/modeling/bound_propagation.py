@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
@@ -17,16 +16,13 @@ from remat.modeling.records import (
     Clauses,
     Cumulative,
     Domain,
-    Float,
-    Int,
     Linear,
     NoOverlap2D,
     Record,
     Reservoir,
     decoded,
 )
-
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Float, Int
 
 #: Passes over all records, at most: bounds that creep on by ones are left to the solver.
 ROUNDS = 6

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.errors import ModelError
 from remat.modeling.model import Kind, Model
@@ -21,10 +21,7 @@ from remat.modeling.records import (
     Reservoir,
     decoded,
 )
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Float, Int
 
 #: Most violations named of one record; the others are counted.
 NAMED = 10

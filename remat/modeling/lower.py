@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import BRIDGES, Bridge, Workshop, kind_of
 from remat.modeling.model import Model
 from remat.modeling.records import Domain, Record
+from remat.runtime.arrays import Float
 
-Values = NDArray[np.float64]
+Values = Float
 Kinds = Collection[type[Record]]
 
 

@@ -13,9 +13,9 @@ from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
 from remat.modeling.rows import sparse_rows
+from remat.runtime.arrays import Float
 
 Int32 = NDArray[np.int32]
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

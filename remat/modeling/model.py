@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ModelError
 from remat.modeling.records import Domain, Record
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.runtime.arrays import Float, Int
 
 
 class Kind(Enum):

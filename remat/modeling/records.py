@@ -13,13 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.errors import ModelError
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Float, Int
 
 #: The literal that is always true.
 ALWAYS = np.iinfo(np.int64).max

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.modeling.bound_propagation import Bounds, Narrowing
 from remat.modeling.model import Model
-from remat.modeling.records import ALWAYS, Cumulative, Int, Linear
-
-Float = NDArray[np.float64]
+from remat.modeling.records import ALWAYS, Cumulative, Linear
+from remat.runtime.arrays import Float, Int
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.modeling.model import Model, Vars
 from remat.modeling.records import Linear
+from remat.runtime.arrays import Bool, Float, Int
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 #: In place of a column: there is no such variable, it is always 0; or it is always 1.
 NONE, ONE = -1, -2

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from remat.runtime.arrays import Float
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class WrittenModel:
 
     text: Path
     data: Mapping[str, Any]
-    values: Callable[[Mapping[str, Any]], NDArray[np.float64]]
-    hint: Callable[[NDArray[np.float64] | None], Mapping[str, Any]]
+    values: Callable[[Mapping[str, Any]], Float]
+    hint: Callable[[Float | None], Mapping[str, Any]]
     cost_unit: int = 1
     cost_offset: int = 0

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
+from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:
     from remat.ordering.instance import OrderInstance
 
 #: Receives a better order and its peak as they are found; True means that the search may stop.
-OnOrder = Callable[[NDArray[np.int64], int], bool]
+OnOrder = Callable[[Int, int], bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class Ordering:
         What else is worth knowing, for the result.
     """
 
-    order: NDArray[np.int64] | None
+    order: Int | None
     peak: int | None
     bound: int = 0
     states: int | None = None

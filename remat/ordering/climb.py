@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.bounds.flow import BoundaryNetwork
 from remat.deadline import Deadline
@@ -14,8 +13,7 @@ from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
 from remat.ordering.repair import repaired
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 #: Work for one limit in the first round, and by how much it grows; ops behind a state that are looked at, likewise.
 FIRST_WORK, MORE_WORK, FIRST_WINDOW, MOST_WINDOW = 300_000, 4, 128, 4096

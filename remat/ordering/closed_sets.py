@@ -9,8 +9,9 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.ordering.programme import ENDLESS, FOLLOWERS, KERNELS, ClosedSets, Ending, Programme
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range
 
 #: States of the best-first search, times words of a set, between two checks of the clock.

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
+from remat.runtime.arrays import Int
 
-Int = NDArray[np.int64]
 Array = NDArray[Any]
 
 ONE = np.uint64(1)

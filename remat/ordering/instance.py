@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.graphs.arrays import Csr, frozen, staircase
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

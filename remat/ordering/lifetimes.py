@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.graphs.arrays import Csr, frozen
 from remat.ordering.instance import OrderInstance
 from remat.ordering.twins import twin_pairs
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.graphs.arrays import Csr, stacked
 from remat.ordering.lifetimes import Lifetimes
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 #: Work between two looks at the clock: some hundredths of a second.
 SLICE = 1_000_000

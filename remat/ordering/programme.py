@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, Slices
 from remat.graphs.arrays import Csr
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
+from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:
     from remat.ordering.closed_sets_kernel import SetTables, States

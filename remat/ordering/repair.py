@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 #: Ops before and after a step that holds too much, in the first attempt; by how much they grow; ops of a stretch.
 FIRST_REACH, MORE_REACH, MOST_OPS = 12, 2, 2000

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 from remat.deadline import Deadline, OverdueError
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.ordering.ready import Ready
+from remat.runtime.arrays import Int
 
 #: Ops between two looks at the clock.
 PIECE = 1000

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
+from remat.runtime.arrays import Int
 
 #: Sets of ops that may come first in an order, up to which orders are counted.
 MOST_SETS = 50_000

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.ordering.instance import OrderInstance
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 def twin_pairs(instance: OrderInstance) -> tuple[Int, Int]:

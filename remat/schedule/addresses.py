@@ -9,14 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ScheduleError
 from remat.io.text import expect, short
+from remat.runtime.arrays import Int
 from remat.schedule.buffers import MAX_BYTES, Buffers, live_sums
 from remat.schedule.certificate import BrokenRule, Findings
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

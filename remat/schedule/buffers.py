@@ -6,15 +6,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import short
+from remat.runtime.arrays import Int
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate_valid
-
-Int = NDArray[np.int64]
 
 #: Most bytes that all buffers together, or one step, may have: sums of two fit into 64 bits.
 MAX_BYTES = 2**61

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.graphs import ComputeGraph
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import kernel
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.schedule import Schedule, StepKind
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class Faults:
 
 
 def explain(
-    graph: ComputeGraph, schedule: Schedule, ops: Int, kept: NDArray[np.bool_], faults: Faults, *, limit: int
+    graph: ComputeGraph, schedule: Schedule, ops: Int, kept: Bool, faults: Faults, *, limit: int
 ) -> tuple[tuple[Violation, ...], int]:
     """At most `limit` violations, by step and then those at the end, and the number of the others.
 

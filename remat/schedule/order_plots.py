@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.graphs import ComputeGraph
 from remat.io.sizes import size_unit
+from remat.runtime.arrays import Int
 from remat.schedule.plots import empty_figure, plain_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
@@ -75,7 +75,7 @@ def plot_footprints(
 
 
 def plot_peak_distribution(
-    peaks: NDArray[np.int64],
+    peaks: Int,
     marks: Mapping[str, int],
     ax: Axes | None = None,
     *,

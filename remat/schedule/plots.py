@@ -22,6 +22,7 @@ from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.sizes import size_text, size_unit
 from remat.io.text import clipped
+from remat.runtime.arrays import Bool, Int
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting, simulate
@@ -216,12 +217,12 @@ class _Timeline:
 
     graph: ComputeGraph
     title: str
-    memory: NDArray[np.int64]
-    again: NDArray[np.bool_]
-    tensor: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    later: NDArray[np.bool_]
+    memory: Int
+    again: Bool
+    tensor: Int
+    start: Int
+    end: Int
+    later: Bool
     peak_op: str
     broken: float | None
 
@@ -252,7 +253,7 @@ class _Timeline:
         return int(self.memory.max(initial=0))
 
 
-def _repeated(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _repeated(values: Int) -> Bool:
     """Whether each value stands earlier in the array, too."""
     result = np.ones(len(values), dtype=np.bool_)
     result[np.unique(values, return_index=True)[1]] = False
@@ -332,7 +333,7 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
 def draw_boxes(
     axes: Axes,
     edges: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]],
-    groups: Iterable[tuple[str, str, NDArray[np.bool_]]],
+    groups: Iterable[tuple[str, str, Bool]],
     **style: Any,
 ) -> None:
     """Draw rectangles given by their left, right, lower and upper edges, in groups with a label and a colour."""

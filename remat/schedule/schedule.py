@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.graphs.graph import MAX_NAME_LENGTH
+from remat.runtime.arrays import Int
 
 
 class StepKind(IntEnum):
@@ -62,7 +63,7 @@ class Schedule:
     """
 
     kinds: NDArray[np.int8]
-    targets: NDArray[np.int64]
+    targets: Int
     op_names: tuple[str, ...]
     tensor_names: tuple[str, ...]
     graph: str = ""
@@ -121,15 +122,13 @@ class Schedule:
         )
 
     @classmethod
-    def of_computes(cls, graph: ComputeGraph, ops: Iterable[int] | NDArray[np.int64], **header: Any) -> Schedule:
+    def of_computes(cls, graph: ComputeGraph, ops: Iterable[int] | Int, **header: Any) -> Schedule:
         """A compute sequence for `graph` (positions in ``graph.ops``), frees implied."""
         targets = np.array(ops if isinstance(ops, np.ndarray) else list(ops), dtype=np.int64)
         return cls.for_graph(graph, np.zeros(len(targets), dtype=np.int8), targets, **header)
 
     @classmethod
-    def for_graph(
-        cls, graph: ComputeGraph, kinds: NDArray[np.int8], targets: NDArray[np.int64], **header: Any
-    ) -> Schedule:
+    def for_graph(cls, graph: ComputeGraph, kinds: NDArray[np.int8], targets: Int, **header: Any) -> Schedule:
         """From codes and positions in ``graph.ops`` and ``graph.tensors``; signed with the graph's name and digest."""
         header = {"graph": graph.name, "graph_digest": graph.digest, **header}
         return cls(kinds, targets, graph.op_names, graph.tensor_names, **header)

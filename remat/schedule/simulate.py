@@ -14,12 +14,11 @@ from remat.compiled import KernelSet
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import expect, short
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import kernel
 from remat.schedule.certificate import Violation
 from remat.schedule.faults import Faults, explain
 from remat.schedule.schedule import Schedule, StepKind
-
-Int = NDArray[np.int64]
 
 #: Most tensors that all steps together may read and write, each time counted: 8 bytes each, several times.
 MAX_TOUCHED = 200_000_000
@@ -82,7 +81,7 @@ class Simulation:
 
     graph: ComputeGraph
     memory: Int
-    is_compute: NDArray[np.bool_]
+    is_compute: Bool
     ops: Int
     counts: Int
     intervals: Intervals
@@ -293,7 +292,7 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
     )  # fmt: skip
 
 
-def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> NDArray[np.bool_]:
+def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:
     """Which tensors must be live at the end: the graph outputs and `keep`; shape (tensors,)."""
     if isinstance(keep, str):
         raise ProblemError(f"tensors to keep must be a list of names, not the single name {short(keep)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
@@ -14,8 +13,6 @@ from remat.schedule.certificate import Certificate, Rule, Verdict, Violation, ov
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate
-
-Int = NDArray[np.int64]
 
 #: More computes than any schedule has.
 _NO_LIMIT = 2**62

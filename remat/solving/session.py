@@ -14,8 +14,9 @@ from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.ordering.base import Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.problem import Objective, Problem
+from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.solving.backend_call import SolverFailedError

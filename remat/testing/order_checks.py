@@ -12,8 +12,9 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.graphs.layered import layered
 from remat.ordering.base import Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing.exhaustive import least_peak

@@ -8,7 +8,6 @@ from helpers import judged
 from remat import Problem
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Option
-from remat.graphs.arrays import Int
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
@@ -17,6 +16,7 @@ from remat.heuristics.eviction import Eviction
 from remat.hierarchy.options import Budgets, Effort, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Group
+from remat.runtime.arrays import Int
 from remat.schedule import Certificate, Schedule
 from remat.schedule.validate import validate
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import Values
 from remat.backends.cp_sat_engine import Proto
@@ -27,8 +26,7 @@ from remat.modeling import (
     Record,
     Reservoir,
 )
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Float, Int
 
 #: Rows and variables between two looks at the clock.
 PIECES = 2_000
@@ -297,7 +295,7 @@ class CpSatModel:
         return math.ceil(solver_bound - max(1e-6, 1e-15 * abs(solver_bound))) + self.model.objective.constant
 
 
-def whole(values: NDArray[np.float64], what: str) -> Int:
+def whole(values: Float, what: str) -> Int:
     """`values` as int64.
 
     Raises

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs.backend import pass_model
@@ -17,8 +16,7 @@ from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.errors import BackendError
 from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
-
-Float = NDArray[np.float64]
+from remat.runtime.arrays import Float
 
 #: Ways to solve a linear programme, by the names of HiGHS's option ``solver``.
 ALGORITHMS = ("simplex", "ipm", "pdlp")

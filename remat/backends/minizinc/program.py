@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Kind, Linear, Model, Record, Reservoir
+from remat.runtime.arrays import Float, Int
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 HERE = Path(__file__).parent
 
 #: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.

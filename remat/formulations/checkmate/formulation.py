@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
@@ -23,10 +22,9 @@ from remat.modeling.model import Named
 from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Float, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
-
-Int = NDArray[np.int64]
 
 
 class Checkmate(Formulation):
@@ -235,7 +233,7 @@ class Checkmate(Formulation):
                                    num_rows=count, upper=most - constant)  # fmt: skip
         model.add(free_if_none, no_free_if_any)
 
-    def _hazards(self, x: Named) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _hazards(self, x: Named) -> tuple[Int, Int, Float, Float, Float]:
         """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
         at = self.layout
         stage, freed = at.frees()
@@ -358,7 +356,7 @@ class Checkmate(Formulation):
         written, later = expand(self.layout.part_count)
         free = np.zeros(model.num_vars, dtype=np.bool_)
 
-        def inside(stage: Int, first: int = part.first) -> NDArray[np.bool_]:
+        def inside(stage: Int, first: int = part.first) -> Bool:
             return (first <= stage) & (stage <= part.last)
 
         free[x.R.index] = inside(stage) & part.ops[arrays.order[slot]]

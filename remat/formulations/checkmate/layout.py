@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
@@ -13,9 +12,8 @@ from remat.formulations.staging import TensorUses
 from remat.modeling.rows import NONE, expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.hierarchical.layout import Tables
 from remat.modeling.rows import NONE, ONE, expand, last_of
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 class Touches(NamedTuple):

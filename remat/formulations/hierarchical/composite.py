@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.runs import Border, Run, make_run
 from remat.formulations.hierarchical.tables import numbers, table_schema
 from remat.graphs.arrays import Csr, GraphArrays
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule
 
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 NOTHING: Int = np.zeros(0, dtype=np.int64)
 
 

@@ -6,16 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
@@ -23,9 +22,6 @@ from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Restriction, Scope
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 class HIlp(Formulation):

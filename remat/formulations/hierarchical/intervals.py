@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
@@ -28,8 +27,6 @@ from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 from remat.scope import Restriction, Scope
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.retention_intervals.tables import EVERY, NodeTables, Touches
 from remat.formulations.sequence import standing_buffers
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 Profile = Literal["exact", "peak"]
 

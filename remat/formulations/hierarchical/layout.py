@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.staging import useful_runs
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 #: Cost beyond any that a schedule can have (sums of two stay exact in int64).
 NEVER = 2**62

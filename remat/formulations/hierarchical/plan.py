@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
@@ -17,9 +16,7 @@ from remat.formulations.hierarchical.program import Program
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.staging import run_stages
 from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Int
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.hierarchical.choices import Levels, Phases
 from remat.formulations.hierarchical.layout import NodeRow
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, column, expand, first_of, rows_from, sum_rows
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 def _is_plain(rows: list[NodeRow]) -> bool:

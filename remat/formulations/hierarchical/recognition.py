@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
@@ -15,10 +14,8 @@ from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
 from remat.formulations.hierarchical.expand import needed_computes
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.sequence import check_limits, computed_ops
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 #: Which of the runs that fit at a place is taken: see :func:`readings`.
 WAYS = ("whole", "longest", "apart")

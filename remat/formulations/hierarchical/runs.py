@@ -7,15 +7,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.arrays import GraphArrays
 from remat.modeling.rows import expand
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 #: Most rows of memory of one run: what compares them takes the square of it for each interface.
 MOST_ROWS = 64

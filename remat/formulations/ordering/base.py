@@ -15,10 +15,9 @@ from remat.formulations.ordering.layout import OrderLayout
 from remat.formulations.sequence import MemoryScale, op_sequence, standing_buffers
 from remat.modeling import Model, Vars
 from remat.problem import Objective, Problem
+from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
-
-Int = NDArray[np.int64]
 
 #: Ops up to which the size of a model is found from who precedes whom; beyond, from their number alone.
 CLOSURE_OPS = 3000

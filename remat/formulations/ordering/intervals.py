@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
@@ -14,8 +13,7 @@ from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model
 from remat.modeling.model import Named
 from remat.modeling.rows import difference_rows
 from remat.modeling.size import ModelSize
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 class OrderIntervals(OrderFormulation):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import standing_buffers
 from remat.graphs.arrays import Csr
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
@@ -13,8 +12,7 @@ from remat.formulations.ordering.liveness import Liveness, add_memory
 from remat.modeling import ALWAYS, Clauses, Model, Vars
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.size import ModelSize
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 class LinearOrder(OrderFormulation):

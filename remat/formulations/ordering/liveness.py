@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.ordering.layout import Groups, OrderLayout
 from remat.modeling import ALWAYS, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.runtime.arrays import Float, Int
 
 
 @dataclass(frozen=True)

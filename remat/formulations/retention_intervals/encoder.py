@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
@@ -14,12 +13,10 @@ from remat.formulations.retention_intervals.layout import grid_event
 from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
+from remat.runtime.arrays import Bool, Int
 
 if TYPE_CHECKING:
     from remat.formulations.retention_intervals import RetentionIntervals
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.retention_intervals.tables import NodeTables, Touches
 from remat.graphs.arrays import Csr
 from remat.modeling.rows import expand
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 def grid_event(stage: Int, slot: Int) -> Int:

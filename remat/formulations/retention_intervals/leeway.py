@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Leeway, Part
 from remat.formulations.retention_intervals.encoder import Gap, IntervalsEncoder
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
 if TYPE_CHECKING:
     from remat.formulations.retention_intervals import RetentionIntervals
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 def leeway(formulation: RetentionIntervals, schedule: Schedule, part: Part) -> Leeway:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.retention_intervals.layout import grid_event
@@ -12,8 +11,7 @@ from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Reservoir
 from remat.modeling.rows import difference_rows, expand, rows_from
-
-Int = NDArray[np.int64]
+from remat.runtime.arrays import Int
 
 
 class IntervalRows:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.sequence import standing_buffers
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 #: Code of the set of all runs of a node. Others: one run by its place, then the sets in `NodeTables.sets`.
 EVERY = -1

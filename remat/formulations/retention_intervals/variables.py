@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Values
 from remat.formulations.retention_intervals.layout import IntervalsLayout
@@ -13,9 +12,7 @@ from remat.formulations.retention_intervals.tables import EVERY
 from remat.modeling import ALWAYS, Model
 from remat.modeling.model import Named
 from remat.modeling.rows import expand
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 class IntervalVariables:

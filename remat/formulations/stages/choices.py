@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.stages.layout import StageLayout
 from remat.modeling.rows import NONE, ONE, expand, last_of
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from remat.runtime.arrays import Bool, Int
 
 
 @dataclass(frozen=True, eq=False)

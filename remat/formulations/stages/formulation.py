@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
@@ -38,11 +37,9 @@ from remat.modeling.rows import (
 )
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 class Stages(Formulation):

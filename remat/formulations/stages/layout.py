@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import MemoryScale, standing_buffers
@@ -14,10 +13,8 @@ from remat.formulations.staging import TensorUses, useful_runs
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options, Range
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from remat.compiled import KernelSet
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
-from remat.graphs.arrays import Int, first_computes
+from remat.graphs.arrays import first_computes
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import OrderRule, Schedule
 

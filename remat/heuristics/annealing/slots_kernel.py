@@ -20,7 +20,7 @@ import math
 from typing import NamedTuple
 
 from remat.compiled import inner, kernel
-from remat.graphs.arrays import Float, Int
+from remat.runtime.arrays import Float, Int
 
 #: Fields of a node of the tree: highest memory below it, what is to be added to that of its children, soft excess
 #: below it, and what that of its children is to be multiplied with.

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.formulations.sequence import standing_buffers
-from remat.graphs.arrays import Int, occurrences, stacked
+from remat.graphs.arrays import occurrences, stacked
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotGraph, SlotSchedule

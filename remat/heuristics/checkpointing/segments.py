@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.graphs.arrays import Bool
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.retention import kept_beside_others
 from remat.problem import Problem
+from remat.runtime.arrays import Bool
 
 
 def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:

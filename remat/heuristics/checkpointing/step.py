@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Int, staircase
+from remat.graphs.arrays import staircase
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 
 @dataclass(frozen=True, eq=False)

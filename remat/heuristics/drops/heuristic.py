@@ -12,10 +12,11 @@ from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
 from remat.formulations.sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
-from remat.graphs.arrays import Bool, Int, first_computes, occurrences
+from remat.graphs.arrays import first_computes, occurrences
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options, Range
 from remat.schedule import OrderRule, Schedule
 

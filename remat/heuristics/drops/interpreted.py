@@ -10,7 +10,6 @@ import numpy as np
 from remat.compiled.interpreted import interpreted
 from remat.deadline import Deadline
 from remat.formulations.sequence import useful_schedule
-from remat.graphs.arrays import Int
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops.heuristic import (
     CHAINS,
@@ -23,6 +22,7 @@ from remat.heuristics.drops.heuristic import (
     given_orders,
 )
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 
 #: Ops that candidates are looked for between two looks at the clock.

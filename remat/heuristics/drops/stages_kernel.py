@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
-from remat.graphs.arrays import Bool, Int
+from remat.runtime.arrays import Bool, Int
 
 
 class StageGraph(NamedTuple):

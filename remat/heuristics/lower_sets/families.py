@@ -6,8 +6,9 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
-from remat.graphs.arrays import Bool, Csr, staircase
+from remat.graphs.arrays import Csr, staircase
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.runtime.arrays import Bool
 
 
 class ForwardGraph:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Bool, Float
 from remat.heuristics.lower_sets.families import ForwardGraph
+from remat.runtime.arrays import Bool, Float
 
 #: Rows of a product of matrices between two looks at the clock.
 ROWS = 64

@@ -10,10 +10,10 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
-from remat.graphs.arrays import Int
 from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.heuristics.tree_width.separators import SeparatorTree
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import OrderRule
 
 #: Of a part, and what of it is wanted.

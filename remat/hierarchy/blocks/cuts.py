@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.choices import articulation_points
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.runtime.arrays import Int
 
 #: By how much, as a share, the bytes that cross must rise and fall again between two valleys of the traffic.
 RISES = (0.1, 1.0)

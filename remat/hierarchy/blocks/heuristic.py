@@ -14,13 +14,13 @@ import numpy as np
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import allowed_computes, standing_buffers
-from remat.graphs.arrays import Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.hierarchy.blocks.cuts import all_cuts
 from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, first_backward_of, near
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 

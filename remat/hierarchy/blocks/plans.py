@@ -8,8 +8,8 @@ from math import isqrt
 
 import numpy as np
 
-from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.runtime.arrays import Int
 
 #: Blocks up to which everything is tried; beyond, numbers are spread evenly by their logarithm, so many of them: of
 #: blocks in a segment, and, of plans with two numbers, of each.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from remat.compiled import kernel
-from remat.graphs.arrays import Bool, Int
+from remat.runtime.arrays import Bool, Int
 
 
 class SequenceTables(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Int
 from remat.hierarchy.labels import articulation_labels
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_runs, joined
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
 #: Levels of articulation points within what others hold together: a U-Net has one for each skip.

@@ -10,10 +10,10 @@ import numpy as np
 from remat import registry
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
-from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 
 class Partitioner(Algorithm):

@@ -9,11 +9,12 @@ from typing import Annotated
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Int, staircase
+from remat.graphs.arrays import staircase
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
 #: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some fifteen

@@ -10,13 +10,13 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.graphs.arrays import Int
 from remat.hierarchy.labels import module_path
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_order, in_runs
 from remat.hierarchy.tree import Group, dependencies
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
 

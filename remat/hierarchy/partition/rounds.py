@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Bool, Csr, Int
+from remat.graphs.arrays import Csr
 from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.labels import long_lived
 from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 
 #: Values that live long and are read by many split a graph into classes; where more than so many do, none does.
 MAX_SPLITTING = 8

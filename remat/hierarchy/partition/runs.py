@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.graphs.arrays import Int
 from remat.hierarchy.partition.rounds import Level
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 
 
 def joined(problem: Problem, members: list[Group | int]) -> Group:

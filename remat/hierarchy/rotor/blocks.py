@@ -11,9 +11,10 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
-from remat.graphs.arrays import Bool, Int, occurrences
+from remat.graphs.arrays import occurrences
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, backward_cuts
+from remat.runtime.arrays import Bool, Int
 
 
 @dataclass(frozen=True, eq=False)

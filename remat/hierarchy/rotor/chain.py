@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.graphs.arrays import Float, Int
+from remat.runtime.arrays import Float, Int
 
 NONE: Int = np.zeros(0, dtype=np.int64)
 

@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.graphs.arrays import Bool, Int, staircase
+from remat.graphs.arrays import staircase
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.runtime.arrays import Bool, Int
 
 #: A level has at most this share of the blocks of the finer one.
 LEAST_STEP = 0.8

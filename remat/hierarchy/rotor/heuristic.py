@@ -10,7 +10,6 @@ import numpy as np
 
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
-from remat.graphs.arrays import Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
@@ -20,6 +19,7 @@ from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.programme import Programme
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
 

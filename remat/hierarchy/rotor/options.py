@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.graphs.arrays import Int
 from remat.hierarchy.rotor.chain import BlockOption
+from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:
     from remat.hierarchy.rotor.blocks import Blocks

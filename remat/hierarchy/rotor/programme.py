@@ -9,8 +9,8 @@ import numpy as np
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
-from remat.graphs.arrays import Float, Int
 from remat.hierarchy.rotor.chain import Chain
+from remat.runtime.arrays import Float, Int
 
 #: What is done with blocks: ``("sweep", first, last)`` runs them forward without saving, ``("forward", s, option)`` and
 #: ``("backward", s, option)`` run one block as an option says.

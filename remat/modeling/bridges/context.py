@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.deadline import Deadline
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values, unique_rows
 from remat.modeling.bridges.order import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Record
+from remat.runtime.arrays import Float, Int
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 #: From values of all variables made so far to the values of one new block.
 Complete = Callable[[Float], Float]
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
 from remat.modeling.rows import sparse_rows
+from remat.runtime.arrays import Float
 
 if TYPE_CHECKING:
     from scipy import sparse
-
-Float = NDArray[np.float64]
 
 
 class EnforcedToLinear(Bridge[Linear]):

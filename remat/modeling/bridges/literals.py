@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.modeling.records import ALWAYS, Linear
 from remat.modeling.rows import expand
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.runtime.arrays import Float, Int
 
 #: The literal that is never true; used while rows are made, never in a record.
 NEVER = ~ALWAYS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
@@ -13,9 +12,7 @@ from remat.modeling.bridges.literals import NEVER
 from remat.modeling.model import Kind
 from remat.modeling.records import ALWAYS, Clauses, NoOverlap2D, Record
 from remat.modeling.rows import difference_rows
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.runtime.arrays import Float, Int
 
 #: Most pairs that are written out.
 MAX_PAIRS = 2_000_000

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from remat.errors import ModelError
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, ranges
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Domain, Linear, Record
+from remat.runtime.arrays import Bool, Float, Int
 
 if TYPE_CHECKING:
     from remat.modeling.bridges.context import Workshop
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Most values over all variables that one record may ask to be encoded.
 MAX_VALUES = 20_000_000
@@ -52,7 +51,7 @@ class Domains:
         self._indptr = np.zeros(source.num_vars + 2, dtype=np.int64)
         np.cumsum(np.bincount(owner, minlength=source.num_vars + 1), out=self._indptr[1:])
 
-    def _table(self, variables: Int) -> tuple[NDArray[np.bool_], Int, Int]:
+    def _table(self, variables: Int) -> tuple[Bool, Int, Int]:
         """Whether each variable has listed values, and where they begin and end in the table."""
         known = np.minimum(variables, len(self._listed) - 1)
         listed = self._listed[known]
@@ -189,7 +188,7 @@ class OrderEncoding:
         return np.where(found, self._literals[np.maximum(place, 0)], NEVER)
 
 
-def _give_a_value(indptr: Int, values: Int, empty: NDArray[np.bool_], value: Int) -> tuple[Int, Int]:
+def _give_a_value(indptr: Int, values: Int, empty: Bool, value: Int) -> tuple[Int, Int]:
     """One value for each empty domain, so that what follows need not care (the model is infeasible anyway)."""
     at = indptr[:-1][empty]
     grown = np.concatenate([[0], np.cumsum(np.diff(indptr) + empty)])

@@ -9,10 +9,11 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.instance import OrderInstance
 from remat.ordering.programme import ENDLESS, KERNELS, Ending
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import segments
+from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
 

@@ -22,10 +22,11 @@ from remat.graphs import ComputeGraph
 from remat.io.documents import Shape, decoded
 from remat.io.formats import Source
 from remat.io.text import short
+from remat.runtime.arrays import Bool, Float
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.schedule import Schedule, StepKind
 
-Bits = NDArray[np.bool_]
+Bits = Bool
 
 #: Most entries of a matrix that is read.
 MAX_ENTRIES = 25_000_000
@@ -241,7 +242,7 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
+def _json_matrix(value: Any, name: str) -> Float:
     rows = _list(value, name)
     if len(rows) * len(_list(rows[0], f"{name}[0]") if rows else ()) > MAX_ENTRIES:
         raise FormatError(f"{name} is not a matrix with at most {MAX_ENTRIES:,} entries", "matrix")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat.graphs import ComputeGraph
-from remat.schedule.traces.timeline import Int
+from remat.runtime.arrays import Int
 
 #: Nanoseconds of a unit of cost that is a time.
 _NANOSECONDS = {"ns": 1, "us": 1000}

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.graphs import ComputeGraph
 from remat.io.text import one_line
+from remat.runtime.arrays import Bool, Int
 from remat.schedule.buffers import Buffers, occurrences, schedule_buffers
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid
-
-Int = NDArray[np.int64]
 
 #: Kinds of buffers, in the order in which pictures stack them.
 KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "workspace")
@@ -57,7 +55,7 @@ class Timeline:
     kinds: tuple[str, ...]
     instance: Int
     op: Int
-    stays: NDArray[np.bool_]
+    stays: Bool
 
     @classmethod
     def of(

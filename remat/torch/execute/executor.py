@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import fx
 from torch.utils import _pytree
 
 from remat.errors import ExecutionError, ScheduleError
+from remat.runtime.arrays import Int
 from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate, with_frees
 from remat.torch.captured import Captured, Input
 from remat.torch.effects import device_of
@@ -96,7 +95,7 @@ class Executor:
         if self.certificate.verdict is not Verdict.VALID:
             raise ScheduleError(f"the schedule is not executed: {self.certificate.first}", "not-executed")
         self.schedule = with_frees(captured.graph, schedule)
-        self.timeline: NDArray[np.int64] = simulate(captured.graph, self.schedule).memory
+        self.timeline: Int = simulate(captured.graph, self.schedule).memory
         self._unrolled = unroll(captured, self.schedule)
 
     def __repr__(self) -> str:

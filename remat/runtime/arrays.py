@@ -1,0 +1,8 @@
+"""Types of the arrays that the package computes with."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+Float = NDArray[np.float64]
