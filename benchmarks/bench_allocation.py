@@ -3,7 +3,7 @@
     python benchmarks/bench_allocation.py [--seconds S] [--capacity 1MiB] [table.csv, graph or zoo name] ...
 
 Allocators are those that are registered, and the baselines of ``omnimalloc_baselines.py``. Without names: graphs of the
-zoo in their reference order. Each allocator is asked for the least arena, or, with a capacity, for any addresses within
+zoo in their reference order. Each allocator searches for the least arena, or, with a capacity, for any addresses within
 it.
 """
 

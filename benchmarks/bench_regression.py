@@ -116,7 +116,7 @@ def most(found: Iterable[dict[str, Any]], fact: str) -> Any:
 
 
 def worse(now: float, before: float, tolerance: float) -> bool:
-    """Whether an overhead in % is worse by more than `tolerance` points and 1 %; infinite ones are no schedules."""
+    """Return True if an overhead in % is worse by more than `tolerance` points and 1 %; infinite: no schedule."""
     return before < NOTHING and now > before + max(tolerance, before / 100)
 
 

@@ -30,10 +30,10 @@ EVERY, SHARE = 2.0, 0.05
 
 
 class Keeper:
-    """Writes the best schedule to a file while the search goes on; a killed process loses seconds, not hours.
+    """Writes the best schedule to a file during the search; a killed process loses seconds, not hours.
 
     Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes and devices
-    receive the final result alone. What goes wrong is said once, and the search goes on.
+    receive the final result alone. An error is reported once, and the search continues.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def writable() -> Path | None:
 def _trusted(folder: Path) -> bool:
     """Return whether only this user, root or the owner of the package's source can write to a folder.
 
-    Whoever can exchange a folder above it can put another one in its place, but none of a trusted owner's.
+    A user who can replace a parent folder can replace this one too, but not by a folder of a trusted owner.
     """
     try:
         info = folder.stat()

@@ -1,4 +1,4 @@
-"""What a configuration says of the levels of ``hierarchical``: their partitioners, methods and solvers."""
+"""Partitioners, methods and solvers of the levels of ``hierarchical``, as a configuration gives them."""
 
 from __future__ import annotations
 

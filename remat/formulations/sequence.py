@@ -164,7 +164,7 @@ def standing_buffers(problem: Problem) -> tuple[Bool, Int]:
 
 
 def allowed_computes(problem: Problem, most: int) -> Int:
-    """How often each op may be computed: at most `most` times, once where it contributes to an accumulation buffer."""
+    """Return the most computes of each op: at most `most`, and 1 for contributions to accumulation buffers."""
     arrays = problem.graph.arrays
     allowed = np.array([most if limit is None else min(limit, most) for limit in problem.compute_limits])
     allowed[arrays.op_outputs.where(arrays.producers.counts > 1).counts > 0] = 1

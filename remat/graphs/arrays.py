@@ -311,7 +311,7 @@ def first_computes(sequence: Int) -> Bool:
 
 
 def occurrences(sequence: Int) -> Int:
-    """Return how often the op of each step of a sequence came before.
+    """Return how often each value of a sequence, such as the op of a step, occurs before its place.
 
     Examples
     --------

@@ -184,7 +184,7 @@ class _Dealer:
         return [sorted(places) if len(places) <= MAX_TOUCHING else [] for places in touching]
 
     def _place(self, op: int, place: list[int], home: list[int], touching: list[list[int]]) -> int:
-        """Where one backward op goes whose predecessors have been placed.
+        """Return the group of a backward op whose predecessors have been placed.
 
         `last` and `above` have the position of the last forward op of each place, and the group that it lies in.
         """

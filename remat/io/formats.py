@@ -95,7 +95,7 @@ class Source:
 
     @property
     def looks_like_json(self) -> bool:
-        """Whether the content starts like a JSON object: its value is an object then, or it is no JSON."""
+        """True if the content starts like a JSON object: it then is an object, or no JSON."""
         return self.data[:4096].lstrip(b" \t\r\n").startswith(b"{")
 
     @cached_property

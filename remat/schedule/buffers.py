@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
+from remat.graphs.arrays import occurrences
 from remat.io.text import short
 from remat.runtime.arrays import Int
 from remat.schedule.schedule import Schedule
@@ -187,19 +188,11 @@ def schedule_buffers(
     return Buffers(called, low, high, sizes, tensors, graph.name, graph.digest)
 
 
-def occurrences(values: Iterable[Hashable]) -> list[int]:
-    """How often each value has stood there up to its place, itself included."""
-    seen: dict[Hashable, int] = {}
-    result = []
-    for value in values:
-        seen[value] = seen.get(value, 0) + 1
-        result.append(seen[value])
-    return result
-
-
 def _instances(names: list[str]) -> list[str]:
-    """The same with ``#2`` after the second of a name, and so on."""
-    return [name if k == 1 else f"{name}#{k}" for name, k in zip(names, occurrences(names), strict=True)]
+    """Return the names with ``#2`` after the second of a name, and so on."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    before = occurrences(np.array([number[name] for name in names], dtype=np.int64)).tolist()
+    return [f"{name}#{k + 1}" if k else name for name, k in zip(names, before, strict=True)]
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

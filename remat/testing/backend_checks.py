@@ -210,7 +210,7 @@ def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def raises_errors_of_callbacks(backend: Backend, effort: Effort = USUAL) -> None:
-    """What `on_incumbent` raises ends the search, and is raised by `solve`."""
+    """An exception of `on_incumbent` ends the search, and `solve` raises it."""
 
     def broken(incumbent: Incumbent) -> bool:
         raise ZeroDivisionError(incumbent.objective)

@@ -22,7 +22,7 @@ from remat.registry import import_class
 
 
 class Job(NamedTuple):
-    """What the child is to solve.
+    """Model, options and hint for the child to solve.
 
     Attributes
     ----------

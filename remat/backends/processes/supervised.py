@@ -30,7 +30,7 @@ TICK = 0.02
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a child was killed, in words that follow "the process"."""
+    """Reason for killing a child, in words that follow "the process"."""
 
     stop: StopReason
     reason: str

@@ -145,7 +145,7 @@ class HierarchicalIntervals(RetentionIntervals):
         return 0, self.capacity
 
     def named(self, node: int) -> str:
-        """What a message calls a node."""
+        """Return the name of a node in messages."""
         return repr(self.whole.nodes[node].name)
 
     def scope(self) -> Scope:

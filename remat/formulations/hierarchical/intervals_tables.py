@@ -77,7 +77,7 @@ def tables_of(whole: CompositeProblem, profile: Profile) -> NodeTables:
 
 
 def most_runs(whole: CompositeProblem) -> Int:
-    """How often each node can run at most, by the problem's limits of computes; -1: no limit. Shape (nodes,)."""
+    """Most runs of each node within the problem's limits of computes, shape (nodes,); -1: no limit."""
     limits = whole.problem.compute_limits
     found = []
     for node in range(len(whole.nodes)):

@@ -65,7 +65,7 @@ class NodeRow:
 
 
 class Tables:
-    """What there is to choose from, by number: nodes, choices (a node with one of its runs), data (tensors).
+    """Nodes, choices (a node with one of its runs) and data (tensors), by number.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ def _held(program: Program, plan: Plan, step: int, until: dict[int, int]) -> set
             if d >= 0 and d not in until and any(int(at.tensor[d]) in arrays.op_inputs[other] for other in ops):
                 until[d] = phase + (
                     program.phases.kept[phase + 1, d] != NONE
-                )  # as what is there throughout goes on after it
+                )  # what is live throughout stays live after it
             if d in until:
                 found.add(d)
     return found

@@ -13,7 +13,7 @@ from remat.runtime.arrays import Int
 
 
 def _is_plain(rows: list[NodeRow]) -> bool:
-    """Whether the only row of a node has no corrections."""
+    """True if the only row of a node has no corrections."""
     return len(rows) == 1 and not len(rows[0].freed) and not len(rows[0].hidden)
 
 
@@ -115,7 +115,7 @@ class Program:
         return live, following
 
     def _making(self, p: Int, first: Int) -> tuple[Int, Int]:
-        """What is there before and after each maker; (a2)."""
+        """Return the columns of liveness before and after each maker; (a2)."""
         at, phases = self.at, self.phases
         t, make, last, *_ = phases.makes
         data = at.make_data[make]

@@ -123,7 +123,7 @@ class RetentionIntervals(Formulation):
         return self.capacity, max(self.capacity, -(-(run.peak - self.held) // self.unit))
 
     def named(self, node: int) -> str:
-        """What a message calls a node."""
+        """Return the name of a node in messages."""
         return f"op {self.problem.graph.op_names[node]!r}"
 
     def scope(self) -> Scope:

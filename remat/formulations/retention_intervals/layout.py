@@ -51,7 +51,7 @@ class CopiedTouches:
 
 
 class IntervalsLayout:
-    """Which copies, instances and reads there are.
+    """Copies, instances and reads of a problem.
 
     A *copy* is a possible run of a node; its *window* are the `width` units of time from its start. An *instance* is
     what a copy makes; accumulation buffers have one instance for good and are kept apart. Graph inputs are always live

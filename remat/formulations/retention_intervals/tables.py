@@ -101,7 +101,7 @@ class NodeTables:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every node has one run of one segment, as ops do."""
+        """True if every node has one run of one segment, as ops do."""
         return self.width == 1 and len(self.run_node) == len(self.position)
 
     @classmethod

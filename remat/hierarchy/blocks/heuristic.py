@@ -131,7 +131,7 @@ class Measure:
         self._latest: tuple[Ends | Int, Int, Int] | None = None
 
     def measured(self, plan: Plan, ends: Ends) -> Measured:
-        """What a plan comes to for blocks that end before `ends`."""
+        """Return cost and memory of a plan for blocks that end before `ends`."""
         cost, peak, _ = self.of(plan, ends)
         return Measured(cost, peak, plan, ends)
 

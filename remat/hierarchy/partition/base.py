@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
 
@@ -93,9 +92,12 @@ def as_partitioner(partitioner: PartitionerLike) -> Partitioner:
     >>> as_partitioner("min-cut").name
     'min-cut'
     """
-    found: Any = registry.load("partitioners", partitioner) if isinstance(partitioner, str) else partitioner
-    fault = f"partitioner {found.name!r} cannot be made"
-    made: Partitioner = registry.attempt(found, fault) if isinstance(found, type) else found
+    if isinstance(partitioner, Partitioner):
+        return partitioner
+    if isinstance(partitioner, str):
+        made: Partitioner = registry.make("partitioners", partitioner)
+    else:
+        made = registry.attempt(partitioner, f"partitioner {partitioner.name!r} cannot be made")
     return made
 
 

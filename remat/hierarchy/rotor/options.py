@@ -101,7 +101,7 @@ def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
 
 
 class _Block:
-    """What making options asks of a block again and again.
+    """Facts of a block that making options needs repeatedly.
 
     Attributes
     ----------

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from remat.graphs import ComputeGraph
+from remat.graphs.arrays import occurrences
 from remat.io.text import one_line
 from remat.runtime.arrays import Bool, Int
-from remat.schedule.buffers import Buffers, occurrences, schedule_buffers
+from remat.schedule.buffers import Buffers, schedule_buffers
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid
 
@@ -128,8 +129,8 @@ class Timeline:
 
 
 def _numbers(values: Int) -> Int:
-    """How often each value has stood in the array up to here, itself included; 0 for -1."""
-    return np.array(occurrences(values.tolist()), dtype=np.int64) * (values >= 0)
+    """Return how often each value occurs up to its place, itself included; 0 for -1."""
+    return (occurrences(values) + 1) * (values >= 0)
 
 
 def module_paths(graph: ComputeGraph) -> dict[str, str]:

@@ -138,7 +138,7 @@ def _inference(world: FakeWorld) -> Traced:
 
 
 def _recorded(world: FakeWorld, *, training: bool = True) -> Traced:
-    """What a module runs, by the route ``"make_fx"``."""
+    """Trace a module by the route ``"make_fx"``."""
     try:
         return trace_make_fx(world, training=training)
     except Exception as error:

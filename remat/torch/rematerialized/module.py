@@ -223,7 +223,7 @@ class Rematerialized(nn.Module):
 
     @property
     def training(self) -> bool:
-        """That of the original, also where it is set without ``train()``."""
+        """Training flag of the original, also where it is set without ``train()``."""
         return self.original.training
 
     @training.setter
@@ -284,7 +284,7 @@ class Rematerialized(nn.Module):
 
 
 class RematerializedSequence(Rematerialized):
-    """Of a module with a length, such as ``nn.Sequential``: its parts are had by their positions."""
+    """Rematerialized module with a length and items, such as ``nn.Sequential``."""
 
     def __len__(self) -> int:
         return len(cast(Sized, self.original))

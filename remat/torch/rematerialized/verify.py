@@ -59,7 +59,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a step leaves behind: tensors by what they are, and what it held."""
+    """Results of a step: named tensors, and peaks of memory."""
 
     tensors: dict[str, torch.Tensor]
     peak: int
