@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from remat.cli.common import INTERRUPTED, NO, OK, load_graph, load_schedule, option_bytes, print_json
-from remat.cli.options import Json, Quiet, Seed, Threads, time_option
+from remat.cli.options import Json, Quiet, Seed, Threads, shared, time_option
 from remat.cli.saving import Outputs
 from remat.cli.signals import rescued_by, writing
 from remat.errors import FormatError
@@ -25,6 +25,34 @@ if TYPE_CHECKING:
 TIME_LIMIT = 60.0
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Options of the command."""
+
+    capacity: str | None = typer.Option(None, help="Bytes (256KiB) that must do; default: the least arena.")
+    memory: list[str] | None = typer.Option(
+        None, metavar="NAME[=SIZE]", help="One of several memories, e.g. fast=256KiB and slow; repeatable."
+    )
+    alignment: int = typer.Option(1, min=1, help="Bytes of which offsets are multiples.")
+    method: str = typer.Option("auto", help="auto, first-fit, best-fit, canonical or model.")
+    backend: str | None = typer.Option(None, help="Solver of the method `model`.")
+    time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT
+    seed: Seed = None
+    threads: Threads = None
+    inputs: bool = typer.Option(True, help="Graph inputs have addresses, too.")
+    workspaces: bool = typer.Option(True, help="Workspaces have addresses, too.")
+    constant_memory: bool = typer.Option(False, help="So has the graph's constant memory.")
+    check: Path | None = typer.Option(None, help="Find none: check the addresses in this file and leave.")
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan)."
+    )
+    to: str | None = typer.Option(None, metavar="FORMAT", help="json, csv or tflite, whatever the suffix.")
+    plot: Path | None = typer.Option(None, help="Draw addresses over time (.png, .svg).")
+    as_json: Json = False
+    quiet: Quiet = False
+
+
+@shared()
 def command(
     source: Annotated[
         str, typer.Argument(metavar="GRAPH|TABLE", help="A graph, or a table id,lower,upper,size[,offset] (.csv).")
@@ -33,44 +61,7 @@ def command(
         Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule of the graph; default: its reference order.")
     ] = None,
     *,
-    capacity: Annotated[
-        str | None, typer.Option("--capacity", help="Bytes (256KiB) that must do; default: the least arena.")
-    ] = None,
-    memory: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--memory", metavar="NAME[=SIZE]", help="One of several memories, e.g. fast=256KiB and slow; repeatable."
-        ),
-    ] = None,
-    alignment: Annotated[int, typer.Option("--alignment", min=1, help="Bytes of which offsets are multiples.")] = 1,
-    method: Annotated[
-        str,
-        typer.Option("--method", help="auto, first-fit, best-fit, canonical or model."),
-    ] = "auto",
-    backend: Annotated[str | None, typer.Option("--backend", help="Solver of the method `model`.")] = None,
-    time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT,
-    seed: Seed = None,
-    threads: Threads = None,
-    inputs: Annotated[bool, typer.Option("--inputs/--no-inputs", help="Graph inputs have addresses, too.")] = True,
-    workspaces: Annotated[
-        bool, typer.Option("--workspaces/--no-workspaces", help="Workspaces have addresses, too.")
-    ] = True,
-    constant_memory: Annotated[
-        bool, typer.Option("--constant-memory/--no-constant-memory", help="So has the graph's constant memory.")
-    ] = False,
-    check: Annotated[
-        Path | None, typer.Option("--check", help="Find none: check the addresses in this file and leave.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan).")
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="FORMAT", help="json, csv or tflite, whatever the suffix."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw addresses over time (.png, .svg).")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    layout: Layout,
 ) -> None:
     """Find addresses for the buffers of a schedule, so that no two that live at one step overlap.
 
@@ -84,40 +75,41 @@ def command(
     from remat.schedule.address_files import format_for, read_addresses
     from remat.schedule.plots import SUFFIXES
 
+    output, to, check = layout.output, layout.to, layout.check
     names = (None if source == "-" else source, schedule, check)
-    check_outputs((output, ()), (plot, SUFFIXES), inputs=names)
+    check_outputs((output, ()), (layout.plot, SUFFIXES), inputs=names)
     if output is not None:
         format_for(output, to)
-    buffers, given, tensors = _buffers(source, schedule, inputs, workspaces, constant_memory)
-    memories = _memories(capacity, memory)
+    buffers, given, tensors = _buffers(source, schedule, layout)
+    memories = _memories(layout.capacity, layout.memory)
     if check is not None:
         checked = read_addresses(check, buffers, tensors)
-        certificate = check_addresses(_within(checked, memories, alignment), _expected(checked, buffers))
-        print_json(certificate.as_dict()) if as_json else print(certificate)
+        certificate = check_addresses(_within(checked, memories, layout.alignment), _expected(checked, buffers))
+        print_json(certificate.as_dict()) if layout.as_json else print(certificate)
         raise typer.Exit(OK if certificate.accepted else NO)
-    problem = AllocationProblem(buffers, memories, alignment)
+    problem = AllocationProblem(buffers, memories, layout.alignment)
     if output is not None and tensors is None and format_for(output, to).startswith("tflite"):
         raise FormatError(f"{output}: a TFLite plan is for the tensors of a graph, and there is none")
-    if backend is not None and method != "model":
+    if layout.backend is not None and layout.method != "model":
         raise typer.BadParameter("--backend is for the method model")
     target = _Target(output, to, tensors)
-    options = SolveOptions(seed=seed or 0, threads=threads)
+    options = SolveOptions(seed=layout.seed or 0, threads=layout.threads)
     best: list[Addresses] = []
 
     def tell(addresses: Addresses) -> None:
         best[:] = [addresses]
-        if not quiet:
+        if not layout.quiet:
             print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
         target.keep(addresses)
 
     with interrupts(), rescued_by(lambda: bool(best)):
         found = allocate(
-            problem, method, time_limit=time_limit, start=_start(problem, given), on_addresses=tell, options=options,
-            method_options=ModelOptions(backend) if backend else None,
+            problem, layout.method, time_limit=layout.time_limit, start=_start(problem, given), on_addresses=tell,
+            options=options, method_options=ModelOptions(layout.backend) if layout.backend else None,
         )  # fmt: skip
         stopped = interrupted()
     writing()
-    _end(found, target, plot, as_json=as_json, stopped=stopped)
+    _end(found, target, layout, stopped=stopped)
 
 
 @dataclass(frozen=True)
@@ -140,9 +132,7 @@ class _Target:
             self.outputs.attempt(self.path, lambda path: self.write(addresses, path))
 
 
-def _buffers(
-    source: str, schedule: Path | None, inputs: bool, workspaces: bool, constant_memory: bool
-) -> tuple[Buffers, Addresses | None, int | None]:
+def _buffers(source: str, schedule: Path | None, layout: Layout) -> tuple[Buffers, Addresses | None, int | None]:
     """The buffers, addresses that they come with, and how many tensors the graph has."""
     from remat.schedule import schedule_buffers
     from remat.schedule.buffer_tables import read_table
@@ -154,7 +144,9 @@ def _buffers(
         return buffers, given, None
     graph = load_graph(source)
     order = load_schedule(schedule, graph)
-    buffers = schedule_buffers(graph, order, inputs=inputs, workspaces=workspaces, constant_memory=constant_memory)
+    buffers = schedule_buffers(
+        graph, order, inputs=layout.inputs, workspaces=layout.workspaces, constant_memory=layout.constant_memory
+    )
     return buffers, None, len(graph.tensors)
 
 
@@ -201,7 +193,7 @@ def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | N
     return start if check_addresses(start).accepted else None
 
 
-def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool, stopped: bool) -> NoReturn:
+def _end(found: Allocation, target: _Target, layout: Layout, *, stopped: bool) -> NoReturn:
     """Write and print what was found, and leave with the exit code."""
     from remat.schedule import check_addresses
     from remat.schedule.address_files import json_text
@@ -213,7 +205,7 @@ def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool
         outputs.save(target.path, lambda path: target.write(addresses, path), lambda: json_text(addresses))
     stream = sys.stderr if is_standard_stream(target.path) else sys.stdout
     certificate = None if addresses is None else check_addresses(addresses, found.problem.buffers)
-    if as_json:
+    if layout.as_json:
         bound = found.bound if found.problem.open_memories else None
         facts = {
             "method": found.method, "proved": found.proved, "bound": bound,
@@ -223,8 +215,8 @@ def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool
         print_json(facts, stream)
     else:
         print("\n".join([*([str(certificate)] if certificate else []), *_words(found)]), file=stream)
-    if addresses is not None and plot is not None:
-        outputs.draw(plot, lambda path: save_address_plot(addresses, path))
+    if addresses is not None and layout.plot is not None:
+        outputs.draw(layout.plot, lambda path: save_address_plot(addresses, path))
     outputs.leave(OK if certificate is not None and certificate.accepted else INTERRUPTED if stopped else NO)
 
 

@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 def command(
     graph: Graph,
     *,
-    order: Annotated[
-        list[str] | None,
-        typer.Option("--order", help="`reference` or a method of `remat order`; repeatable. Default: five of them."),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="An allocator; repeatable. Default: rules and auto.")
-    ] = None,
+    order: list[str] | None = typer.Option(
+        None, help="`reference` or a method of `remat order`; repeatable. Default: five of them."
+    ),
+    method: list[str] | None = typer.Option(None, help="An allocator; repeatable. Default: rules and auto."),
     time_limit: Annotated[float, time_option("Seconds for each order and each allocation")] = 20.0,
     threads: Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table to this file (.csv).")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png, .svg).")] = None,
+    output: Path | None = typer.Option(None, "--output", "-o", help="Write the table to this file (.csv)."),
+    plot: Path | None = typer.Option(None, help="Draw it into this file (.png, .svg)."),
     quiet: Quiet = False,
 ) -> None:
     """The arena of GRAPH for several orders under several allocators, beside the peaks of the orders.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
     from remat.graphs.batch_scaling import AffineGraph
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """Options that say how graph files grow with the batch size."""
+
+    others: list[Path] | None = typer.Option(
+        None, "--with", help="The graph file of the same network at another batch size; repeatable."
+    )
+    batch_size: int | None = typer.Option(None, min=1, help="Of the graph file; default: meta.batch of the file.")
+    independent: list[str] | None = typer.Option(
+        None, metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
+    )
+    constant_costs: bool = typer.Option(
+        False, "--constant-costs", help="Costs of a single file as they are (measured times)."
+    )
+    sample_bytes: int | None = typer.Option(
+        None, min=0, help="What a sample takes up of the constant memory of a single file."
+    )
+
+
 @shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
         "sample_bytes", "order", "max_computes", "keep", "count_constant_memory", "time_limit", "threads", "seed",
         "isolate", "memory_limit", "tables", "schedules", "plot", "quiet")  # fmt: skip
@@ -37,38 +57,15 @@ def command(
         typer.Argument(metavar="GRAPH...", help="Graph files, or names of zoo graphs (unet).", show_default=False),
     ] = None,
     *,
-    memory: Annotated[str, typer.Option("--memory", help="Bytes (123456, 16GiB).")],
+    memory: str = typer.Option(..., help="Bytes (123456, 16GiB)."),
     methods: Methods = None,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option("--with", help="The graph file of the same network at another batch size; repeatable."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Of the graph file; default: meta.batch of the file.")
-    ] = None,
-    independent: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--independent", metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
-        ),
-    ] = None,
-    constant_costs: Annotated[
-        bool, typer.Option("--constant-costs", help="Costs of a single file as they are (measured times).")
-    ] = False,
-    sample_bytes: Annotated[
-        int | None,
-        typer.Option("--sample-bytes", min=0, help="What a sample takes up of the constant memory of a single file."),
-    ] = None,
-    count_constant_memory: Annotated[
-        bool, typer.Option("--count-constant-memory/--no-constant-memory", help="Count the constant memory.")
-    ] = True,
+    scaling: Scaling,
+    count_constant_memory: bool = typer.Option(
+        True, "--count-constant-memory/--no-constant-memory", help="Count the constant memory."
+    ),
     tables: Tables = None,
-    schedules: Annotated[
-        Path | None, typer.Option("--schedules", help="Write graph and schedule of each answer into this folder.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the batch sizes into this file (.png, .svg).")
-    ] = None,
+    schedules: Path | None = typer.Option(None, help="Write graph and schedule of each answer into this folder."),
+    plot: Path | None = typer.Option(None, help="Draw the batch sizes into this file (.png, .svg)."),
     given: Given,
 ) -> None:
     """The largest batch of each GRAPH that fits --memory and costs one extra forward pass at most, for each method.
@@ -90,16 +87,10 @@ def command(
     run = given.run(names[0] if names else None)
     names = names or [run.problem.graph]
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
-    check_outputs(*files, inputs=(*names, *(others or ()), given.config))
+    check_outputs(*files, inputs=(*names, *(scaling.others or ()), given.config))
     if schedules is not None:
         check_output(schedules / "schedule.json")
-    families = [
-        read_family(
-            name, run.problem, others or (), batch_size=batch_size, sample_bytes=sample_bytes,
-            independent=independent or (), constant_costs=constant_costs,
-        )
-        for name in names
-    ]  # fmt: skip
+    families = [read_family(name, run.problem, scaling) for name in names]
     done: list[BatchResult] = []
 
     outputs = Outputs()
@@ -146,10 +137,7 @@ def command(
     outputs.leave(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
 
 
-def read_family(
-    name: str, given: ProblemSection, others: Sequence[Path], *, batch_size: int | None, sample_bytes: int | None,
-    independent: Sequence[str], constant_costs: bool,
-) -> AffineGraph:  # fmt: skip
+def read_family(name: str, given: ProblemSection, scaling: Scaling) -> AffineGraph:
     """The network `name` at every batch size; see :func:`command` for what that means.
 
     Raises
@@ -162,26 +150,28 @@ def read_family(
     from remat.graphs.profiles import load_profiled
     from remat.graphs.zoo import ZOO
 
-    if not exists(name) and name in ZOO and not others and given.costs is None:
+    if not exists(name) and name in ZOO and not scaling.others and given.costs is None:
         return AffineGraph.of(ZOO[name])
     graph = load_profiled(load_graph(name), given.costs, given.device)
-    size = batch_size or _batch_of(graph, name)
-    if others:
+    size = scaling.batch_size or _batch_of(graph, name)
+    if scaling.others:
         graphs = {size: graph}
-        for path in others:
+        for path in scaling.others:
             other = read_graph(path)
             size = _batch_of(other, str(path))
             if size in graphs:
                 raise FormatError(f"{path}: there is a graph of batch size {size} already")
             graphs[size] = other
         return AffineGraph.fit(graphs)
+    sample_bytes = scaling.sample_bytes
     if sample_bytes is None:
         overhead = graph.meta.get("overhead")
         inputs = overhead.get("input_bytes") if isinstance(overhead, dict) else None
         sample_bytes = inputs // size if isinstance(inputs, int) else 0
     return AffineGraph.scaled(
-        graph, size, independent, constant_costs=constant_costs, constant_memory_per_sample=sample_bytes
-    )
+        graph, size, scaling.independent or (), constant_costs=scaling.constant_costs,
+        constant_memory_per_sample=sample_bytes,
+    )  # fmt: skip
 
 
 def _batch_of(graph: ComputeGraph, name: str) -> int:

@@ -20,14 +20,11 @@ def command(
     *,
     order: Order = "fixed",
     time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: until done")] = None,
-    relaxation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--relaxation",
-            metavar="FORMULATION",
-            help="Also bound by the linear relaxation of this formulation; may be repeated.",
-        ),
-    ] = None,
+    relaxation: list[str] | None = typer.Option(
+        None,
+        metavar="FORMULATION",
+        help="Also bound by the linear relaxation of this formulation; may be repeated.",
+    ),
     given: Given,
 ) -> None:
     """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget.

@@ -41,18 +41,13 @@ def command(
         ),
     ],
     *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Graph file to write (-: standard output).")
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option("--loss", metavar="ITEM", help="An item of what the module returns, by name or position."),
-    ] = None,
-    route: Annotated[Route, typer.Option(help="How the step is recorded.")] = Route.AUTO,
-    mode: Annotated[Mode, typer.Option(help="The training step, or the forward pass alone.")] = Mode.TRAINING,
-    costs: Annotated[
-        str, typer.Option("--costs", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ...")
-    ] = "roofline",
+    output: Path | None = typer.Option(None, "--output", "-o", help="Graph file to write (-: standard output)."),
+    loss: str | None = typer.Option(
+        None, metavar="ITEM", help="An item of what the module returns, by name or position."
+    ),
+    route: Route = typer.Option(Route.AUTO, help="How the step is recorded."),
+    mode: Mode = typer.Option(Mode.TRAINING, help="The training step, or the forward pass alone."),
+    costs: str = typer.Option("roofline", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ..."),
     as_json: Json = False,
 ) -> None:
     """Capture the training step of a PyTorch module as a graph, and show its facts."""

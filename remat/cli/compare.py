@@ -31,33 +31,22 @@ def command(
         typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of whatever tool, to stand beside the methods."),
     ] = None,
     *,
-    budgets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB), by commas or by repetition."
-        ),
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method",
-            "-m",
-            metavar="METHOD[/BACKEND]",
-            help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated. "
-            "METHOD and BACKEND may be MODULE:CLASS.",
-        ),
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw overhead, or peak, against time into this file (.png, .svg).")
-    ] = None,
-    peaks: Annotated[
-        Path | None,
-        typer.Option("--trade-off", help="Draw overhead against peak, files and methods, into this file (.png, .svg)."),
-    ] = None,
+    budgets: list[str] | None = typer.Option(
+        None, "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB), by commas or by repetition."
+    ),
+    methods: list[str] | None = typer.Option(
+        None, "--method", "-m", metavar="METHOD[/BACKEND]",
+        help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated. "
+        "METHOD and BACKEND may be MODULE:CLASS.",
+    ),
+    json_file: Path | None = typer.Option(None, "--json", help="Write everything to this JSON file."),
+    csv_file: Path | None = typer.Option(None, "--csv", help="Write the table to this CSV file."),
+    plot: Path | None = typer.Option(None, help="Draw overhead, or peak, against time into this file (.png, .svg)."),
+    peaks: Path | None = typer.Option(
+        None, "--trade-off", help="Draw overhead against peak, files and methods, into this file (.png, .svg)."
+    ),
     given: Given,
-) -> None:
+) -> None:  # fmt: skip
     """Compare methods on GRAPH: every method at every budget, one after the other, with equal limits.
 
     SCHEDULE files are certified on GRAPH and stand beside the methods in a table of peak against overhead, and in the

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from remat.cli.common import print_json
 
 
 def command(
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of configuration files.")] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print a commented example with every key.")] = False,
+    schema: bool = typer.Option(False, "--schema", help="Print the JSON Schema of configuration files."),
+    example: bool = typer.Option(False, "--example", help="Print a commented example with every key."),
 ) -> None:
     """Explain the configuration files of `remat solve --config`."""
     from remat import config

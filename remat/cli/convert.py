@@ -26,28 +26,19 @@ def command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its format is found from its content.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix names the format.")],
     *,
-    graph: Annotated[
-        str | None, typer.Option("--graph", metavar="GRAPH", help="IN is a schedule of this graph.")
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="FORMAT", help="Of a schedule: remat-json, plan, plan-text, plain-list, ..."),
-    ] = "remat-json",
-    frees: Annotated[
-        Frees | None, typer.Option(help="Of a schedule: write frees out, move them forward, or leave them implied.")
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dim", metavar="NAME=SIZE", help="Of a model: size of a dimension that it leaves open; repeatable."
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", metavar="NAME=VALUE", help="Of a model: how it is read, such as views=keep; repeatable."
-        ),
-    ] = None,
+    graph: str | None = typer.Option(None, metavar="GRAPH", help="IN is a schedule of this graph."),
+    to: str = typer.Option(
+        "remat-json", metavar="FORMAT", help="Of a schedule: remat-json, plan, plan-text, plain-list, ..."
+    ),
+    frees: Frees | None = typer.Option(
+        None, help="Of a schedule: write frees out, move them forward, or leave them implied."
+    ),
+    dim: list[str] | None = typer.Option(
+        None, metavar="NAME=SIZE", help="Of a model: size of a dimension that it leaves open; repeatable."
+    ),
+    option: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="Of a model: how it is read, such as views=keep; repeatable."
+    ),
     costs: Costs = None,
     device: Device = None,
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,29 +35,17 @@ _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+
 def command(
     graph: OptionalGraph = None,
     *,
-    budgets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--budgets",
-            "--budget",
-            "-b",
-            metavar="B[,B...]",
-            help="Budgets (90%,80% or 10GiB), by commas or by repetition; LOW:HIGH:STEP is a range (50%:95%:5%).",
-        ),
-    ] = None,
+    budgets: list[str] | None = typer.Option(
+        None, "--budgets", "--budget", "-b", metavar="B[,B...]",
+        help="Budgets (90%,80% or 10GiB), by commas or by repetition; LOW:HIGH:STEP is a range (50%:95%:5%).",
+    ),
     methods: Methods = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Methods that run at the same time, in processes of their own.")
-    ] = 1,
-    state: Annotated[
-        Path | None, typer.Option("--state", help="Folder for what is done; a second run goes on from there.")
-    ] = None,
+    workers: int = typer.Option(1, min=1, help="Methods that run at the same time, in processes of their own."),
+    state: Path | None = typer.Option(None, help="Folder for what is done; a second run goes on from there."),
     tables: Tables = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw overhead against budget into this file (.png, .svg).")
-    ] = None,
+    plot: Path | None = typer.Option(None, help="Draw overhead against budget into this file (.png, .svg)."),
     given: Given,
-) -> None:
+) -> None:  # fmt: skip
     """Overhead against budget for GRAPH, one line for each method.
 
     Each method goes from the smallest budget upward and starts from the schedule of the budget below. Limits and rules

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remat.cli.options import shared
 from remat.errors import GraphError
 from remat.io.files import check_output
 
@@ -17,37 +19,40 @@ if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Options of generators, by the names of their parameters."""
+
+    batch: int | None = typer.Option(None, min=1, help="Batch size of a zoo graph.")
+    image: str | None = typer.Option(None, metavar="HxW", help="Image size of a zoo graph.")
+    n: int | None = typer.Option(
+        None, "-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member."
+    )
+    width: float | None = typer.Option(None, help="Width factor of a layered graph, or features of a transformer.")
+    layers: int | None = typer.Option(None, min=1, help="Layers of a transformer (gpt).")
+    heads: int | None = typer.Option(None, min=1, help="Attention heads of a transformer.")
+    sequence: int | None = typer.Option(None, min=1, help="Tokens of a sample.")
+    accumulation: str | None = typer.Option(
+        None, metavar="sums|buffers", help="How a training graph op by op adds gradients up."
+    )
+    seed: int | None = typer.Option(None, min=0, help="Seed of a random graph.")
+
+
+@shared()
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A zoo graph (resnet50), layered, or a family.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Batch size of a zoo graph.")] = None,
-    image: Annotated[str | None, typer.Option("--image", metavar="HxW", help="Image size of a zoo graph.")] = None,
-    ops: Annotated[
-        int | None, typer.Option("-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member.")
-    ] = None,
-    width: Annotated[
-        float | None, typer.Option("--width", help="Width factor of a layered graph, or features of a transformer.")
-    ] = None,
-    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Layers of a transformer (gpt).")] = None,
-    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads of a transformer.")] = None,
-    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of a sample.")] = None,
-    accumulation: Annotated[
-        str | None,
-        typer.Option("--accumulation", metavar="sums|buffers", help="How a training graph op by op adds gradients up."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a random graph.")] = None,
+    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write."),
+    sizes: Sizes,
 ) -> None:
     """Write the graph NAME to a file."""
     from remat.graphs.io import write_graph
 
     check_output(output)
-    given = {
-        "batch": batch, "image": None if image is None else _shape(image), "n": ops, "width": width, "seed": seed,
-        "layers": layers, "heads": heads, "sequence": sequence,
-        "accumulation": accumulation,
-    }  # fmt: skip
-    write_graph(make(name, {key: value for key, value in given.items() if value is not None}), output)
+    given: dict[str, Any] = {key: value for key, value in vars(sizes).items() if value is not None}
+    if sizes.image is not None:
+        given["image"] = _shape(sizes.image)
+    write_graph(make(name, given), output)
 
 
 def generators() -> dict[str, Callable[..., ComputeGraph]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,21 +20,18 @@ def command(
     graph: Graph,
     schedule: OptionalSchedule = None,
     *,
-    by: Annotated[
-        str | None,
-        typer.Option("--by", metavar="module|type", help="What a row is; default: a module, where the graph has them."),
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option("--depth", min=1, help="Parts of a module path that make a row; default: to its first number."),
-    ] = None,
-    collapse: Annotated[bool, typer.Option("--collapse/--all", help="Equal layers are one row.")] = True,
+    by: str | None = typer.Option(
+        None, metavar="module|type", help="What a row is; default: a module, where the graph has them."
+    ),
+    depth: int | None = typer.Option(
+        None, min=1, help="Parts of a module path that make a row; default: to its first number."
+    ),
+    collapse: bool = typer.Option(True, "--collapse/--all", help="Equal layers are one row."),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
-    tables: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Write the table to this file (.md, .csv); repeatable."),
-    ] = None,
+    tables: list[Path] | None = typer.Option(
+        None, "--output", "-o", help="Write the table to this file (.md, .csv); repeatable."
+    ),
     as_json: Json = False,
 ) -> None:
     """Bytes and time that SCHEDULE saves and computes again in each layer of GRAPH.

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from remat.cli.common import class_or_name, end_of_solve, search_backend
-from remat.cli.options import (
-    RULES,
-    Given,
-    Graph,
-    Order,
-    SearchBackend,
-    SearchSeed,
-    SearchTime,
-    shared,
-)
+from remat.cli.options import RULES, Given, Graph, Order, SearchBackend, SearchSeed, SearchTime, shared
 
 
 @shared(*RULES, "method", "backend", "time_limit", "gap", "threads", "isolate", "memory_limit", "seed",
@@ -25,12 +14,12 @@ def command(
     graph: Graph,
     *,
     order: Order = "fixed",
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method", "-f", help="auto, retention-intervals, a heuristic, asked for less and less, or MODULE:CLASS."
-        ),
-    ] = "auto",
+    method: str = typer.Option(
+        "auto",
+        "--method",
+        "-f",
+        help="auto, retention-intervals, a heuristic, asked for less and less, or MODULE:CLASS.",
+    ),
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,

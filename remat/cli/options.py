@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -258,16 +258,21 @@ class Given:
 def shared(*order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command shared options, which it receives together as ``given``, a :class:`Given`.
 
+    A parameter of the command whose type is a dataclass stands for an option for each field.
+
     Parameters
     ----------
     *order : str
         Keys of :data:`SECTIONS`, and options of the command itself, in the order of the help. Its other options follow.
+        Without any the command receives no ``given``.
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         arguments = [each for each in own if each.kind is not each.KEYWORD_ONLY]
-        options = {each.name: each for each in own if each.kind is each.KEYWORD_ONLY and each.name != "given"}
+        named = [each for each in own if each.kind is each.KEYWORD_ONLY and each.name != "given"]
+        groups: dict[str, Any] = {each.name: each.annotation for each in named if is_dataclass(each.annotation)}
+        options = {each.name: each for part in named for each in _options_of(part)}
         given = {key: _parameter(key) for key in order if key not in options}
         ordered = [given.get(name) or options.pop(name) for name in order]
 
@@ -278,12 +283,25 @@ def shared(*order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 value = values.pop(parameter.name)
                 if value not in (None, parameter.default, []):
                     sections[_SECTION_OF[key]][key] = str(value) if isinstance(value, Path) else value
-            command(**values, given=Given(sections))
+            for name, kind in groups.items():
+                values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            command(**values, **({"given": Given(sections)} if order else {}))
 
         call.__signature__ = inspect.Signature([*arguments, *ordered, *options.values()])  # type: ignore[attr-defined]
         return call
 
     return decorated
+
+
+def _options_of(part: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass as parameters, and any other parameter as it is."""
+    if not is_dataclass(part.annotation):
+        return [part]
+    kinds = get_type_hints(part.annotation, include_extras=True)
+    return [
+        inspect.Parameter(field.name, part.kind, default=field.default, annotation=kinds[field.name])
+        for field in fields(part.annotation)
+    ]
 
 
 def _parameter(key: str) -> inspect.Parameter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,31 +25,22 @@ SAMPLE_SECONDS = 60.0
 def command(
     graph: Graph,
     *,
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            "-f",
-            help="auto, serenity, kahn or another that can be asked for the least peak (`remat backends` lists them), "
-            "or MODULE:CLASS.",
-        ),
-    ] = "auto",
+    method: str = typer.Option(
+        "auto", "--method", "-f",
+        help="auto, serenity, kahn or another that can be asked for the least peak (`remat backends` lists them), "
+        "or MODULE:CLASS.",
+    ),
     option: MethodOptions = None,
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the memory before and after into this file (.png, .svg).")
-    ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", min=1, metavar="ORDERS", help="Orders at random for --plot-samples.")
-    ] = 10_000,
-    plot_samples: Annotated[
-        Path | None,
-        typer.Option("--plot-samples", help="Draw the distribution of the peaks of orders at random into this file."),
-    ] = None,
+    plot: Path | None = typer.Option(None, help="Draw the memory before and after into this file (.png, .svg)."),
+    sample: int = typer.Option(10_000, min=1, metavar="ORDERS", help="Orders at random for --plot-samples."),
+    plot_samples: Path | None = typer.Option(
+        None, help="Draw the distribution of the peaks of orders at random into this file."
+    ),
     given: Given,
-) -> None:
+) -> None:  # fmt: skip
     """Find the order of GRAPH that needs the least memory, each op computed once.
 
     What is printed is the peak of the reference order, that of the order found, and a bound that no order beats;
@@ -57,7 +48,7 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
-    """  # fmt: skip
+    """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper

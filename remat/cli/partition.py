@@ -14,14 +14,13 @@ from remat.cli.options import Given, Graph, Json, MethodOptions, shared, time_op
 def command(
     graph: Graph,
     *,
-    partitioner: Annotated[
-        list[str] | None,
-        typer.Option("--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all that are registered."),
-    ] = None,
+    partitioner: list[str] | None = typer.Option(
+        None, "--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all that are registered."
+    ),
     option: MethodOptions = None,
-    order: Annotated[str, typer.Option("--order", metavar="fixed|free", help="As of `remat solve`.")] = "fixed",
+    order: str = typer.Option("fixed", metavar="fixed|free", help="As of `remat solve`."),
     time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
-    outline: Annotated[bool, typer.Option("--outline", help="Print the groups, too.")] = False,
+    outline: bool = typer.Option(False, "--outline", help="Print the groups, too."),
     as_json: Json = False,
     given: Given,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,7 +16,7 @@ def command(
     graph: Graph,
     schedule: ScheduleFile,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write (.png, .svg).")],
+    output: Path = typer.Option(..., "--output", "-o", help="Picture to write (.png, .svg)."),
     budget: Budget = None,
 ) -> None:
     """Draw the memory and the retention intervals of SCHEDULE."""

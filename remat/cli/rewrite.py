@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import INTERRUPTED, OK, load_graph, print_json
-from remat.cli.options import Graph, Json, Quiet, SearchSeed, time_option
+from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
 from remat.io.text import printable
 
 if TYPE_CHECKING:
@@ -23,41 +24,38 @@ if TYPE_CHECKING:
 SHOWN = 12
 
 
+@dataclass(frozen=True)
+class Rewriting:
+    """Options of the rewrites and of the search for them."""
+
+    rules: str | None = typer.Option(
+        None, metavar="NAMES",
+        help="Of zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, with commas; default: all.",
+    )  # fmt: skip
+    min_parts: int = typer.Option(3, help="Fewest parts that partial sums are made of, from 2.")
+    parts: int | None = typer.Option(None, help="Most parts that an op is split into; default: one for each tensor.")
+    accumulator_bytes: int | None = typer.Option(
+        None, help="Bytes of an element while sums add up (int32: 4); default: as in the output."
+    )
+    split_workspace: bool = typer.Option(
+        False, "--split-workspace", help="A part has its share of the workspace, not all of it."
+    )
+    search: bool = typer.Option(
+        False, "--search", help="Make only the rewrites that the least peak takes, instead of all."
+    )
+    check: bool = typer.Option(
+        False, "--check", help="Compute both graphs with numpy, and compare; an error if they differ."
+    )
+    seed: SearchSeed = 0
+    time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0
+
+
+@shared()
 def command(
     graph: Graph,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write (-: standard output).")],
-    rules: Annotated[
-        str | None,
-        typer.Option(
-            "--rules",
-            metavar="NAMES",
-            help="Of zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, with commas; default: all.",
-        ),
-    ] = None,
-    min_parts: Annotated[
-        int, typer.Option("--min-parts", help="Fewest parts that partial sums are made of, from 2.")
-    ] = 3,
-    parts: Annotated[
-        int | None, typer.Option("--parts", help="Most parts that an op is split into; default: one for each tensor.")
-    ] = None,
-    accumulator_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--accumulator-bytes", help="Bytes of an element while sums add up (int32: 4); default: as in the output."
-        ),
-    ] = None,
-    split_workspace: Annotated[
-        bool, typer.Option("--split-workspace", help="A part has its share of the workspace, not all of it.")
-    ] = False,
-    search: Annotated[
-        bool, typer.Option("--search", help="Make only the rewrites that the least peak takes, instead of all.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compute both graphs with numpy, and compare; an error if they differ.")
-    ] = False,
-    seed: SearchSeed = 0,
-    time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0,
+    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write (-: standard output)."),
+    wanted: Rewriting,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -80,10 +78,10 @@ def command(
     from remat.io.files import check_output, is_standard_stream
     from remat.ordering.rewriting_search import all_rewrites, best_rewriting
 
-    clock = Deadline.after(time_limit)
+    clock, seed = Deadline.after(wanted.time_limit), wanted.seed
     check_output(output, inputs=(graph,))
-    chosen = tuple(RuleName) if rules is None else tuple(word.strip() for word in rules.split(","))
-    options = RewriteOptions(chosen, min_parts, parts, accumulator_bytes, split_workspace)
+    chosen = tuple(RuleName) if wanted.rules is None else tuple(word.strip() for word in wanted.rules.split(","))
+    options = RewriteOptions(chosen, wanted.min_parts, wanted.parts, wanted.accumulator_bytes, wanted.split_workspace)
     loaded = load_graph(graph)
 
     def tell(line: str) -> None:
@@ -91,10 +89,10 @@ def command(
             print(f"remat: {line}", file=sys.stderr)
 
     with interrupts():
-        method = best_rewriting if search else all_rewrites
+        method = best_rewriting if wanted.search else all_rewrites
         result = method(loaded, options, deadline=clock, seed=seed, on_progress=tell)
         verified: NumericalCheck | str | None = None
-        if check:
+        if wanted.check:
             try:
                 verified = check_numerics(loaded, result.after.graph, seed)
             except OverdueError as reason:  # Ctrl-C
@@ -107,7 +105,7 @@ def command(
         if as_json:
             print_json(_facts(loaded, result, verified), stream)
         else:
-            for word, text in _lines(loaded, result, verified, search=search):
+            for word, text in _lines(loaded, result, verified, search=wanted.search):
                 print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
     outputs.leave(INTERRUPTED if isinstance(verified, str) else OK)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def command(
     graph: Graph,
-    top: Annotated[int, typer.Option("--top", min=0, help="How many of the largest tensors to list.")] = 5,
+    top: int = typer.Option(5, min=0, help="How many of the largest tensors to list."),
     costs: Costs = None,
     device: Device = None,
     as_json: Json = False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -20,22 +19,17 @@ def command(
     graph: Graph,
     schedule: OptionalSchedule = None,
     *,
-    output: Annotated[
-        list[Path],
-        typer.Option(
-            "--output", "-o", help="File to write: .json for Perfetto and Chrome, .pickle for memory_viz; repeatable."
-        ),
-    ],
+    output: list[Path] = typer.Option(
+        ..., "--output", "-o",
+        help="File to write: .json for Perfetto and Chrome, .pickle for memory_viz; repeatable.",
+    ),
     budget: Budget = None,
-    addresses: Annotated[
-        Path | None,
-        typer.Option(
-            "--addresses", help="For memory_viz: addresses from `remat allocate`; default: a simple allocator."
-        ),
-    ] = None,
+    addresses: Path | None = typer.Option(
+        None, help="For memory_viz: addresses from `remat allocate`; default: a simple allocator."
+    ),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write SCHEDULE as a trace that other tools show: steps over time and the bytes that they hold.
 
     Exit code 0: done; 2: an error.

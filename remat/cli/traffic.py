@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,18 +22,13 @@ def command(
     graph: Graph,
     schedule: ScheduleFile,
     *,
-    on_chip: Annotated[
-        list[str],
-        typer.Option("--on-chip", metavar="BYTES", help="On-chip memory (256KiB); several by commas or repetition."),
-    ],
-    block: Annotated[
-        str | None, typer.Option("--block", metavar="BYTES", help="Bytes that are moved together; default: 512.")
-    ] = None,
+    on_chip: list[str] = typer.Option(
+        ..., metavar="BYTES", help="On-chip memory (256KiB); several by commas or repetition."
+    ),
+    block: str | None = typer.Option(None, metavar="BYTES", help="Bytes that are moved together; default: 512."),
     keep: Keep = None,
     tables: Tables = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it against the reference order into this file (.png, .svg).")
-    ] = None,
+    plot: Path | None = typer.Option(None, help="Draw it against the reference order into this file (.png, .svg)."),
     as_json: Json = False,
 ) -> None:
     """Bytes that SCHEDULE fetches and writes with each on-chip memory, beside those of GRAPH's reference order.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,9 +16,7 @@ def command(
     schedule: ScheduleFile,
     *,
     order: Order = "free",
-    addresses: Annotated[
-        Path | None, typer.Option("--addresses", help="Check the addresses in this file, too (see `remat allocate`).")
-    ] = None,
+    addresses: Path | None = typer.Option(None, help="Check the addresses in this file, too (see `remat allocate`)."),
     given: Given,
 ) -> None:
     """Validate SCHEDULE against GRAPH and print its certificate.

@@ -17,7 +17,7 @@ from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.scope import Scope
 
-OnSchedule = Callable[[Schedule], bool]
+OnSchedule = Callable[[Schedule], object]
 
 #: Seconds after its deadline from which on it is remarked that a heuristic did not end.
 LATE = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from unittest import SkipTest
 
@@ -12,11 +11,9 @@ import numpy as np
 from remat.allocation.base import Allocation, Allocator
 from remat.allocation.fits import FirstFit
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.schedule import Addresses, Buffers, Memory, check_addresses
-from remat.testing.kit import USUAL, Effort, in_time, require
+from remat.testing.kit import USUAL, Effort, in_time, options, require
 
 #: A class of allocators, or any callable that gives one: ``lambda: MyAllocator(MyOptions(3))``.
 MakeAllocator = Callable[[], Allocator]
@@ -62,10 +59,6 @@ def least_arena(buffers: Buffers, alignment: int = 1) -> int:
     return best
 
 
-def _call(seconds: float) -> SolveOptions:
-    return SolveOptions(deadline=Deadline.after(seconds), threads=1)
-
-
 def _ready(make: MakeAllocator) -> Allocator:
     allocator = make()
     if reason := allocator.unavailable():
@@ -96,7 +89,7 @@ def bounds_hold(make: MakeAllocator, effort: Effort = USUAL) -> None:
     """On tiny problems no arena is below the least one, no bound above it, and what is called proved is the least."""
     allocator = _ready(make)
     for seed, problem, least in _tiny(effort):
-        found = allocator.allocate(problem, _call(effort.deadline))
+        found = allocator.allocate(problem, options(effort.deadline))
         what = f"{allocator.name}, buffers {seed}"
         _right(found, what)
         require(found.price is not None, f"{what}: no addresses, though nothing limits them")
@@ -112,7 +105,7 @@ def capacities_are_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
     for seed, problem, least in _tiny(effort):
         for capacity in (least, max(least - problem.alignment, 0)):
             within = AllocationProblem(problem.buffers, (Memory(capacity=capacity),), problem.alignment)
-            found = allocator.allocate(within, _call(effort.deadline))
+            found = allocator.allocate(within, options(effort.deadline))
             what = f"{allocator.name}, buffers {seed} within {capacity}"
             _right(found, what)
             if capacity >= least:
@@ -128,7 +121,7 @@ def the_start_is_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
     start = FirstFit().allocate(problem).addresses
     assert start is not None
     for seconds in (0.0, effort.deadline):
-        found = allocator.allocate(problem, _call(seconds), start)
+        found = allocator.allocate(problem, options(seconds), start)
         what = f"{allocator.name} with {seconds} s"
         _right(found, what)
         require(found.price is not None and found.price <= problem.price(start), f"{what}: the start was better")
@@ -140,12 +133,10 @@ def ends_at_its_deadline(make: MakeAllocator, effort: Effort = USUAL) -> None:
     problem = AllocationProblem(random_buffers(3, 400, steps=60, size=5000))
     start = FirstFit().allocate(problem).addresses
 
-    def attempt() -> tuple[None, float]:
-        began = time.monotonic()
-        _right(allocator.allocate(problem, _call(effort.deadline), start), allocator.name)
-        return None, time.monotonic() - began
+    def attempt() -> Allocation:
+        return allocator.allocate(problem, options(effort.deadline), start)
 
-    in_time(allocator.name, effort.deadline, effort.grace + 1, attempt)
+    _right(in_time(allocator.name, effort.deadline, effort.grace + 1, attempt), allocator.name)
 
 
 def several_memories(make: MakeAllocator, effort: Effort = USUAL) -> None:
@@ -157,7 +148,7 @@ def several_memories(make: MakeAllocator, effort: Effort = USUAL) -> None:
     problem = AllocationProblem(buffers, (Memory("fast", 6), Memory("slow")), allowed=allowed)
     told: list[Addresses] = []
     try:
-        found = allocator.allocate(problem, _call(effort.patience), None, told.append)
+        found = allocator.allocate(problem, options(effort.patience), None, told.append)
     except ProblemError:
         require(not allocator.several_memories, f"{allocator.name} says that it fills several memories, and does not")
         return

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from unittest import SkipTest
 
 import numpy as np
@@ -159,7 +158,7 @@ def deadline_keeps_the_incumbent(backend: Backend, effort: Effort = USUAL) -> No
     for size in (60, 120, 240, 480):
         model = knapsack(size)
         hint = _packed(model)
-        raw = answer_in_time(backend, partial(knapsack, size), effort.deadline, effort, hint)
+        raw = answer_in_time(backend, model, effort.deadline, effort, hint)
         worth = model.objective.value(hint)
         require(raw.objective is not None and raw.objective <= worth,
                 f"{backend.full_name}: ends with {raw.objective}, the hint had {worth}")  # fmt: skip
@@ -174,7 +173,7 @@ def expired_deadline(backend: Backend, effort: Effort = USUAL) -> None:
     """Without time nothing is known but a hint that is a solution."""
     model = knapsack(60)
     for hint, status in ((None, Status.UNKNOWN), (_packed(model), Status.FEASIBLE)):
-        raw = answer_in_time(backend, lambda: model, 0.0, effort, hint)
+        raw = answer_in_time(backend, model, 0.0, effort, hint)
         said = (raw.status, raw.stop, raw.objective)
         expected = (status, StopReason.DEADLINE, None if hint is None else model.objective.value(hint))
         require(said == expected, f"{backend.full_name}: {said} in no time, not {expected}")

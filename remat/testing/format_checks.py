@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from unittest import SkipTest
 
 from remat.errors import RematError
@@ -93,20 +94,13 @@ def _written(format_: Format, effort: Effort) -> Iterator[tuple[Schedule | None,
 
 
 def _text(format_: Format, schedule: Schedule | None, graph: ComputeGraph) -> str:
-    if isinstance(format_, ScheduleFormat):
-        assert format_.write is not None
-        assert schedule is not None
-        return format_.write(schedule, graph)
-    assert format_.write is not None
-    return format_.write(graph)
+    write: Any = format_.write
+    return write(graph) if schedule is None else write(schedule, graph)
 
 
 def _read(format_: Format, source: Source, graph: ComputeGraph | None) -> ComputeGraph | Schedule:
-    if isinstance(format_, ScheduleFormat):
-        assert format_.read is not None
-        return format_.read(source, graph)
-    assert format_.read is not None
-    return format_.read(source)
+    read: Any = format_.read
+    return read(source, graph) if isinstance(format_, ScheduleFormat) else read(source)
 
 
 def comes_back(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:

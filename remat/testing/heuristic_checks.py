@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any
 from unittest import SkipTest
 
 import numpy as np
 
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import Heuristic, HeuristicRun, OnSchedule
@@ -22,7 +20,7 @@ from remat.schedule import Certificate, OrderRule, Schedule, Verdict, validate
 from remat.scope import Scope, covers
 from remat.testing.exhaustive import Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
-from remat.testing.kit import USUAL, Effort, check_options_type, fail, in_time, refusal, require
+from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, fail, in_time, options, require
 from remat.testing.problems import COST_FAMILIES, Family
 
 #: A class of heuristics, or any callable that gives one: ``lambda: MyHeuristic(MyOptions(3))``.
@@ -40,23 +38,9 @@ def says_what_it_is(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     check_options_type(heuristic.name, heuristic.options_type)
 
 
-class _Nonsense:
-    """What is out of range for every option."""
-
-    def __repr__(self) -> str:
-        return "nonsense"
-
-
 def refuses_options(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     """Options of another kind are refused, and so is nonsense for each of its own, by name and in one line."""
-    heuristic = make()
-    kind: Any = heuristic.options_type
-    for wrong in ({"moves": 3}, "fast"):
-        refusal(f"{heuristic.name} takes {wrong!r} for its options", partial(type(heuristic), wrong))
-    for field in () if kind is None else dataclasses.fields(kind):
-        what = f"{heuristic.name} takes nonsense for its option {field.name!r}"
-        said = refusal(what, partial(kind, **{field.name: _Nonsense()}))
-        require(field.name in said, f"{what}: the message does not name it: {said}")
+    check_wrong_options(make())
 
 
 def _problems(make: MakeHeuristic, family: Family, effort: Effort) -> Iterator[tuple[str, Problem, int]]:
@@ -85,7 +69,7 @@ def _check_of_family(family: Family) -> HeuristicCheck:
         for who, problem, seed in _problems(make, family, effort):
             told: list[Schedule] = []
             heuristic = make()
-            schedule = heuristic.run(problem, _run(effort.deadline, seed, on_schedule=_into(told)))
+            schedule = heuristic.run(problem, _run(effort.deadline, seed, on_schedule=told.append))
             best = _truth(problem, family.max_computes)
             for found in told if schedule is None else (*told, schedule):
                 certificate = _valid(who, problem, found)
@@ -110,17 +94,7 @@ def _run(
     seconds: float, seed: int = 0, start: Schedule | None = None, on_schedule: OnSchedule | None = None
 ) -> HeuristicRun:
     """One thread, and a deadline whose clock begins now."""
-    return HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1, seed=seed), start, on_schedule)
-
-
-def _into(told: list[Schedule]) -> OnSchedule:
-    """A listener that takes down what it is told, and lets the search go on."""
-
-    def listen(schedule: Schedule) -> bool:
-        told.append(schedule)
-        return False
-
-    return listen
+    return HeuristicRun(options(seconds, seed=seed), start, on_schedule)
 
 
 @lru_cache(maxsize=512)
@@ -170,15 +144,17 @@ def finds_a_schedule(make: MakeHeuristic, effort: Effort = USUAL) -> None:
 
 def gives_the_same_again(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     """The same seed gives the same schedule, from the same object and from another one."""
+    for who, problem, _, _ in _of_all_families(make, dataclasses.replace(effort, cases=1)):
+        heuristic = make()
+        runs = [each.run(problem, _run(effort.deadline, 5)) for each in (heuristic, heuristic, make())]
+        require(runs[0] == runs[1] == runs[2], f"{who}: the same seed gives other schedules")
+
+
+def _of_all_families(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem, int, Family]]:
+    """The problems of each family that the heuristic does not refuse."""
     for family in COST_FAMILIES:
-        try:
-            found = list(_problems(make, family, dataclasses.replace(effort, cases=1)))
-        except SkipTest:
-            continue
-        for who, problem, _ in found:
-            heuristic = make()
-            runs = [each.run(problem, _run(effort.deadline, 5)) for each in (heuristic, heuristic, make())]
-            require(runs[0] == runs[1] == runs[2], f"{who}: the same seed gives other schedules")
+        with contextlib.suppress(SkipTest):
+            yield from ((*found, family) for found in list(_problems(make, family, effort)))
 
 
 def leaves_the_problem_alone(make: MakeHeuristic, effort: Effort = USUAL) -> None:
@@ -232,14 +208,9 @@ def is_no_worse_than_its_start(make: MakeHeuristic, effort: Effort = USUAL) -> N
 
 
 def _starts(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem, int, Schedule]]:
-    for family in COST_FAMILIES:
-        try:
-            found = list(_problems(make, family, effort))
-        except SkipTest:
-            continue
-        for who, problem, seed in found:
-            if (best := _truth(problem, family.max_computes)) is not None:
-                yield who, problem, seed, best.schedule
+    for who, problem, seed, family in _of_all_families(make, effort):
+        if (best := _truth(problem, family.max_computes)) is not None:
+            yield who, problem, seed, best.schedule
     for order in OrderRule:
         problem = Problem(layered(60, seed=2), "90%", order)
         start = Greedy().run(Problem(problem.graph, "90%"), _run(10))
@@ -257,19 +228,17 @@ def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     for order in OrderRule:
         problem = Problem(graph, "80%", order)
         for seconds in (0.0, effort.deadline):
+            run = partial(_within, make(), problem, seconds)
+            schedule = in_time(make().name, seconds, effort.grace, run)
+            if schedule is not None:
+                _valid(f"{make().name} with {seconds:g} s on {graph.name!r}", problem, schedule)
 
-            def attempt(problem: Problem = problem, seconds: float = seconds) -> tuple[None, float]:
-                heuristic, begun = make(), time.monotonic()
-                try:
-                    schedule = heuristic.run(problem, _run(seconds))
-                except ProblemError:
-                    return None, 0.0
-                took = time.monotonic() - begun
-                if schedule is not None:
-                    _valid(f"{heuristic.name} with {seconds:g} s on {graph.name!r}", problem, schedule)
-                return None, took
 
-            in_time(make().name, seconds, effort.grace, attempt)
+def _within(heuristic: Heuristic, problem: Problem, seconds: float) -> Schedule | None:
+    """The schedule that it finds in so many seconds; None where it refuses the problem, too."""
+    with contextlib.suppress(ProblemError):
+        return heuristic.run(problem, _run(seconds))
+    return None
 
 
 def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from remat.backends.base import Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, Values
+from remat.backends.base import Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
 from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.formulations.base import Formulation
@@ -81,15 +83,10 @@ def options(seconds: float, **other: object) -> SolveOptions:
     return SolveOptions(deadline=Deadline.after(seconds), **settings)  # type: ignore[arg-type]
 
 
-def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], tuple[T, float]]) -> T:
+def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], T]) -> T:
     """Return the first answer that `attempt` gives in time.
 
     A busy machine is no fault of `who`: it is late if it is late in each of :data:`TRIES` runs.
-
-    Parameters
-    ----------
-    attempt : callable
-        Returns an answer and the seconds that it took.
 
     Raises
     ------
@@ -98,8 +95,9 @@ def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], tuple[
     """
     late = []
     for _ in range(TRIES):
-        found, took = attempt()
-        late.append(took - seconds)
+        began = time.monotonic()
+        found = attempt()
+        late.append(time.monotonic() - began - seconds)
         if late[-1] <= grace:
             return found
     fail(f"{who}: {min(late):.1f} s late for a deadline of {seconds:g} s, or more, in {TRIES} runs")
@@ -115,6 +113,25 @@ def check_options_type(who: str, kind: Any) -> None:
     except Exception as error:
         fail(f"{who}: its options lack defaults: {error}")
     require(kind.__dataclass_params__.frozen, f"{who}: its options {defaults} can be changed")
+
+
+class _Nonsense:
+    """What is out of range for every option."""
+
+    def __repr__(self) -> str:
+        return "nonsense"
+
+
+def check_wrong_options(part: Any) -> None:
+    """Require that options of another kind are refused, and nonsense for each of its own, by name and in one line."""
+    make: Any = type(part)
+    for wrong in ({"moves": 3}, "fast"):
+        refusal(f"{part.name} takes {wrong!r} for its options", partial(make, wrong))
+    kind: Any = part.options_type
+    for field in () if kind is None else dataclasses.fields(kind):
+        what = f"{part.name} takes nonsense for its option {field.name!r}"
+        said = refusal(what, partial(kind, **{field.name: _Nonsense()}))
+        require(field.name in said, f"{what}: the message does not name it: {said}")
 
 
 def refusal(what: str, call: Callable[[], object]) -> str:
@@ -144,28 +161,32 @@ def answer(
         If values break the model or do not cost what is claimed, statuses contradict what comes with them, incumbents
         get worse or go back in time, a solution that was reported is lost, or a bound lies above a solution.
     """
-    return _asked(backend, model, call, hint, on_incumbent)[0]
+    raw, told, bounds = _asked(backend, model, call, hint, on_incumbent)
+    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, told, bounds)
+    return raw
 
 
 def answer_in_time(
-    backend: Backend, build: Callable[[], Model], seconds: float, effort: Effort, hint: Values | None = None
+    backend: Backend, model: Model, seconds: float, effort: Effort, hint: Values | None = None
 ) -> RawResult:
-    """What the backend says of the model of `build`, which it is to say `seconds` after the building began.
-
-    What these checks themselves do afterwards does not count.
+    """What the backend says of `model` when it has so many seconds; what these checks do afterwards does not count.
 
     Raises
     ------
     ConformanceError
         As :func:`answer`; and if the answer comes later than ``effort.grace`` seconds after the deadline.
     """
-    return in_time(backend.full_name, seconds, effort.grace, lambda: _asked(backend, build(), options(seconds), hint))
+    raw, told, bounds = in_time(
+        backend.full_name, seconds, effort.grace, lambda: _asked(backend, model, options(seconds), hint)
+    )
+    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, told, bounds)
+    return raw
 
 
 def _asked(
     backend: Backend, model: Model, call: SolveOptions, hint: Values | None, on_incumbent: OnIncumbent | None = None
-) -> tuple[RawResult, float]:
-    """The answer, checked by the laws, and how long after the start of the deadline's clock it came."""
+) -> tuple[RawResult, list[Incumbent], list[float]]:
+    """The answer, and the incumbents and bounds that it was preceded by."""
     told: list[Incumbent] = []
     bounds: list[float] = []
 
@@ -173,18 +194,16 @@ def _asked(
         told.append(incumbent)
         return on_incumbent(incumbent) if on_incumbent else None
 
-    raw = backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound))
-    took = call.deadline.elapsed
-    who = f"{backend.full_name} on model {model.name!r}"
+    return backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound)), told, bounds
+
+
+def _check_answer(who: str, model: Model, raw: RawResult, told: list[Incumbent], bounds: list[float]) -> None:
+    """Check the laws of every answer."""
     require(isinstance(raw, RawResult), f"{who} gives a {type(raw).__name__}, not a RawResult")
     require(raw.status is not Status.ERROR, f"{who} fails: {raw.message}")
     _statuses(who, raw)
     for incumbent in (*raw.incumbents, *told):
         _solution(who, model, incumbent.values, incumbent.objective)
-        require(
-            incumbent.bound is None or incumbent.bound <= incumbent.objective + _slack(incumbent.objective),
-            f"{who} has bound {incumbent.bound} above its own incumbent {incumbent.objective}",
-        )
     for sequence in (raw.incumbents, told):
         for before, after in itertools.pairwise(sequence):
             require(before.time <= after.time, f"{who} reports incumbents that go back in time")
@@ -199,7 +218,8 @@ def _asked(
         math.isinf(best) or (raw.objective is not None and raw.objective <= best + _slack(best)),
         f"{who} found a solution of {best}, and ends with {raw.objective}: an incumbent is lost",
     )
-    known = [bound for bound in (*bounds, raw.bound) if bound is not None]
+    of_incumbents = (incumbent.bound for incumbent in (*raw.incumbents, *told))
+    known = [bound for bound in (*bounds, *of_incumbents, raw.bound) if bound is not None]
     require(all(math.isfinite(bound) for bound in known), f"{who} gives a bound that is not finite instead of None")
     require(
         raw.objective is None or all(bound <= raw.objective + _slack(raw.objective) for bound in known),
@@ -208,7 +228,9 @@ def _asked(
     require(raw.build_seconds >= 0 and raw.solve_seconds >= 0, f"{who} took negative time")
     proved = raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
     require(raw.versions or not proved, f"{who} does not say which version of the solver it is")
-    return raw, took
+    if raw.status is Status.OPTIMAL and raw.objective is not None:
+        proof = raw.bound is not None and close(raw.bound, raw.objective)
+        require(proof or raw.stop is StopReason.GAP, f"{who}: optimum {raw.objective} with bound {raw.bound}")
 
 
 def _slack(number: float) -> float:

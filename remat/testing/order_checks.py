@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing.exhaustive import least_peak
 from remat.testing.graphs import random_graph
-from remat.testing.kit import USUAL, Effort, check_options_type, in_time, refusal, require
+from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, in_time, require
 
 #: A class of searches, or any callable that gives one: ``lambda: MySearch(MyOptions(3))``.
 MakeSearch = Callable[[], OrderSearch]
@@ -31,8 +30,7 @@ def says_what_it_is(make: MakeSearch, effort: Effort = USUAL) -> None:
     search = make()
     require(isinstance(search, OrderSearch) and search.name, f"{search!r} is no search for an order with a name")
     check_options_type(search.name, search.options_type)
-    for wrong in ({"moves": 3}, "fast"):
-        refusal(f"{search.name} takes {wrong!r} for its options", partial(type(search), wrong))
+    check_wrong_options(search)
 
 
 def finds_orders(make: MakeSearch, effort: Effort = USUAL) -> None:
@@ -88,17 +86,15 @@ def ends_in_time(make: MakeSearch, effort: Effort = USUAL) -> None:
     """It ends within the time and some grace, with time and without; what it has then is right."""
     problem = _problem(layered(300, 0.5, seed=3))
     instance = OrderInstance.of(problem)
-    make().prepared()
+    search = make()
+    search.prepared()
     for seconds in (0.0, effort.deadline):
 
-        def attempt(seconds: float = seconds) -> tuple[None, float]:
-            search, began = make(), time.monotonic()
-            found = search.search(instance, deadline=Deadline.after(seconds), seed=1)
-            took = time.monotonic() - began
-            _check(f"{search.name} with {seconds:g} s", problem, instance, found)
-            return None, took
+        def attempt(seconds: float = seconds) -> Ordering:
+            return search.search(instance, deadline=Deadline.after(seconds), seed=1)
 
-        in_time(make().name, seconds, effort.grace, attempt)
+        found = in_time(search.name, seconds, effort.grace, attempt)
+        _check(f"{search.name} with {seconds:g} s", problem, instance, found)
 
 
 def _problem(graph: object) -> Problem:

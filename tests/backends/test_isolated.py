@@ -121,7 +121,7 @@ def test_errors_keep_their_kind():
 
 @pytest.mark.parametrize("variant", ["devour", "first_devour"])
 def test_the_memory_limit(variant):
-    raw = Isolated(Fragile(variant), memory_limit=300 * 2**20).solve(small(), options(60))
+    raw = Isolated(Fragile(variant)).solve(small(), options(60, memory_limit=300 * 2**20))
     assert raw.stop is StopReason.OTHER
     assert raw.status is (Status.FEASIBLE if variant == "devour" else Status.UNKNOWN)
     assert raw.objective == (9.0 if variant == "devour" else None)

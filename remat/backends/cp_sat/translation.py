@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from ortools.sat.python.cp_model_helper import CpModelProto
 
 from remat.backends.base import Values
-from remat.backends.cp_sat_engine import Proto
 from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import (
@@ -56,7 +56,7 @@ class CpSatModel:
 
     def __init__(self, model: Model, deadline: Deadline | None = None) -> None:
         self.model, self._clock = model, deadline or Deadline()
-        self.proto: Any = Proto()
+        self.proto: Any = CpModelProto()
         self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
         self.negations: dict[int, int] = {}  # variable -> the one that is its negation
         self.always: int | None = None

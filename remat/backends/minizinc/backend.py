@@ -207,12 +207,13 @@ class _Run(Run):
             folder,
             {**driver.environment(), "TMPDIR": str(folder)},
             self._message,
-            self._error_line,
             memory_limit=self.options.memory_bytes,
         )
         if self.books.stop_reason:
             process.stop()
         self.code = process.run(deadline)
+        for error in process.errors():
+            self._error_line(error)
         if process.too_large:
             self.books.stop_reason, self.large = StopReason.OTHER, True
         if deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS):

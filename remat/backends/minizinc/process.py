@@ -11,15 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from remat.backends.processes import families, guard, guard_process
 from remat.deadline import Deadline
 
 #: Seconds between the polite request to end and the one that cannot be refused.
 GRACE = 0.3
-#: Most characters of error output that are kept.
-KEPT = 20_000
+#: Name of the file with the program's error output.
+ERRORS = "errors"
 
 
 class GroupProcess:
@@ -30,10 +29,10 @@ class GroupProcess:
 
     Parameters
     ----------
+    folder : Path
+        Where it runs; its error output is in a file there.
     on_line : callable
         Receives each line of standard output, in the thread of :meth:`run`.
-    on_error_line : callable, optional
-        Receives each line of standard error, likewise.
     memory_limit : int, optional
         Bytes that all of them may hold; where they hold more they are ended, and `too_large` is true.
     """
@@ -44,28 +43,23 @@ class GroupProcess:
         folder: Path,
         environment: Mapping[str, str],
         on_line: Callable[[str], None],
-        on_error_line: Callable[[str], None],
         *,
         memory_limit: int | None = None,
     ) -> None:
-        self._memory_limit = memory_limit
+        self._errors, self._on_line, self._memory_limit = folder / ERRORS, on_line, memory_limit
         self.too_large = False
-        self._lines: queue.SimpleQueue[tuple[Callable[[str], None], str] | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._ended = False
-        self._process = subprocess.Popen(
-            list(command), cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                list(command), cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=errors, start_new_session=True,
+            )  # fmt: skip
         guard.watch(self._process.pid)
         if memory_limit is not None:
             families.cap(self._process.pid, memory_limit)
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream, sink), daemon=True, name="remat-reader")
-            for stream, sink in ((self._process.stdout, on_line), (self._process.stderr, on_error_line))
-        ]
+        self._reader = threading.Thread(target=self._read, daemon=True, name="remat-reader")
 
     def stop(self) -> None:
         """Ask for the end, from any thread; :meth:`run` sees to it."""
@@ -76,44 +70,38 @@ class GroupProcess:
 
         Lines that were written before the end are read in any case. On an error in a callback the group is ended too.
         """
-        for reader in self._readers:
-            reader.start()
+        self._reader.start()
         try:
             self._follow(deadline)
         finally:
             code = self.end()
-        self._drain()
+        self._reader.join(GRACE)  # a grandchild that left the group may hold the pipe open, so not for ever
+        while not self._lines.empty():
+            if (line := self._lines.get()) is not None:
+                self._on_line(line)
         return code
 
+    def errors(self) -> list[str]:
+        """Return the lines of error output so far."""
+        return self._errors.read_text(encoding="utf-8", errors="replace").splitlines()
+
     def _follow(self, deadline: Deadline) -> None:
-        left = len(self._readers)
         looked = 0.0
-        while left and not self._stop.is_set() and not deadline.expired:
+        while not self._stop.is_set() and not deadline.expired:
             if self._memory_limit is not None and time.monotonic() > looked + families.LOOK:
                 looked = time.monotonic()
                 self.too_large = families.memory_of(self._process.pid) > self._memory_limit
                 if self.too_large:
                     return
             try:
-                item = self._lines.get(timeout=min(0.05, deadline.remaining + 0.001))
+                line = self._lines.get(timeout=min(0.05, deadline.remaining + 0.001))
             except queue.Empty:
                 continue
-            if item is None:
-                left -= 1
-            else:
-                item[0](item[1])
-        if not left:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE)
-
-    def _drain(self) -> None:
-        """What is still in the pipes; a grandchild that left the group may hold them open, so not for ever."""
-        for reader in self._readers:
-            reader.join(GRACE)
-        while not self._lines.empty():
-            item = self._lines.get()
-            if item is not None:
-                item[0](item[1])
+            if line is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(GRACE)
+                return
+            self._on_line(line)
 
     def end(self) -> int:
         """End every process of the group that still runs; may be called again."""
@@ -138,8 +126,9 @@ class GroupProcess:
             return False
         return True
 
-    def _read(self, stream: IO[bytes], sink: Callable[[str], None]) -> None:
-        with contextlib.suppress(ValueError, OSError), stream:
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError, OSError), self._process.stdout as stream:
             for line in stream:
-                self._lines.put((sink, line.decode(errors="replace").rstrip("\n")))
+                self._lines.put(line.decode(errors="replace").rstrip("\n"))
         self._lines.put(None)

@@ -22,11 +22,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
-from multiprocessing.connection import wait
 from typing import Any, ClassVar, cast
 
 from remat.backends.processes import guard
-from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 
 #: Imported by every server before anything else.
@@ -34,8 +32,6 @@ FIRST = "remat.backends.processes.server_settings"
 
 #: How often a child is tried to be had: a server that was killed takes some milliseconds to be seen as ended.
 TRIES = 10
-#: Seconds between two looks at the clock while a server begins.
-TICK = 0.05
 
 _lock = threading.Lock()
 _servers: dict[tuple[str, ...], forkserver.ForkServer] = {}
@@ -86,16 +82,14 @@ class _Popen(popen_forkserver.Popen):
         fault: Exception | None = None
         for _ in range(TRIES):
             try:
-                self._fork(process_obj.modules, message, process_obj.deadline)
+                self._fork(process_obj.modules, message)
                 return
-            except OverdueError:
-                raise
             except (OSError, EOFError) as error:
                 fault = error
                 time.sleep(0.05)
         raise BackendError(f"no child process can be started: {fault}")
 
-    def _fork(self, modules: tuple[str, ...], message: io.BytesIO, deadline: Deadline) -> None:
+    def _fork(self, modules: tuple[str, ...], message: io.BytesIO) -> None:
         server = _server(modules)
         self.sentinel, into = server.connect_to_new_process(self._fds)
         guard.watch(cast(Any, server)._forkserver_pid)  # it ends by itself, but first it may import for seconds
@@ -103,31 +97,12 @@ class _Popen(popen_forkserver.Popen):
         self.finalizer = util.Finalize(self, cast(Any, util).close_fds, (alive, self.sentinel))
         try:
             with os.fdopen(into, "wb") as stream:
-                # A server that has just been started imports for seconds; only then is there somebody who reads.
-                while not wait([self.sentinel], TICK):
-                    if deadline.expired:
-                        stream.write(_nothing_to_do())
-                        deadline.check()
+                # A server that has just been started imports for seconds before it forks.
                 self.pid = forkserver.read_signed(self.sentinel)
                 stream.write(message.getbuffer())
         except (OSError, EOFError):
             self.finalizer()
             raise
-
-
-def _nothing_to_do() -> bytes:
-    """What is told to a child that comes too late: a few bytes, for which no reader is waited."""
-    message = io.BytesIO()
-    reduction.dump({}, message)
-    reduction.dump(_Nothing(), message)
-    return message.getvalue()
-
-
-class _Nothing:
-    """A process that ends at once."""
-
-    def _bootstrap(self, parent_sentinel: Any = None) -> int:
-        return 0
 
 
 def _depend_on_server() -> None:
@@ -146,16 +121,9 @@ class ForkedProcess(context.ForkServerProcess):
     """A process with `modules` imported."""
 
     modules: tuple[str, ...] = ()
-    deadline = Deadline()
 
     def start(self) -> None:
-        """As the standard library's, but in the workers of pools too (which call themselves daemons).
-
-        Raises
-        ------
-        OverdueError
-            If the server is not ready by the deadline; the child that it makes later ends at once.
-        """
+        """As the standard library's, but in the workers of pools too (which call themselves daemons)."""
         cast(Any, process)._cleanup()
         self._popen = self._Popen(self)
         self._sentinel = self._popen.sentinel
@@ -177,12 +145,7 @@ class ForkedContext(context.ForkServerContext):
     Process: ClassVar[Any] = ForkedProcess
 
 
-def child(
-    target: Callable[..., object],
-    arguments: Sequence[Any],
-    modules: Sequence[str] = (),
-    deadline: Deadline | None = None,
-) -> Any:
+def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequence[str] = ()) -> Any:
     """A process that is to call `target`, a function that can be imported, with `arguments`; not yet started.
 
     Where the system has no fork server, it is one that is started afresh (which takes seconds and needs the guard
@@ -193,14 +156,11 @@ def child(
     modules : sequence of str
         What it has imported from the start; none may start a thread on import. One that cannot be imported is
         imported by the child when it needs it, or not found there.
-    deadline : Deadline, optional
-        Until when its start waits for the server, which imports for some seconds at first.
     """
     if not possible():
         return multiprocessing.get_context("spawn").Process(target=target, args=tuple(arguments), daemon=True)
     made = ForkedProcess(target=target, args=tuple(arguments), daemon=True)
     made.modules = tuple(modules)
-    made.deadline = Deadline() if deadline is None else deadline
     return made
 
 

@@ -41,15 +41,14 @@ class Isolated(Backend):
     and the message says what happened: killed at the deadline, over its memory limit, crashed. The child's whole family
     dies with it, and it ends when this process does.
 
+    ``SolveOptions.memory_limit`` is kept in two ways, both by Linux: the kernel refuses a process more private memory
+    than that, and a family that holds more in all is killed.
+
     The class of the backend, and that of every record, must be importable by name.
 
     Parameters
     ----------
     backend : Backend
-    memory_limit : int, optional
-        Bytes that the child and its own children may hold. Kept in two ways, both by Linux: the kernel refuses a
-        process more private memory than that, and a family that holds more in all is killed. Defaults to
-        ``SolveOptions.memory_limit``.
 
     Examples
     --------
@@ -65,10 +64,9 @@ class Isolated(Backend):
     native: ClassVar = frozenset()
     own_process: ClassVar[bool] = True
 
-    def __init__(self, backend: Backend, memory_limit: int | None = None) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
         self.backend = backend
-        self.memory_limit = memory_limit
         self.native = backend.native  # type: ignore[misc]
 
     @property
@@ -83,10 +81,9 @@ class Isolated(Backend):
         return self.backend.ready()
 
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
-        limit = options.memory_bytes if self.memory_limit is None else self.memory_limit
-        if limit is not None and not Path("/proc/self/statm").exists():
+        if options.memory_bytes is not None and not Path("/proc/self/statm").exists():
             raise BackendError("a limit of memory needs Linux")
-        return _Run(self.backend, model, options, limit, books)
+        return _Run(self.backend, model, options, books)
 
 
 def placed(backend: Backend, options: SolveOptions) -> Backend:
@@ -106,20 +103,16 @@ class _Run(Run):
 
     keeps_deadline: ClassVar[bool] = True
 
-    def __init__(
-        self, backend: Backend, model: Model, options: SolveOptions, limit: int | None, books: Bookkeeping
-    ) -> None:
+    def __init__(self, backend: Backend, model: Model, options: SolveOptions, books: Bookkeeping) -> None:
         for kind in (type(backend), *map(type, model.records)):
             if kind.__module__ == "__main__" or "<" in kind.__qualname__:
                 raise ModelError(
                     f"class {kind.__qualname__} of module {kind.__module__} cannot be imported by another process",
                     "not-importable",
                 )
-        self.backend, self.options, self.limit, self.books = backend, options, limit, books
-        told = dataclasses.replace(
-            options, deadline=Deadline(options.deadline.seconds, options.deadline.started), log=None,
-            memory_limit=limit, start="auto",
-        )  # fmt: skip
+        self.backend, self.options, self.limit, self.books = backend, options, options.memory_bytes, books
+        deadline = Deadline(options.deadline.seconds, options.deadline.started)
+        told = dataclasses.replace(options, deadline=deadline, log=None, start="auto")
         where = f"{type(backend).__module__}:{type(backend).__qualname__}"
         # a copy has no overrides, which are functions of its formulation
         self.job = isolated_worker.Job(

@@ -18,7 +18,7 @@ from typing import Any
 from remat.backends.processes import children, guard, guard_process, wire
 from remat.backends.processes.families import LOOK, memory_of, too_large
 from remat.backends.results import StopReason
-from remat.deadline import Deadline, OverdueError
+from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.interruption import interrupted, since
 
@@ -88,7 +88,7 @@ class Supervised:
         self._threads: list[threading.Thread] = []
         self._here, there = multiprocessing.Pipe(duplex=False)
         self._theirs = [there, *(each for each in arguments if isinstance(each, Connection))]
-        self.process = children.child(serve, (there, *arguments), modules, deadline)
+        self.process = children.child(serve, (there, *arguments), modules)
 
     def __enter__(self) -> Supervised:
         return self
@@ -138,7 +138,11 @@ class Supervised:
         self._kill_family()
 
     def _watch(self) -> None:
-        """Kill the child if it is too late or too large."""
+        """Kill the child if it is too late or too large; one that has not begun ends as soon as it has."""
+        if not self._started.is_set() and self.deadline.expired:
+            stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
+            self.kill(stop, "was not ready in time")
+            return
         if interrupted() and self._asked is None:
             if not self.passes_interrupt:
                 self.kill(StopReason.INTERRUPTED, "was killed after Ctrl-C")
@@ -168,11 +172,7 @@ class Supervised:
         try:
             self.process.start()
         except Exception as error:
-            if isinstance(error, OverdueError):
-                stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
-                self.ending = self.ending or Ending(stop, "was not ready in time")
-            else:
-                self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
+            self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
             self._inbox.put(None)
             return
         finally:

@@ -7,7 +7,6 @@ import multiprocessing
 import multiprocessing.process
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -90,14 +89,6 @@ def _begin() -> None:
     with contextlib.suppress(OSError):
         os.setsid()  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True, name="remat-parent").start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run(task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:

@@ -104,51 +104,7 @@ class PyomoRun(Pyomo):
         books.versions["pyomo"] = importlib.metadata.version("pyomo")
         clock = _before_reading(options)
         lowered = lower(model, self.native, deadline=clock)
-        matrix = to_matrix(lowered.model, clock)
-        answer = _without_solver(matrix)
-        return _Known(books, options, answer) if answer else _Call(solver, lowered, matrix, options, books)
-
-
-@dataclass
-class _Known(Run):
-    """The end of every run, and the whole of one whose answer needs no solver."""
-
-    books: Bookkeeping
-    options: SolveOptions
-    answer: _Answer
-
-    def run(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-    def last_words(self) -> tuple[Status, StopReason, str]:
-        books, answer = self.books, self.answer
-        if answer.proved is None and books.stop_reason:
-            answer.stop = books.stop_reason
-        elif answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
-            answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
-        books.raise_bound(answer.bound, tell=False)
-        if answer.values is not None:
-            values, wrong = rounded(books.model, answer.values, books.solver)
-            wrong = wrong or "; ".join(violations(books.model, values)[:1])
-            stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
-            if wrong and not stopped:
-                return Status.ERROR, StopReason.OTHER, f"{books.solver} gives a wrong solution: {wrong}"
-            if not wrong:  # CBC, stopped before it has a solution, may write down that of the relaxation
-                books.found(values)
-        if answer.proved is Status.INFEASIBLE:
-            if books.best is not None:
-                return Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
-            return Status.INFEASIBLE, answer.stop, answer.message
-        if books.proved and books.best is not None:
-            books.bound = books.best.objective
-            return Status.OPTIMAL, answer.stop, answer.message
-        if answer.proved is Status.OPTIMAL:
-            answer.stop = StopReason.GAP if self.options.relative_gap > 0 else StopReason.OTHER
-        failed = answer.proved is None and answer.message and books.best is None
-        return Status.ERROR if failed else Status.UNKNOWN, answer.stop, answer.message
+        return _Call(solver, lowered, to_matrix(lowered.model, clock), options, books)
 
 
 def _before_reading(options: SolveOptions) -> Deadline:
@@ -176,8 +132,8 @@ def _without_solver(matrix: Matrix) -> _Answer | None:
     return _Answer(Status.OPTIMAL, values=values, bound=matrix.offset + float(cost @ values))
 
 
-class _Call(_Known):
-    """A Pyomo model, and one call of a solver for it."""
+class _Call(Run):
+    """A Pyomo model, and one call of a solver for it; neither where the answer needs no solver."""
 
     def __init__(
         self,
@@ -187,24 +143,30 @@ class _Call(_Known):
         options: SolveOptions,
         books: Bookkeeping,
     ) -> None:
+        self.books, self.options, self.matrix = books, options, matrix
+        self.name, self.own = solver
+        self.solver = SOLVERS.get(self.name, Solver(legacy=self.name))
+        self.slow, self.asked = "", False
+        known = _without_solver(matrix)
+        self.answer, self.is_known = known or _Answer(stop=StopReason.DEADLINE), known is not None
+        if not self.is_known:
+            self._build(lowered)
+
+    def _build(self, lowered: Lowered) -> None:
         from pyomo.common.fileutils import Executable, find_executable
 
         from remat.backends.pyomo.translation import Lines, to_pyomo
 
-        super().__init__(books, options, _Answer(stop=StopReason.DEADLINE))
+        options, books = self.options, self.books
         logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
         Executable._find = functools.partial(find_executable, cwd=False)  # this process is Pyomo's alone
-        self.matrix = matrix
-        self.name, self.own = solver
-        self.solver = SOLVERS.get(self.name, Solver(legacy=self.name))
-        rows, self.slow = matrix.shape[0], ""
+        rows = self.matrix.shape[0]
         if rows > MANY_ROWS:
             self.slow = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
             if options.log:
                 options.log(self.slow)
-        self.model, self.x = to_pyomo(matrix, deadline=_before_reading(options))
+        self.model, self.x = to_pyomo(self.matrix, deadline=_before_reading(options))
         self.lines = Lines(options.log)
-        self.asked = False
         if books.hint is not None:
             start = lowered.extend(books.hint)
             for variable, value in zip(self.x, start.tolist(), strict=True):
@@ -213,11 +175,36 @@ class _Call(_Known):
 
     def run(self) -> None:
         """Let the solver run until it ends or is stopped."""
-        (self._modern if self.solver.modern else self._legacy)()
+        if not self.is_known:
+            (self._modern if self.solver.modern else self._legacy)()
 
     def last_words(self) -> tuple[Status, StopReason, str]:
-        said, stop, message = super().last_words()
-        return said, stop, message or self.slow
+        books, answer = self.books, self.answer
+        message = answer.message or self.slow
+        if answer.proved is None and books.stop_reason:
+            answer.stop = books.stop_reason
+        elif answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
+            answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
+        books.raise_bound(answer.bound, tell=False)
+        if answer.values is not None:
+            values, wrong = rounded(books.model, answer.values, books.solver)
+            wrong = wrong or "; ".join(violations(books.model, values)[:1])
+            stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
+            if wrong and not stopped:
+                return Status.ERROR, StopReason.OTHER, f"{books.solver} gives a wrong solution: {wrong}"
+            if not wrong:  # CBC, stopped before it has a solution, may write down that of the relaxation
+                books.found(values)
+        if answer.proved is Status.INFEASIBLE:
+            if books.best is not None:
+                return Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
+            return Status.INFEASIBLE, answer.stop, message
+        if books.proved and books.best is not None:
+            books.bound = books.best.objective
+            return Status.OPTIMAL, answer.stop, message
+        if answer.proved is Status.OPTIMAL:
+            answer.stop = StopReason.GAP if self.options.relative_gap > 0 else StopReason.OTHER
+        failed = answer.proved is None and answer.message and books.best is None
+        return Status.ERROR if failed else Status.UNKNOWN, answer.stop, message
 
     def stop(self) -> None:
         """Ctrl-C or the deadline: pass it on to the solver's process, once; it writes its best then."""
