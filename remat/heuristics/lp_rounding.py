@@ -17,8 +17,9 @@ from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
-from remat.heuristics.greedy import Greedy, mended
-from remat.heuristics.retention import recomputation_for, schedule_for
+from remat.heuristics.drops import Drops
+from remat.heuristics.greedy import Greedy
+from remat.heuristics.retention import schedule_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool
 from remat.runtime.options import Options, Range
@@ -50,7 +51,7 @@ class LpRoundingOptions(Options):
     samples : int
         Randomised roundings of each relaxation.
     mend : bool
-        Bring roundings that miss the budget within it as `greedy` does, and take back what any of them can do
+        Bring roundings that miss the budget within it as `drops` does, and take back what any of them can do
         without. The paper does neither.
     algorithm : ``"simplex"``, ``"ipm"`` or ``"pdlp"``
         Of HiGHS.
@@ -214,6 +215,7 @@ class _Search:
     def __init__(self, heuristic: LpRounding, problem: Problem, run: HeuristicRun) -> None:
         self.heuristic, self.problem, self.run = heuristic, problem, run
         self.best = Best(problem, run)
+        self.drops = Drops()
         self._seen: set[bytes] = set()
 
     @property
@@ -228,12 +230,12 @@ class _Search:
             return
         self._seen.add(key)
         name = self.heuristic.name
-        self._take(schedule_for(self.problem, S, name, self.run.deadline), allowance, threshold, False)
-        if self.heuristic.options.mend and not self.finished:
-            stage, op = np.nonzero(recomputation_for(self.problem, S, self.run.deadline))
-            extra = frozenset(zip(stage[op < stage].tolist(), op[op < stage].tolist(), strict=True))
-            schedule = mended(self.problem, extra, self.run.deadline)
-            self._take(replace(schedule, source=f"{name}, mended"), allowance, threshold, True)
+        schedule = schedule_for(self.problem, S, name, self.run.deadline)
+        self._take(schedule, allowance, threshold, False)
+        if self.heuristic.options.mend and not self.finished and self.drops.prepared(self.run.deadline):
+            mended = self.drops.mended(self.problem, schedule, self.run.deadline)
+            if mended is not None:
+                self._take(replace(mended, source=f"{name}, mended"), allowance, threshold, True)
 
     def _take(self, schedule: Schedule, allowance: float, threshold: float | None, mended: bool) -> None:
         found = self.best.offer(schedule)

@@ -13,7 +13,7 @@ from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.heuristics.base import Heuristic
-from remat.heuristics.drops.interpreted import InterpretedDrops
+from remat.heuristics.greedy import Greedy
 from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
 from remat.registry import backends, formulations, heuristics, load, make_backend
@@ -52,8 +52,8 @@ WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
-#: Ops up to which drops that are not compiled are run by Python, and seconds for each op that they take to begin with.
-INTERPRETED_OPS, INTERPRETED_PER_OP = 20_000, 1e-4
+#: Ops up to which greedy rematerialization runs until drops are compiled.
+GREEDY_OPS = 2_000
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
@@ -150,11 +150,11 @@ class Auto:
         self._chain(BLOCKS)
         others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
         if not self._on_disk("drops"):
-            self._interpreted_drops()
+            self._greedy()
         wait = 0.0 if tiny else self._patience("drops") if others_can else None
         self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
         if "drops" in self.waiting and self.session.best is None:  # loading them takes long as well
-            self._interpreted_drops()
+            self._greedy()
         self._chain(LOWER)
         self._chain(FEW)
         self._chain(ROTOR)
@@ -169,20 +169,17 @@ class Auto:
             wait = FIRST_SHARE * self.clock.remaining
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
 
-    def _interpreted_drops(self) -> None:
-        """Find a schedule by drops that Python runs, in less time than compiling them takes; once."""
-        name = InterpretedDrops.name
-        if not EXHAUSTIVE_OPS < self.num_ops <= INTERPRETED_OPS:  # fewer are searched sooner than numba is imported
+    def _greedy(self) -> None:
+        """Find a schedule by greedy rematerialization, in less time than compiling drops takes; once."""
+        if not EXHAUSTIVE_OPS < self.num_ops <= GREEDY_OPS:  # fewer are searched sooner than numba is imported
             return
-        if self._over() or name in self.kept or "drops" not in heuristics():
+        if self._over() or Greedy.name in self.kept or Greedy.name not in heuristics():
             return
-        share = self._share(QUICK_SHARE if self.chains else FIRST_SHARE)
-        if share.remaining < INTERPRETED_PER_OP * self.num_ops:  # they would only be late
-            return
-        self.kept[name] = InterpretedDrops()
+        self.kept[Greedy.name] = Greedy()
         ready = _Ready(lambda: self._loaded("drops") if "drops" in self.waiting else self._on_disk("drops"))
-        with self.session.step(name):
-            self.session.improve(self.kept[name], share.until(ready), self.warm_start)
+        with self.session.step(Greedy.name):
+            share = self._share(QUICK_SHARE if self.chains else FIRST_SHARE)
+            self.session.improve(self.kept[Greedy.name], share.until(ready), self.warm_start)
 
     def _chain(self, name: str, share: float | None = None) -> None:
         """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""

@@ -20,14 +20,12 @@ from remat.graphs.zoo.gpt import gpt
 from remat.heuristics.drops.heuristic import (
     MANY,
     Drops,
-    DropsOptions,
     descend,
     orders,
     recomputations,
     sequence,
     tables,
 )
-from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -189,29 +187,3 @@ def test_where_there_is_no_room_for_more_recomputations_nothing_is_broken() -> N
     afresh = tables(problem, order, recomputations(problem, order, found))[1]
     assert state.number[EXCESS] == afresh.number[EXCESS] > 0
     assert state.number[LEFT] == room - (found.num_computes - len(order))
-
-
-def test_python_finds_what_compiled_code_finds() -> None:
-    """By the same functions, with memory in one piece instead of blocks: buffers, limits, several outputs, excess."""
-    one = DropsOptions(leanings=(6.0,))
-    fits = 0
-    for problem in (*(problem_of(seed) for seed in range(40)), Problem(layered(200, seed=1), "80%")):
-        expected, found = Drops(one).run(problem, RUN), InterpretedDrops(one).run(problem, RUN)
-        assert expected is not None
-        assert found is not None
-        assert list(found.computes()) == list(expected.computes())
-        assert problem.budget_bytes is not None
-        run = simulate(problem.graph, found)
-        fits += run.peak <= problem.budget_bytes and run.cost > problem.graph.base_cost
-    assert 3 < fits < 41
-
-
-def test_python_ends_with_the_first_leaning_and_order_that_fit_and_at_the_deadline() -> None:
-    problem = Problem(layered(200, seed=1), "80%", "free")
-    start = Schedule.reference(problem.graph)
-    found = InterpretedDrops().run(problem, replace(RUN, start=start))
-    assert found is not None
-    assert judged(problem, found).accepted
-    over = InterpretedDrops().run(problem, RUN.until(Deadline.after(0.0)))
-    assert over is not None
-    assert simulate(problem.graph, over).cost == problem.graph.base_cost

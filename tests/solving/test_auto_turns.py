@@ -108,7 +108,7 @@ class Stages:
         patch.setattr(auto, "heuristics", lambda: dict.fromkeys((*names, "lns"), ""))
         patch.setattr(auto, "load", lambda group, name: kind(name) if group == "heuristics" else name)
         patch.setattr(auto, "chain_start", lambda name: kind(name)())
-        patch.setattr(auto, "InterpretedDrops", kind("interpreted_drops"))
+        patch.setattr(auto, "Greedy", kind("greedy"))
         patch.setattr(auto, "raise_bounds", lambda _, deadline: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
         patch.setattr(auto, "LOOK", 0.0)
@@ -148,17 +148,14 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "what is compiled later is tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        f"order interpreted_drops eviction greedy bounds annealing bounds {MODELS} lns drops annealing",
+        f"order greedy eviction greedy bounds annealing bounds {MODELS} lns drops annealing",
     ),
     "Python ends as soon as drops are compiled": (
-        RANDOM, {"ready": {DROPS: 0.6}, "takes": {"interpreted_drops": 9}, "finds": (DROPS,)},
-        "order interpreted_drops drops eviction greedy bounds",
-    ),
-    "Python does not begin what takes longer than it has": (
-        RANDOM, {"ready": {DROPS: NEVER}, "takes": {"order": 0.0}, "seconds": 0.02}, "order eviction"
+        RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
+        "order greedy drops eviction greedy bounds",
     ),
     "what is never compiled is said once": (
-        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order interpreted_drops eviction greedy bounds"
+        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order greedy eviction greedy bounds"
     ),
     "tiny problems are searched before anything is waited for": (
         TINY, {"ready": {DROPS: 30.0}, "seconds": 1.0}, "order eviction greedy exhaustive annealing"
@@ -169,11 +166,11 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order interpreted_drops lower-sets few-stages eviction greedy bounds bounds {MODELS} lns lns",
+        f"order greedy lower-sets few-stages eviction greedy bounds bounds {MODELS} lns lns",
     ),
     "block checkpointing is waited for where nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order interpreted_drops lower-sets few-stages eviction greedy {BLOCKS} bounds",
+        f"order greedy lower-sets few-stages eviction greedy {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
@@ -202,7 +199,7 @@ def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.
     """Drops take half a minute to compile on a fresh machine: there was no schedule before they had been."""
     monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (20, 1.0)})
     stages = Stages(monkeypatch, TRAINING, ready=COLD | {BLOCKS: 1.5}, finds=(BLOCKS,))
-    assert stages.run().startswith(f"order {BLOCKS} interpreted_drops")
+    assert stages.run().startswith(f"order {BLOCKS} greedy")
 
 
 def test_bounds_are_not_asked_again_in_less_time_than_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from remat.heuristics.drops.stages_kernel import (
     LEFT,
     TAKE,
     TOKEN,
+    add,
     change,
     excess_change,
     instance,
@@ -38,42 +39,55 @@ def may_run(net, state, op, others):
 
 
 @inner
-def plan(net, state, op, stage, rate, leaning, found, best):
-    """What recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
+def hold(net, state, tensor, stage, amount):
+    """Add `amount` to the memory of the stages from the last read of `tensor` before `stage` on, up to that stage."""
+    begin, _ = instance(net, state, tensor, stage)
+    add(state, last_use(net, state, tensor, begin, stage) + 1, stage - 1, amount)
 
-    Only the first of them is looked at if the recomputation by itself costs more than `best` for each byte.
+
+@inner
+def plan(net, state, op, stage, rate, leaning, found, best):
+    """Find what recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
+
+    What is held for it is priced in the memory that remains after the drop itself. Only the first op is considered if
+    the recomputation by itself costs more than `best` for each byte.
 
     Returns
     -------
-    number of ops (0: it cannot be), cost, excess removed by the drop itself, excess added by what is held for it
+    number of ops (0: it cannot be), cost, excess removed
     """
     state.number[TOKEN] += 1
     token = state.number[TOKEN]
-    runs, times = state.runs, state.times
+    runs, times, size = state.runs, state.times, net.size
     after = times[op]
     while runs[op, after - 1] > stage:
         after -= 1
     previous = np.int64(runs[op, after - 1])
     following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
     if previous == stage or not may_run(net, state, op, 0):
-        return 0, 0, 0, 0
+        return 0, 0, 0
     gain = 0
     for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
         tensor = net.outputs[k]
         if last_use(net, state, tensor, previous, following) >= stage:
             before = last_use(net, state, tensor, previous, stage)
-            gain -= excess_change(state, before + 1, stage - 1, -net.size[tensor])
+            gain -= excess_change(state, before + 1, stage - 1, -size[tensor])
+            state.tensor_stamp[tensor] = token
     if gain == 0:
-        return 0, 0, 0, 0
+        return 0, 0, 0
     found[0] = op
     state.op_stamp[op] = token
-    number, cost, loss, here = 1, 0, 0, 0
+    number, cost, here = 1, 0, 0
     if net.cost[op] > best * gain:
-        return 1, net.cost[op], gain, 0
+        return 1, net.cost[op], gain
     rate = leaning * max(rate, net.cost[op] / gain)
+    excess = state.number[EXCESS]
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        if state.tensor_stamp[net.outputs[k]] == token:
+            hold(net, state, net.outputs[k], stage, -size[net.outputs[k]])
     place = 0
     while place < number:
-        # The latest op not yet looked at: all that may read from an op has been decided before the op itself.
+        # The latest op not yet considered: all that may read from an op has been decided before the op itself.
         pick = place
         for i in range(place + 1, number):
             if net.position[found[i]] > net.position[found[pick]]:
@@ -91,7 +105,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
             end = last_use(net, state, tensor, begin, limit)
             if end >= stage:
                 continue
-            price = excess_change(state, end + 1, stage - 1, net.size[tensor])
+            price = excess_change(state, end + 1, stage - 1, size[tensor])
             if price > 0 and writer >= 0 and may_run(net, state, writer, number) and number < len(found):
                 again = float(net.cost[writer])
                 for j in range(net.in_ptr[writer], net.in_ptr[writer + 1]):
@@ -108,9 +122,18 @@ def plan(net, state, op, stage, rate, leaning, found, best):
                     number += 1
                     continue
             state.tensor_stamp[tensor] = token
-            loss += price
-            here += net.size[tensor]
-    return number, cost, gain, loss + excess_change(state, stage, stage, here)
+            hold(net, state, tensor, stage, size[tensor])
+            here += size[tensor]
+    gain = excess - state.number[EXCESS] - excess_change(state, stage, stage, here)
+    for i in range(number):  # the memory as it was
+        for k in range(net.in_ptr[found[i]], net.in_ptr[found[i] + 1]):
+            if state.tensor_stamp[net.inputs[k]] == token:
+                state.tensor_stamp[net.inputs[k]] = 0
+                hold(net, state, net.inputs[k], stage, -size[net.inputs[k]])
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        if state.tensor_stamp[net.outputs[k]] == token:
+            hold(net, state, net.outputs[k], stage, size[net.outputs[k]])
+    return number, cost, gain
 
 
 @inner
@@ -240,10 +263,10 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
         number -= 1
         op, stage = item // stages, item % stages
         best = slack * max(keys[0], rate) if number > 0 else np.inf
-        chain, cost, gain, loss = plan(net, state, op, stage, rate, leaning, found, best)
-        if chain == 0 or gain <= loss:
+        chain, cost, gain = plan(net, state, op, stage, rate, leaning, found, best)
+        if chain == 0 or gain <= 0:
             continue
-        now = cost / (gain - loss)
+        now = cost / gain
         if now > best:
             push(keys, items, number, now, item)
             number += 1
