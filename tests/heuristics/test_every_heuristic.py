@@ -15,6 +15,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import AnnealingOptions
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.blocks import BlockOptions
 from remat.heuristics.checkpointing.base import SweepOptions
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import DropsOptions
@@ -24,7 +25,6 @@ from remat.heuristics.lns import LnsOptions
 from remat.heuristics.lower_sets import LowerSetsOptions
 from remat.heuristics.lp_rounding import LpRoundingOptions
 from remat.heuristics.tree_width import TreeWidthOptions
-from remat.hierarchy.blocks import BlockOptions
 from remat.hierarchy.method import HierarchicalOptions
 from remat.hierarchy.partition.articulation import ArticulationOptions
 from remat.hierarchy.partition.h_partition import HPartitionOptions

@@ -7,7 +7,7 @@ from remat import minimize, solve
 from remat.graphs.zoo.convolutional import resnet_ops
 from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.transformers import transformer
-from remat.hierarchy.blocks import BlockCheckpointing
+from remat.heuristics.blocks import BlockCheckpointing
 from remat.problem import Problem
 from remat.schedule import validate
 from remat.solving.stop import AnyOf, MaxSeconds, TargetCost

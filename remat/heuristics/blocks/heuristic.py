@@ -15,10 +15,10 @@ from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import allowed_computes, standing_buffers
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
+from remat.heuristics.blocks.cuts import all_cuts
+from remat.heuristics.blocks.plans import FAMILIES, Plan, few, first_backward_of, near
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
-from remat.hierarchy.blocks.cuts import all_cuts
-from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, first_backward_of, near
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive
@@ -106,7 +106,7 @@ class Measure:
     """
 
     def __init__(self, step: TrainingStep) -> None:
-        from remat.hierarchy.blocks.sequence_kernel import SequenceTables
+        from remat.heuristics.blocks.sequence_kernel import SequenceTables
 
         self.step, problem = step, step.problem
         arrays = problem.graph.arrays
@@ -137,7 +137,7 @@ class Measure:
 
     def of(self, plan: Plan, ends: Ends | Int) -> tuple[int, int, Int]:
         """Cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
-        from remat.hierarchy.blocks.sequence_kernel import SequenceRoom, sequence_of
+        from remat.heuristics.blocks.sequence_kernel import SequenceRoom, sequence_of
 
         if self._latest is None or self._latest[0] is not ends:
             array = np.array(ends, dtype=np.int64)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.hierarchy.rotor.chain import BlockOption
+from remat.heuristics.rotor.chain import BlockOption
 from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:
-    from remat.hierarchy.rotor.blocks import Blocks
+    from remat.heuristics.rotor.blocks import Blocks
 
 
 #: Values up to which what to drop next is found out exactly.

@@ -14,11 +14,11 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.gpt import gpt
 from remat.heuristics import HeuristicRun
+from remat.heuristics.blocks import BlockCheckpointing, BlockOptions
+from remat.heuristics.blocks.cuts import all_cuts, valleys
+from remat.heuristics.blocks.heuristic import Measure
+from remat.heuristics.blocks.plans import FAMILIES, Plan, few, spread
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.hierarchy.blocks import BlockCheckpointing, BlockOptions
-from remat.hierarchy.blocks.cuts import all_cuts, valleys
-from remat.hierarchy.blocks.heuristic import Measure
-from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, spread
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 

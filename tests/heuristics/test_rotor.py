@@ -18,12 +18,12 @@ from remat.graphs.zoo import gpt, unet
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.checkpointing.revolve import advances
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.hierarchy.rotor import Rotor, RotorOptions
-from remat.hierarchy.rotor.blocks import Blocks
-from remat.hierarchy.rotor.chain import BlockOption, Chain
-from remat.hierarchy.rotor.cuts import Reads, levels
-from remat.hierarchy.rotor.heuristic import Table
-from remat.hierarchy.rotor.programme import KERNELS, Programme
+from remat.heuristics.rotor import Rotor, RotorOptions
+from remat.heuristics.rotor.blocks import Blocks
+from remat.heuristics.rotor.chain import BlockOption, Chain
+from remat.heuristics.rotor.cuts import Reads, levels
+from remat.heuristics.rotor.heuristic import Table
+from remat.heuristics.rotor.programme import KERNELS, Programme
 from remat.problem import Problem
 from remat.schedule import Certificate, Verdict, simulate
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
-from remat.hierarchy.rotor.chain import Chain
+from remat.heuristics.rotor.chain import Chain
 from remat.runtime.arrays import Float, Int
 
 #: What is done with blocks: ``("sweep", first, last)`` runs them forward without saving, ``("forward", s, option)`` and
@@ -18,7 +18,7 @@ Step = tuple[str, int, int]
 
 
 def _example() -> None:
-    from remat.hierarchy.rotor.chain import BlockOption
+    from remat.heuristics.rotor.chain import BlockOption
 
     one = BlockOption(0, 1, 1, 1.0, 1.0, 1)
     chain = Chain(np.ones(2), np.ones(2, dtype=np.int64), np.zeros((2, 2, 2), dtype=np.int64),
@@ -77,7 +77,7 @@ class Programme:
         OverdueError
             At the deadline.
         """
-        from remat.hierarchy.rotor.programme_kernel import fill_row
+        from remat.heuristics.rotor.programme_kernel import fill_row
 
         clock = Deadline() if deadline is None else deadline
         length = chain.num_blocks
@@ -101,7 +101,7 @@ class Programme:
 
     def plan(self, num_slots: int) -> Iterator[Step]:
         """What to do, in order, with so many slots; nothing where they do not suffice."""
-        from remat.hierarchy.rotor.programme_kernel import best_step
+        from remat.heuristics.rotor.programme_kernel import best_step
 
         chain, unit = self.chain, self.unit
         tables = chain.tables

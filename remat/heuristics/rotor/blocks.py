@@ -12,8 +12,8 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import occurrences
-from remat.hierarchy.rotor.chain import Chain
-from remat.hierarchy.rotor.cuts import Reads, backward_cuts
+from remat.heuristics.rotor.chain import Chain
+from remat.heuristics.rotor.cuts import Reads, backward_cuts
 from remat.runtime.arrays import Bool, Int
 
 
@@ -144,7 +144,7 @@ class Blocks:
         OverdueError
             At the deadline.
         """
-        from remat.hierarchy.rotor.options import Maker
+        from remat.heuristics.rotor.options import Maker
 
         maker = Maker(self)
         sweeps = [maker.sweep(block) for block in range(self.num_blocks)]

@@ -13,11 +13,11 @@ from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
-from remat.hierarchy.rotor import programme
-from remat.hierarchy.rotor.blocks import Blocks
-from remat.hierarchy.rotor.chain import Chain
-from remat.hierarchy.rotor.cuts import Reads, levels
-from remat.hierarchy.rotor.programme import Programme
+from remat.heuristics.rotor import programme
+from remat.heuristics.rotor.blocks import Blocks
+from remat.heuristics.rotor.chain import Chain
+from remat.heuristics.rotor.cuts import Reads, levels
+from remat.heuristics.rotor.programme import Programme
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
@@ -65,9 +65,9 @@ class RotorOptions(Options):
 class Rotor(Heuristic):
     """Cuts a training step into a chain of blocks and finds the best persistent schedule for it.
 
-    The dynamic programme (:class:`remat.hierarchy.rotor.programme.Programme`) decides for each block whether it is run
+    The dynamic programme (:class:`remat.heuristics.rotor.programme.Programme`) decides for each block whether it is run
     forward without saving anything, or with one of several options that save part of what its backward part reads
-    (:class:`remat.hierarchy.rotor.options.Maker`); nested, so that a block may run many times where memory is scarce.
+    (:class:`remat.heuristics.rotor.options.Maker`); nested, so that a block may run many times where memory is scarce.
     The table answers for all amounts of memory at once.
 
     The chain need not be one: what passes by blocks for long (masks, the output of an encoder, skips) is counted while

@@ -51,7 +51,7 @@ class Plan:
         return list(zip(starts, [*starts[1:], end], strict=True)) if end else []
 
     def events(self, ends: Int, when: Int) -> tuple[Int, Int, Int]:
-        """For :func:`remat.hierarchy.blocks.sequence_kernel.sequence_of`: when, and the first and last ops recomputed.
+        """For :func:`remat.heuristics.blocks.sequence_kernel.sequence_of`: when, and the first and last ops recomputed.
 
         Parameters
         ----------

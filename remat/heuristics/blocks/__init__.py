@@ -1,5 +1,5 @@
 """Block checkpointing as practitioners do it: blocks are dropped whole, and computed again for their backward pass."""
 
-from remat.hierarchy.blocks.heuristic import BlockCheckpointing, BlockOptions
+from remat.heuristics.blocks.heuristic import BlockCheckpointing, BlockOptions
 
 __all__ = ["BlockCheckpointing", "BlockOptions"]
