@@ -26,10 +26,6 @@ class Reads:
         -1 for graph inputs.
     last_read : int64 array
         The end for what must be alive at the end; -1 for what is not read.
-    last_forward_read : int64 array
-        By forward ops and the loss; -1 for none.
-    first_backward_read : int64 array
-        By backward ops, the end for none.
     size : int64 array
         Bytes; 0 for graph inputs and for forward values that are kept, which are there all the time.
     """
@@ -37,8 +33,6 @@ class Reads:
     step: TrainingStep
     first_write: Int
     last_read: Int
-    last_forward_read: Int
-    first_backward_read: Int
     size: Int
 
     @classmethod
@@ -52,7 +46,7 @@ class Reads:
         last_read[kept] = num_ops
         size = arrays.size.copy()
         size[arrays.is_input | (kept & (first < step.num_forward))] = 0
-        return cls(step, first, last_read, step.last_forward_reads, step.first_backward_reads, size)
+        return cls(step, first, last_read, size)
 
     @property
     def held(self) -> int:
@@ -161,9 +155,9 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     np.add.at(change, (index, np.zeros(len(own), dtype=np.int64)), -size[own])
     np.add.at(change, (np.zeros(len(own), dtype=np.int64), until + 1), -size[own])
     np.add.at(change, (index, until + 1), size[own])
-    read = own[reads.first_backward_read[own] < end]
-    after = np.searchsorted(cuts, np.maximum(first[read], reads.last_forward_read[read]), side="right")
-    np.add.at(change, (after, reads.first_backward_read[read] - start + 1), size[read])
+    read = own[step.first_backward_reads[own] < end]
+    after = np.searchsorted(cuts, np.maximum(first[read], step.last_forward_reads[read]), side="right")
+    np.add.at(change, (after, step.first_backward_reads[read] - start + 1), size[read])
     cost = change.cumsum(axis=0).cumsum(axis=1)[: len(cuts), :places] + gradients
 
     # from the last cut back: the least sum of costs with places that do not decrease

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -29,11 +31,10 @@ Rank = tuple[bool, int, int]
 MOST = 1.25
 #: Ops from which on less is tried.
 MANY = 1_500
-#: For few ops, and for many: ways to cut that are tried at the least, the most promising by their programmes; looks for
-#: the most slots whose schedule fits; what is polished, in excess of these slots, since drops remove some; and leanings
-#: of drops for what is over the budget.
+#: For few ops, and for many: ways to cut that are tried at the least, the most promising by their programmes; what is
+#: polished, in excess of the slots whose schedule fits, since drops remove some; and leanings of drops for what is over
+#: the budget.
 LEVELS = 4, 2
-LOOKS = 6, 4
 EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2), (0.0, 0.03, 0.1)
 LEANINGS = (2.0, 6.0), (6.0,)
 #: Most blocks where nothing fits with fewer.
@@ -175,26 +176,27 @@ class _Search:
         OverdueError
             At the deadline, or when it is enough.
         """
-        reads = Reads.of(step)
+        limit = 1 if len(self.problem.graph.ops) > LARGE else LEVELS[self.many]
+        for tried, table in enumerate(self._tables(Reads.of(step))):
+            if tried >= limit and not self.best.rank[0]:
+                break
+            self._search(table)
+
+    def _tables(self, reads: Reads) -> Iterator[Table]:
+        """Yield the levels, the most promising first; of many ops the finest first; then those with more blocks."""
         cuts = levels(reads, self.options.blocks)
         ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
+        made = (Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways)
         if len(self.problem.graph.ops) > LARGE:
-            for level in ways:
-                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
-                if not self.best.rank[0]:
-                    break
+            yield from made
             return
-        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
-        nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
-        for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
-            if tried < LEVELS[self.many] or self.best.rank[0]:  # or nothing fits
-                self._search(tables[number])
+        yield from sorted(made, key=lambda table: table.programme.costs[: table.slots + 1][-1])
         for level in range(min(ways, default=0) - 1, -1, -1):
             if self.best.rank[0] and len(cuts[level]) <= RESCUE:
-                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
+                yield Table.of(reads, cuts, level, self.options, self.on.deadline)
 
     def _search(self, table: Table) -> None:
-        """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
+        """Find the most slots whose schedule fits, and polish that schedule and some with more slots by drops."""
         steps = table.programme.steps_in_cost
         if not len(steps):
             return
@@ -207,23 +209,9 @@ class _Search:
                 self._go_on()
             return seen[number][0]
 
-        low, high = -1, len(steps)  # fits, does not
-        number = int(np.searchsorted(steps, table.slots, side="right")) - 1
-        for stride in range(LOOKS[self.many]):
-            if high - low <= 1:
-                break
-            number = min(max(number, low + 1), high - 1)
-            if look(number)[0]:
-                high = number
-                number = max(low + 1, number - (1 << stride)) if low < 0 else (low + high) // 2
-            else:
-                low = number
-                number = min(high - 1, number + (1 << stride)) if high == len(steps) else (low + high) // 2
-        if low < 0:
-            look(0)
+        first = max(0, bisect_left(range(len(steps)), True, key=lambda number: look(number)[0]) - 1)
         if not self.options.polish:
             return
-        first = max(low, 0)
         wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES[self.many]], side="right") - 1
         for number in np.unique(wanted).tolist():
             found = look(number)

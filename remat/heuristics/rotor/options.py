@@ -37,7 +37,7 @@ class Maker:
         self.cost, self.workspace = arrays.cost.tolist(), arrays.workspace.tolist()
         self.size = reads.size.tolist()
         self.first_write, self.last_read = reads.first_write.tolist(), reads.last_read.tolist()
-        self.last_forward = reads.last_forward_read.tolist()
+        self.last_forward = reads.step.last_forward_reads.tolist()
         self.pinned = blocks.pinned.tolist()
         writer = np.full(len(arrays.size), -1, dtype=np.int64)
         writer[arrays.producers.rows] = arrays.producers.indices

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
@@ -54,8 +55,10 @@ class Programme:
     chain : Chain
     unit : int
         Bytes in a slot. What is held is rounded up to slots.
-    table : float array, shape (L (L + 1) / 2, slots)
-        C, upper triangle by rows; infinite where the slots do not suffice.
+    table : float array, shape (L, L, slots)
+        C for s <= t; infinite where the slots do not suffice.
+    choice : int16 array, shape (L, L, slots)
+        What it begins with: an option of block s by its number, or -j for running j blocks forward without saving.
 
     Notes
     -----
@@ -67,6 +70,7 @@ class Programme:
     chain: Chain
     unit: int
     table: Float
+    choice: NDArray[np.int16]
 
     @classmethod
     def solve(cls, chain: Chain, num_slots: int, unit: int, deadline: Deadline | None = None) -> Programme:
@@ -81,16 +85,17 @@ class Programme:
 
         clock = Deadline() if deadline is None else deadline
         length = chain.num_blocks
-        table = np.empty((length * (length + 1) // 2, num_slots))
+        table = np.empty((length, length, num_slots))  # what is not written takes no memory
+        choice = np.empty(table.shape, dtype=np.int16)
         for s in range(length - 1, -1, -1):
             clock.check()
-            fill_row(chain.tables, table, s, unit)
-        return cls(chain, unit, table)
+            fill_row(chain.tables, table, choice, s, unit)
+        return cls(chain, unit, table, choice)
 
     @property
     def costs(self) -> Float:
         """The least cost of the whole chain for each number of slots, never increasing."""
-        return self.table[self.chain.num_blocks - 1]
+        return self.table[0, -1]
 
     @property
     def steps_in_cost(self) -> Int:
@@ -101,10 +106,7 @@ class Programme:
 
     def plan(self, num_slots: int) -> Iterator[Step]:
         """What to do, in order, with so many slots; nothing where they do not suffice."""
-        from remat.heuristics.rotor.programme_kernel import best_step
-
         chain, unit = self.chain, self.unit
-        tables = chain.tables
         if not np.isfinite(self.costs[num_slots]):
             return
         todo: list[tuple[str, int, int, int]] = [("reverse", 0, chain.num_blocks - 1, num_slots)]
@@ -113,15 +115,15 @@ class Programme:
             if what == "backward":
                 yield what, s, t
                 continue
-            option, k = best_step(tables, self.table, s, t, m, unit)
-            if option >= 0:
-                number = int(option - tables.option_ptr[s])
-                yield "forward", s, number
-                todo.append(("backward", s, number, 0))
+            choice = int(self.choice[s, t, m])
+            if choice >= 0:
+                yield "forward", s, choice
+                todo.append(("backward", s, choice, 0))
                 if s < t:
-                    held = int(tables.saved[option] + tables.between[s, s + 1, t])
+                    held = chain.options[s][choice].saved + int(chain.between[s, s + 1, t])
                     todo.append(("reverse", s + 1, t, m - -(-held // unit)))
             else:
+                k = s - choice
                 yield "sweep", s, k - 1
                 todo.append(("reverse", s, k - 1, m))
-                todo.append(("reverse", k, t, m - -(-int(tables.between[s, k, t]) // unit)))
+                todo.append(("reverse", k, t, m - -(-int(chain.between[s, k, t]) // unit)))
