@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import allowed_computes, standing_buffers
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.blocks.cuts import all_cuts
-from remat.heuristics.blocks.plans import FAMILIES, Plan, few, first_backward_of, near
+from remat.heuristics.blocks.plans import FAMILIES, Plan, first_backward_of, near
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.problem import Problem
@@ -28,9 +27,6 @@ from remat.schedule import Schedule
 OFTEN = 2**30
 #: Share of the time for looking at plans; the rest is for the schedule of the best one.
 LOOKING = 0.8
-#: Last blocks that are held where segments of some size do not fit otherwise, and sizes of segments that are looked at
-#: further where blocks are many.
-LAST, SOME = 5, 16
 #: Peaks, as shares of the budget, up to which plans that do not fit are mended by drops, and how these lean.
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
@@ -184,14 +180,12 @@ class BlockCheckpointing(Heuristic):
     options_type = BlockOptions
     kernels = (KERNELS,)
 
-    _known: tuple[Problem, list[Measured]] | None = None
-
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         step = TrainingStep.of(problem)
         if not self.prepared(run.deadline):
             return None
         budget, measure = problem.budget_bytes, Measure(step)
-        frontier = self._looked(problem, measure, budget, run.deadline)
+        frontier = self._frontier(measure, run.deadline)
         best = self._refined(measure, _best(frontier, budget), budget, run.deadline)
         kept = Best(problem, run)
         schedule = self._schedule(measure, best)
@@ -235,82 +229,35 @@ class BlockCheckpointing(Heuristic):
         >>> [(found.peak, found.cost) for found in BlockCheckpointing(options).frontier(Problem(unit_chain(9)))]
         [(7, 23), (11, 19)]
         """
-        return self._frontier(problem, Measure(TrainingStep.of(problem)), Deadline() if deadline is None else deadline)
+        return self._frontier(Measure(TrainingStep.of(problem)), Deadline() if deadline is None else deadline)
 
-    def _frontier(self, problem: Problem, measure: Measure, deadline: Deadline) -> list[Measured]:
-        if self._known is not None and _same(self._known[0], problem):
-            return self._known[1]
+    def _frontier(self, measure: Measure, deadline: Deadline) -> list[Measured]:
+        """Plans of all families that no other beats, of those that are measured in time: at least one."""
         best: list[Measured] = []
         looking = deadline.share(LOOKING)
+        families = FAMILIES if self.options.which == "all" else [self.options.which]
+        chains = self._chains(measure.step)
         with suppress(OverdueError):
-            for plan, ends in self._plans(measure.step):
-                if best:
-                    looking.check()
-                _insert(best, measure.measured(plan, ends))
-            self._known = problem, best
+            for family, ends in product(families, chains):
+                for plan in FAMILIES[family](len(ends), self.options.k):
+                    if best:
+                        looking.check()
+                    _insert(best, measure.measured(plan, ends))
         return best
 
-    def _looked(self, problem: Problem, measure: Measure, budget: int | None, deadline: Deadline) -> list[Measured]:
-        """The plans that are worth it for one budget, not beaten by others: at least one, whatever the time.
-
-        All plans are measured only where a family or k is named. Otherwise each k comes first; where none fits, then
-        segments that are dropped again, and where some fit, for each of them the fewest blocks with which it does.
-        """
-        if self.options.which != "all" or self.options.k is not None:
-            return self._frontier(problem, measure, deadline)
-        found: list[Measured] = []
-        looking = deadline.share(LOOKING)
-        chains, num_ops = self._chains(measure.step), len(problem.graph.ops)
-
-        def look(plan: Plan, ends: Ends) -> bool:
-            if found:
-                looking.check()
-            one = measure.measured(plan, ends)
-            _insert(found, one)
-            return budget is None or one.peak <= budget
-
-        with suppress(OverdueError):
-            whole = [
-                (ends, plan, look(plan, ends)) for ends in chains for plan in _family("every", ends, num_ops, None)
-            ]
-            if not any(fits for _, _, fits in whole):  # before anything else: it may be all that fits
-                for ends in chains:
-                    for plan in _family("nested", ends, num_ops, None):
-                        look(plan, ends)
-            fitting = []
-            for ends, plan, fits in whole:
-                # the last blocks may hold more when they are recomputed than if they are held
-                last = [replace(plan, dropped=m) for m in range(len(ends) - 1, len(ends) - LAST, -1) if m > 0]
-                if not plan.offset and (fits or any(look(other, ends) for other in last)):
-                    fitting.append((ends, plan.k))
-            thin = 1 + len(fitting) // SOME
-            for place, (ends, k) in enumerate(fitting):
-                if not place % thin or few(len(ends), num_ops):
-                    some = sorted(_family("first", ends, num_ops, k))
-                    bisect_left(some, True, key=partial(look, ends=ends))  # `look` keeps what is measured on the way
-        return found
-
     def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
-        """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
-        num_blocks, reach = len(best.ends), 0.5
-        if few(num_blocks, len(measure.step.problem.graph.ops)) or self.options.k is not None:
+        """Return the best of the plans near `best`, in steps that are halved when none of them is better."""
+        reach = 0.5
+        if self.options.which != "all" or self.options.k is not None:
             return best
         looking = deadline.share(LOOKING)
         while reach * max(best.plan.k, best.plan.dropped) >= 1 and not looking.expired:
             better = best
-            for plan in near(best.plan, num_blocks, reach):
+            for plan in near(best.plan, len(best.ends), reach):
                 if not looking.expired:
                     better = _best([better, measure.measured(plan, best.ends)], budget)
             reach, best = reach if better is not best else reach / 2, better
         return best
-
-    def _plans(self, step: TrainingStep) -> Iterator[tuple[Plan, Ends]]:
-        """All plans, the quickest and likeliest first."""
-        chains, num_ops = self._chains(step), len(step.problem.graph.ops)
-        for family in FAMILIES if self.options.which == "all" else [self.options.which]:
-            for ends in chains:
-                for plan in _family(family, ends, num_ops, self.options.k):
-                    yield plan, ends
 
     def _chains(self, step: TrainingStep) -> list[Ends]:
         """Ends of blocks, for each way to cut."""
@@ -319,11 +266,6 @@ class BlockCheckpointing(Heuristic):
     def _schedule(self, measure: Measure, found: Measured) -> Schedule:
         _, _, sequence = measure.of(found.plan, found.ends)
         return Schedule.of_computes(measure.step.problem.graph, sequence, source=self.name)
-
-
-def _family(family: str, ends: Ends, num_ops: int, k: int | None) -> Iterator[Plan]:
-    """The plans of a family for blocks with such ends, all or only some of them."""
-    return FAMILIES[family](len(ends), few(len(ends), num_ops), k)
 
 
 def _best(found: list[Measured], budget: int | None) -> Measured:
@@ -348,9 +290,3 @@ def _insert(frontier: list[Measured], found: Measured) -> None:
     while end < len(frontier) and frontier[end].cost >= found.cost:
         end += 1
     frontier[at:end] = [found]
-
-
-def _same(one: Problem, other: Problem) -> bool:
-    """Whether two problems differ in nothing but budget and objective."""
-    asked = [(each.max_computes, each.keep, each.count_constant_memory) for each in (one, other)]
-    return one.graph is other.graph and asked[0] == asked[1]

@@ -11,11 +11,8 @@ import numpy as np
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.runtime.arrays import Int
 
-#: Blocks up to which everything is tried; beyond, numbers are spread evenly by their logarithm, so many of them: of
-#: blocks in a segment, and, of plans with two numbers, of each.
-EVERY, SIZES, PAIRS = 260, 32, 12
-#: Ops times blocks up to which all is tried, too.
-WORK = 800_000
+#: Numbers of blocks that are tried for a segment, and, in plans with two numbers, for each of them.
+SIZES, PAIRS = 32, 12
 
 
 @dataclass(frozen=True, order=True)
@@ -77,48 +74,39 @@ def first_backward_of(step: TrainingStep, ends: Int) -> Int:
     return step.first_backward + np.searchsorted(-step.mirror, -(ends - 1), side="left")
 
 
-def few(num_blocks: int, num_ops: int) -> bool:
-    """Whether all plans of so many blocks are tried."""
-    return num_blocks <= EVERY and num_blocks * num_ops <= WORK
-
-
-def spread(most: int, count: int, every: bool = False) -> list[int]:
-    """Whole numbers from 1 to `most`, at most `count` unless `every` one is wanted, evenly by their logarithm.
+def spread(most: int, count: int) -> list[int]:
+    """Return whole numbers from 1 to `most`, at most `count`, evenly by their logarithm.
 
     Examples
     --------
     >>> spread(5, 12), spread(10_000, 6)
     ([1, 2, 3, 4, 5], [1, 6, 40, 251, 1585, 10000])
     """
-    if every or most <= count:
+    if most <= count:
         return list(range(1, most + 1))
     return sorted({round(most ** (place / (count - 1))) for place in range(count)})
 
 
-def every_kth(num_blocks: int, every: bool, k: int | None = None) -> Iterator[Plan]:
-    """Every block in a segment of k: for one k or for all."""
-    for size in spread(num_blocks, SIZES, every) if k is None else [k]:
+def every_kth(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """Yield plans with every block in a segment of k: for one k or for many; with the first block apart, too."""
+    for size in spread(num_blocks, SIZES) if k is None else [k]:
         yield Plan(size, num_blocks)
-        if size > 1 and every:  # embeddings apart
+        if size > 1:  # embeddings
             yield Plan(size, num_blocks, 1)
 
 
-def first_ones(num_blocks: int, every: bool, k: int | None = None) -> Iterator[Plan]:
-    """The first m blocks in segments of k, for all m below the number of blocks, the values of the others held."""
-    for size in spread(num_blocks, PAIRS, every) if k is None else [k]:
-        ends = (
-            {size * number for number in spread((num_blocks - 1) // size, PAIRS, every)} if size < num_blocks else set()
-        )
+def first_ones(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """Yield plans with the first m blocks in segments of k, and the values of the others held."""
+    for size in spread(num_blocks, PAIRS) if k is None else [k]:
+        ends = {size * number for number in spread((num_blocks - 1) // size, PAIRS)}
         for m in sorted({*ends, num_blocks - 1} - {0}):
             yield Plan(size, m)
 
 
-def nested(num_blocks: int, every: bool, k: int | None = None) -> Iterator[Plan]:
-    """Segments of k whose parts are dropped again: parts of one block, of √k blocks, and of powers of two."""
-    for size in spread(num_blocks, PAIRS, every) if k is None else [k]:
-        powers = (2**power for power in range(size.bit_length()))
-        inner = {1, isqrt(size), 2 * isqrt(size), *(powers if every else ())}
-        for part in sorted(part for part in inner if 0 < part < size):
+def nested(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """Yield plans with segments of k whose parts are dropped again: parts of one block and of about √k blocks."""
+    for size in spread(num_blocks, PAIRS) if k is None else [k]:
+        for part in sorted(part for part in {1, isqrt(size), 2 * isqrt(size)} if part < size):
             for m in sorted({num_blocks, num_blocks - 1} - {0}):
                 yield Plan(size, m, 0, part)
 
