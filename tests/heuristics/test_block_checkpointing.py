@@ -15,18 +15,18 @@ from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.gpt import gpt
 from remat.heuristics import HeuristicRun
 from remat.heuristics.blocks import BlockCheckpointing, BlockOptions
-from remat.heuristics.blocks.cuts import all_cuts, valleys
 from remat.heuristics.blocks.heuristic import Measure
-from remat.heuristics.blocks.plans import FAMILIES, Plan, few, spread
+from remat.heuristics.blocks.plans import FAMILIES, Plan
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.cuts import all_cuts
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 
 WIDE = 10_000
 
 
-def all_plans(num_blocks, every=True):
-    return [plan for family in FAMILIES.values() for plan in family(num_blocks, every)]
+def all_plans(num_blocks):
+    return [plan for family in FAMILIES.values() for plan in family(num_blocks)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -97,31 +97,21 @@ def test_drops_go_on_from_plans():
         assert polished.cost < by_hand.cost
 
 
-def test_another_problem_is_measured_anew():
-    heuristic, graph = BlockCheckpointing(), gpt(layers=2)
-    assert heuristic.frontier(Problem(graph)) != heuristic.frontier(Problem(graph, max_computes=1))
-    assert heuristic.frontier(Problem(unit_chain(9)))[0].peak < 12
-
-
 def test_sources_of_blocks():
     """A network of two layers, named by path: modules, names and valleys of the traffic all find its layers."""
     step = TrainingStep.of(Problem(gpt(layers=2)))
     names = [step.problem.graph.op_names[op] for op in step.problem.graph.arrays.order]
     for source in ("modules", "names"):
-        ends = [names[cut] for cut in next(cuts for cuts in all_cuts(step, source) if len(cuts) == 3)]
+        starts = next(starts for starts in all_cuts(step, source) if len(starts) == 4)
+        ends = [names[start - 1] for start in starts[1:]]
         assert ends == ["embedding.dropout", "layers.0.residual2", "layers.1.residual2"]
-    residuals = {k for k, name in enumerate(names[: step.num_forward]) if "residual" in name}
-    assert residuals <= {cut for cuts in all_cuts(step, "valleys") for cut in cuts}
-    assert residuals <= set(all_cuts(step, "articulation")[0])
-    traffic = step.crossing(step.problem.graph.arrays.size)
-    assert traffic.min() >= 0 and traffic[-1] == 0 and valleys(traffic, 1.0)
+    residuals = {k + 1 for k, name in enumerate(names[: step.num_forward]) if "residual" in name}
+    for source in ("valleys", "articulation", "ops"):
+        assert residuals <= {start for starts in all_cuts(step, source) for start in starts}
 
 
 def test_plans_of_many_blocks_are_few():
-    assert len(all_plans(5_000, every=False)) < 400
-    assert len(all_plans(100)) > 1_000
-    assert few(100, 3_000) and not few(100, 100_000) and not few(300, 1_000)
-    assert spread(1000, 12)[-1] == 1000
+    assert len(all_plans(5_000)) < 400
     plan = Plan(4, 10, offset=1)
     assert plan.segments(12) == [(0, 1), (1, 5), (5, 9), (9, 10)]
 

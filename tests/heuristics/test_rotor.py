@@ -21,9 +21,9 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.rotor import Rotor, RotorOptions
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import BlockOption, Chain
-from remat.heuristics.rotor.cuts import Reads, levels
-from remat.heuristics.rotor.heuristic import Table
+from remat.heuristics.rotor.heuristic import Table, ways_to_cut
 from remat.heuristics.rotor.programme import KERNELS, Programme
+from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
 from remat.schedule import Certificate, Verdict, simulate
 
@@ -164,7 +164,7 @@ def test_plans_hold_no_more_than_they_claim() -> None:
     assert KERNELS.ready()
     for graph in (unet(), gpt(layers=2), unit_chain(9)):
         reads = Reads.of(TrainingStep.of(Problem(graph, "90%")))
-        cuts = levels(reads, 60)
+        cuts = ways_to_cut(reads, 60)
         ways = [level for level, places in enumerate(cuts) if len(places) <= 60]
         assert sum(_claims(reads, cuts, level) for level in ways) > 5
 
@@ -221,7 +221,7 @@ def test_plans_of_a_captured_unet_hold_no_more_than_they_claim(shared: Path) -> 
     """Backward ops of early blocks read values of later ones there, which once were not counted in between."""
     graph = read_graph(shared / "data" / "graphs" / "unet_train.json")
     reads = Reads.of(TrainingStep.of(Problem(graph, "90%")))
-    cuts = levels(reads, 40)
+    cuts = ways_to_cut(reads, 40)
     assert sum(_claims(reads, cuts, level) for level in range(len(cuts)) if len(cuts[level]) <= 40) > 5
 
 

@@ -14,9 +14,9 @@ from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import allowed_computes, standing_buffers
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
-from remat.heuristics.blocks.cuts import all_cuts
 from remat.heuristics.blocks.plans import FAMILIES, Plan, first_backward_of, near
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.cuts import all_cuts
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.problem import Problem
 from remat.runtime.arrays import Int
@@ -261,7 +261,7 @@ class BlockCheckpointing(Heuristic):
 
     def _chains(self, step: TrainingStep) -> list[Ends]:
         """Ends of blocks, for each way to cut."""
-        return [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
+        return [(*starts[1:], step.num_forward) for starts in all_cuts(step, self.options.blocks)]
 
     def _schedule(self, measure: Measure, found: Measured) -> Schedule:
         _, _, sequence = measure.of(found.plan, found.ends)

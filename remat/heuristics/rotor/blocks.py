@@ -13,7 +13,7 @@ from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import occurrences
 from remat.heuristics.rotor.chain import Chain
-from remat.heuristics.rotor.cuts import Reads, backward_cuts
+from remat.heuristics.rotor.reads import Reads, backward_cuts
 from remat.runtime.arrays import Bool, Int
 
 

@@ -14,12 +14,13 @@ from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.cuts import levels
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.rotor import programme
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import Chain
-from remat.heuristics.rotor.cuts import Reads, levels
 from remat.heuristics.rotor.programme import Programme
+from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
@@ -29,6 +30,8 @@ Rank = tuple[bool, int, int]
 
 #: The programme is allowed this share of the budget that is there: it over-estimates what plans hold.
 MOST = 1.25
+#: A way to cut has at most this share of the blocks of the finer one.
+LEAST_STEP = 0.8
 #: Ops from which on less is tried.
 MANY = 1_500
 #: For few ops, and for many: ways to cut that are tried at the least, the most promising by their programmes; what is
@@ -149,6 +152,30 @@ class Table:
         return Schedule.of_computes(self.blocks.reads.step.problem.graph, sequence, source=Rotor.name)
 
 
+def ways_to_cut(reads: Reads, most_blocks: int) -> list[Int]:
+    """Return ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
+
+    They are the levels of :func:`remat.heuristics.cuts.levels`. Where there are too many blocks, every k-th cut of the
+    last such level makes another one, so that blocks are alike.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> reads = Reads.of(TrainingStep.of(Problem(unit_chain(6))))
+    >>> [cuts.tolist() for cuts in ways_to_cut(reads, 8)]
+    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
+    """
+    found: list[Int] = []
+    for cuts in levels(reads.step.crossing(reads.size)[: reads.step.num_forward - 1]):
+        if found and len(found[-1]) > most_blocks >= len(cuts):
+            found.append(found[-1][:: -(-len(found[-1]) // most_blocks)])
+        if not found or len(cuts) <= LEAST_STEP * len(found[-1]):
+            found.append(cuts)
+    if not found or len(found[-1]) > most_blocks:
+        found.append(np.zeros(1, dtype=np.int64))
+    return found
+
+
 def _unit(chain: Chain, unit: int) -> int:
     """Bytes in a slot, near to `unit`: what blocks mostly pass on is a whole number of them, and so not rounded up."""
     first = np.arange(chain.num_blocks - 1)
@@ -184,7 +211,7 @@ class _Search:
 
     def _tables(self, reads: Reads) -> Iterator[Table]:
         """Yield the levels, the most promising first; of many ops the finest first; then those with more blocks."""
-        cuts = levels(reads, self.options.blocks)
+        cuts = ways_to_cut(reads, self.options.blocks)
         ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
         made = (Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways)
         if len(self.problem.graph.ops) > LARGE:

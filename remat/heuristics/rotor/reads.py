@@ -1,4 +1,4 @@
-"""Where a training step is cut into a chain of blocks: in the forward part, and where that is in the backward part."""
+"""When tensors of a training step are written and read, and where the backward part of a chain of blocks is cut."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import numpy as np
 from remat.graphs.arrays import staircase
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.runtime.arrays import Bool, Int
-
-#: A level has at most this share of the blocks of the finer one.
-LEAST_STEP = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,67 +56,6 @@ class Reads:
     def is_forward(self) -> Bool:
         """Which tensors are written by forward ops; shape (tensors,)."""
         return (self.first_write >= 0) & (self.first_write < self.step.num_forward)
-
-    @cached_property
-    def crossing(self) -> Int:
-        """Bytes that pass each position of the forward part: written before it, and read by forward ops from it on.
-
-        Shape (num_forward + 1,).
-        """
-        return np.append(0, self.step.crossing(self.size)[: self.step.num_forward])
-
-
-def levels(reads: Reads, most_blocks: int) -> list[Int]:
-    """Ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
-
-    A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
-    next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
-    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter. Where
-    there are too many blocks, every k-th cut of the last such level makes another one, so that blocks are alike.
-
-    Returns
-    -------
-    list of int64 arrays
-        Positions where blocks begin, ascending, the first of them 0.
-
-    Examples
-    --------
-    >>> from remat.graphs.families import unit_chain
-    >>> from remat.problem import Problem
-    >>> reads = Reads.of(TrainingStep.of(Problem(unit_chain(6))))
-    >>> [cuts.tolist() for cuts in levels(reads, 8)]
-    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
-    >>> [cuts.tolist() for cuts in levels(reads, 3)]
-    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
-    """
-    num_forward = reads.step.num_forward
-    found: list[Int] = []
-    distance = 0
-    while distance < num_forward:
-        cuts = _cuts(reads.crossing, num_forward, distance)
-        if len(cuts) < 2:
-            break
-        if found and len(found[-1]) > most_blocks >= len(cuts):
-            found.append(found[-1][:: -(-len(found[-1]) // most_blocks)])
-        if not found or len(cuts) <= LEAST_STEP * len(found[-1]):
-            found.append(cuts)
-        distance = 2 * distance if distance else 1
-    if not found or len(found[-1]) > most_blocks:
-        found.append(np.zeros(1, dtype=np.int64))
-    return found
-
-
-def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:
-    inside = crossing[1:num_forward]
-    if not len(inside):
-        return np.zeros(1, dtype=np.int64)
-    padded = np.pad(inside, distance, mode="edge")
-    least = np.lib.stride_tricks.sliding_window_view(padded, 2 * distance + 1).min(axis=1)
-    cuts = [0]
-    for position in (np.flatnonzero(inside == least) + 1).tolist():
-        if position - cuts[-1] > distance:
-            cuts.append(position)
-    return np.array(cuts, dtype=np.int64)
 
 
 def backward_cuts(reads: Reads, cuts: Int) -> Int:

@@ -1,0 +1,122 @@
+"""Where the forward pass falls into blocks, as the positions at which they begin; the first of them is 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.heuristics.checkpointing.choices import articulation_points
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.runtime.arrays import Int
+
+#: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
+ARTICULATION_OPS = 20_000
+#: Forward ops up to which each of them is tried as a block.
+FEW = 130
+
+
+def levels(traffic: Int) -> Iterator[Int]:
+    """Yield ways to cut, from single ops to two blocks.
+
+    A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
+    next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
+    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter.
+
+    Parameters
+    ----------
+    traffic : int64 array, shape (forward ops - 1,)
+        Bytes that pass after each op but the last (:meth:`.TrainingStep.crossing`).
+
+    Examples
+    --------
+    >>> [cuts.tolist() for cuts in levels(np.ones(5, dtype=np.int64))]
+    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
+    """
+    distance = 0
+    while distance < len(traffic):
+        padded = np.pad(traffic, distance, mode="edge")
+        least = np.lib.stride_tricks.sliding_window_view(padded, 2 * distance + 1).min(axis=1)
+        cuts = [0]
+        for position in (np.flatnonzero(traffic == least) + 1).tolist():
+            if position - cuts[-1] > distance:
+                cuts.append(position)
+        if len(cuts) < 2:
+            return
+        yield np.array(cuts, dtype=np.int64)
+        distance = 2 * distance if distance else 1
+
+
+def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
+    """Yield, for each depth, the first positions of the runs whose paths agree up to it.
+
+    Examples
+    --------
+    >>> list(by_paths([["a"], ["b", "0"], ["b", "1"]]))
+    [[0, 1], [0, 1, 2]]
+    """
+    for depth in range(1, 1 + max(map(len, paths))):
+        heads = [path[:depth] for path in paths]
+        yield [0, *(k for k in range(1, len(heads)) if heads[k - 1] != heads[k])]
+
+
+def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
+    """Yield the ways to cut that a source has, ways that make one block among them.
+
+    Raises
+    ------
+    ProblemError
+        If the graph has no module paths, for the source ``modules``.
+    """
+    graph, count = step.problem.graph, step.num_forward
+    names = [graph.op_names[op] for op in graph.arrays.order[:count].tolist()]
+    if source == "modules":
+        modules = graph.meta.get("modules")
+        if not isinstance(modules, dict) or not modules:
+            raise ProblemError(
+                f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from", "no-paths"
+            )
+        yield from by_paths([str(modules.get(name, "")).split(".") for name in names])
+    elif source == "names":  # as frameworks write them: layers.3.attn.qkv
+        yield from by_paths([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names])
+    elif source == "valleys":
+        for number, cuts in enumerate(levels(step.crossing(graph.arrays.size)[: count - 1])):
+            if number:  # the first ones are the ops
+                yield cuts.tolist()
+    elif source == "ops":
+        yield range(count)
+    elif count <= ARTICULATION_OPS:
+        yield [0, *(point + 1 for point in articulation_points(step) if point + 1 < count)]
+
+
+def all_cuts(step: TrainingStep, source: str) -> list[tuple[int, ...]]:
+    """Return the different ways to cut that a source has, the coarsest first.
+
+    Parameters
+    ----------
+    step : TrainingStep
+    source : {"modules", "names", "valleys", "articulation", "ops", "auto"}
+        ``"modules"`` and ``"names"``: for each depth of the module paths in the graph's ``meta["modules"]``, or of the
+        names of ops, cut at dots, slashes and colons, the runs of one path. ``"valleys"``: where few bytes cross
+        (:func:`levels`). ``"articulation"``: past the articulation points of the forward graph; nothing else crosses
+        there. ``"ops"``: each op is a block. ``"auto"``: all of them together, and ``"ops"`` only where ops are few or
+        nothing else is found.
+
+    Raises
+    ------
+    ProblemError
+        If the source has none for this graph.
+    """
+    sources = [source]
+    if source == "auto":
+        sources = ["valleys", "names"]
+        sources += ["modules"] * bool(step.problem.graph.meta.get("modules"))
+        sources += ["articulation"] * (step.num_forward <= 2_000)  # of larger graphs valleys find them in a moment
+        sources += ["ops"] * (step.num_forward <= FEW)
+    found = {tuple(cuts) for each in sources for cuts in _of_source(step, each) if len(cuts) > 1}
+    if not found and source == "auto":
+        found = {tuple(range(step.num_forward))}
+    if not found:
+        raise ProblemError(f"graph {step.problem.graph.name!r} does not fall into blocks by {source}")
+    return sorted(found, key=lambda cuts: (len(cuts), cuts))
