@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import staircase
+from remat.graphs.arrays import Csr, staircase
 from remat.hierarchy.pairing import largest_acyclic
-from remat.hierarchy.tree import dependencies
+from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 
@@ -151,43 +150,27 @@ def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
 def _in_pieces(
     problem: Problem, paths: dict[int, tuple[str, ...]], labels: Int, names: dict[int, str], reason: str
 ) -> Labels:
-    """Ops in an order in which each label comes in one piece, as near to the reference order as that can be.
+    """Return ops in an order in which each label comes in one piece.
 
     Ops without a label (-1) get new ones, the same where they are neighbours in this order.
     """
-    ops = np.array(list(paths))
+    arrays, ops, count = problem.graph.arrays, np.array(list(paths)), len(names)
     tails, heads = dependencies(problem, ops)
-    nodes = np.where(labels >= 0, labels, len(names) + np.arange(len(labels)))
-    keep = largest_acyclic(nodes, ops, tails, heads)
-    nodes = np.where(keep, nodes, len(names) + np.arange(len(labels)))
-    members: dict[int, list[int]] = {}
-    for op in ops.tolist():
-        members.setdefault(int(nodes[op]), []).append(op)
-    follow: dict[int, set[int]] = {node: set() for node in members}
-    waiting = dict.fromkeys(members, 0)
-    for a, b in zip(nodes[tails].tolist(), nodes[heads].tolist(), strict=True):
-        if a != b and b not in follow[a]:
-            follow[a].add(b)
-            waiting[b] += 1
-    position = problem.graph.arrays.position
-    ready = [(int(position[members[node][0]]), node) for node, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    label: list[int] = []
-    count = len(names)
-    last = -1
-    while ready:
-        _, node = heapq.heappop(ready)
-        if node < count:
-            last = node
-        elif last < count:  # the first of a run of ops without a label
-            op = members[node][0]
-            last = max(names) + 1
-            names[last] = ".".join(paths[op][:1]) or problem.graph.op_names[op]
-        order += members[node]
-        label += [last] * len(members[node])
-        for b in follow[node]:
-            waiting[b] -= 1
-            if not waiting[b]:
-                heapq.heappush(ready, (int(position[members[b][0]]), b))
-    return Labels(np.array(order), np.array(label), names, reason)
+    alone = count + np.arange(len(labels))
+    labels = np.where(labels >= 0, labels, alone)
+    labels = np.where(largest_acyclic(labels, ops, tails, heads), labels, alone)
+    found, first, node = np.unique(labels[ops], return_index=True, return_inverse=True)
+    number = np.empty(len(labels), dtype=np.int64)
+    number[ops] = node
+    tails, heads = number[tails], number[heads]
+    apart = tails != heads
+    follow = Csr.distinct(tails[apart], heads[apart], len(found)).lists()
+    rank = np.empty(len(found), dtype=np.int64)
+    rank[topological(follow, arrays.position[ops[first]].tolist())] = np.arange(len(found))
+    ops = ops[np.argsort(rank[node], kind="stable")]
+    lonely = labels[ops] >= count
+    begins = lonely & ~np.append(False, lonely[:-1])
+    label = np.where(lonely, count - 1 + np.cumsum(begins), labels[ops])
+    for k in np.flatnonzero(begins).tolist():
+        names[int(label[k])] = ".".join(paths[ops[k]][:1]) or problem.graph.op_names[ops[k]]
+    return Labels(ops, label, names, reason)

@@ -226,6 +226,26 @@ def dependencies(problem: Problem, ops: Int | None = None) -> tuple[Int, Int]:
     return tails[both], heads[both]
 
 
+def topological(successors: list[list[int]], first: list[int]) -> list[int]:
+    """A topological order in which a node comes soon after what it waited for last; else by `first`."""
+    waiting = [0] * len(successors)
+    for following in successors:
+        for node in following:
+            waiting[node] += 1
+    stack = sorted((node for node, count in enumerate(waiting) if not count), key=lambda node: -first[node])
+    order: list[int] = []
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        ready: list[int] = []
+        for later in successors[node]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                ready.append(later)
+        stack.extend(sorted(ready, key=lambda n: -first[n]))
+    return order
+
+
 def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:
     """The node of each op where disjoint groups are nodes, two of each; shape (ops,).
 

@@ -13,7 +13,7 @@ from remat.deadline import Deadline
 from remat.graphs.arrays import Csr
 from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.labels import long_lived
-from remat.hierarchy.tree import dependencies
+from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
@@ -126,26 +126,6 @@ def _pairs(nodes: Int, tensors: Int, width: int) -> Int:
     """Distinct pairs of node and tensor, as ``node * width + tensor``, ascending."""
     known = nodes >= 0
     return np.unique(nodes[known] * width + tensors[known])
-
-
-def topological(successors: list[list[int]], first: list[int]) -> list[int]:
-    """A topological order in which a node comes soon after what it waited for last; else by `first`."""
-    waiting = [0] * len(successors)
-    for following in successors:
-        for node in following:
-            waiting[node] += 1
-    stack = sorted((node for node, count in enumerate(waiting) if not count), key=lambda node: -first[node])
-    order: list[int] = []
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        ready: list[int] = []
-        for later in successors[node]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                ready.append(later)
-        stack.extend(sorted(ready, key=lambda n: -first[n]))
-    return order
 
 
 def classes(problem: Problem, ops: Int) -> Int:
