@@ -74,16 +74,17 @@ def separator_tree(
     ([2, 2, 0, 0, 1], [[1, 2], [], []], [5, 1, 2])
     """
     clock = deadline or Deadline()
-    bags, links = decomposition(neighbours, elimination, clock)
-    return _Splitter(neighbours, [sorted(bag) for bag in bags], links, clock).tree()
+    bags, above = decomposition(neighbours, elimination, clock)
+    return _Splitter(neighbours, [sorted(bag) for bag in bags], above, clock).tree()
 
 
 def decomposition(
     neighbours: Neighbours, elimination: Callable[[dict[int, set[int]]], Elimination], deadline: Deadline
-) -> tuple[list[set[int]], list[list[int]]]:
-    """A tree decomposition by eliminating one node after the other: bags, and which are linked.
+) -> tuple[list[set[int]], list[int]]:
+    """Return a tree decomposition by eliminating one node after the other: bags, and the bag above each, -1 for none.
 
-    That of networkx, which compares each bag with all before it (half a minute for 20,000 nodes) and looks at no clock.
+    A bag comes after the one above it. The bags are those of networkx, which compares each of them with all before it
+    (half a minute for 20,000 nodes) and does not check the deadline.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def decomposition(
     Examples
     --------
     >>> decomposition([[1], [0, 2], [1, 3], [2, 4], [3]], by_degree, Deadline())
-    ([{2, 3}, {1, 2}, {3, 4}, {0, 1}], [[1, 2], [0, 3], [0], [1]])
+    ([{2, 3}, {1, 2}, {3, 4}, {0, 1}], [-1, 0, 0, 1])
     """
     left = {node: set(others) - {node} for node, others in enumerate(neighbours)}
     following = elimination(left)
@@ -107,27 +108,20 @@ def decomposition(
         for other in around:
             left[other].remove(node)
         eliminated.append((node, around))
-    bags, links = [set(left)], [list[int]()]
-    bags_of: list[list[int]] = [[0] if node in left else [] for node in range(len(neighbours))]
+    bags, above, bag_of = [set(left)], [-1], dict.fromkeys(left, 0)
     for node, around in deadline.each(reversed(eliminated)):
-        # The first bag that has them all, if any: among those of the node that lies in the fewest.
-        holders = min((bags_of[other] for other in around), key=len, default=[])
-        old = next((bag for bag in deadline.each(holders) if around <= bags[bag]), 0)
-        for other in (node, *around):
-            bags_of[other].append(len(bags))
-        links[old].append(len(bags))
-        links.append([old])
+        # those around are neighbours of each other, so they are all in the bag of the one that was eliminated next
+        above.append(max((bag_of[other] for other in around), default=0))
+        bag_of[node] = len(bags)
         bags.append({node, *around})
-    return bags, links
+    return bags, above
 
 
 class _Splitter:
     """A tree decomposition that is taken apart."""
 
-    def __init__(
-        self, neighbours: Neighbours, bags: list[list[int]], links: list[list[int]], deadline: Deadline
-    ) -> None:
-        self.neighbours, self.bags, self.links, self.deadline = neighbours, bags, links, deadline
+    def __init__(self, neighbours: Neighbours, bags: list[list[int]], above: list[int], deadline: Deadline) -> None:
+        self.neighbours, self.bags, self.above, self.deadline = neighbours, bags, above, deadline
         self.bags_of: list[list[int]] = [[] for _ in neighbours]
         for k, bag in enumerate(bags):
             for node in bag:
@@ -166,25 +160,15 @@ class _Splitter:
         """Nodes of `part` in the bag without which the largest component is smallest, of those with the least sides."""
         left = [[node for node in self.bags[bag] if self.part[node] == part] for bag in bags]
         place = {bag: k for k, bag in enumerate(bags)}
-        # downwards from the first bag: a node belongs to the highest bag that it is in
-        above, order = [-1] * len(bags), [0]
-        for k in order:
-            for other in self.links[bags[k]]:
-                at = place.get(other)
-                if at is not None and at != above[k]:
-                    above[at] = k
-                    order.append(at)
-        below, side = [0] * len(bags), [0] * len(bags)
-        own = [0] * len(bags)
+        below, side, own = [0] * len(bags), [0] * len(bags), [0] * len(bags)
         met: set[int] = set()
-        for k in order:
-            own[k] = sum(node not in met for node in left[k])
-            met.update(left[k])
-        for k in reversed(order):
-            below[k] += own[k]
-            if above[k] >= 0:
-                below[above[k]] += below[k]
-                side[above[k]] = max(side[above[k]], below[k])
+        for k, some in enumerate(left):  # a node belongs to the highest bag that it is in
+            below[k] = own[k] = sum(node not in met for node in some)
+            met.update(some)
+        for k in range(len(bags) - 1, 0, -1):
+            above = place[self.above[bags[k]]]
+            below[above] += below[k]
+            side[above] = max(side[above], below[k])
         sides = [
             (max(side[k], len(nodes) - below[k] - (len(left[k]) - own[k])), k) for k in range(len(bags)) if left[k]
         ]
