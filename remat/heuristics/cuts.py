@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from remat.errors import ProblemError
 from remat.heuristics.checkpointing.choices import articulation_points
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem import Problem
 from remat.runtime.arrays import Int
 
 #: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
@@ -48,6 +49,21 @@ def levels(traffic: Int) -> Iterator[Int]:
         distance = 2 * distance if distance else 1
 
 
+def module_paths(problem: Problem, ops: Int) -> list[tuple[str, ...]]:
+    """Return the parts of the path of each op in the graph's ``meta["modules"]`` (op name to dotted path).
+
+    Raises
+    ------
+    ProblemError
+        If the graph has no such paths.
+    """
+    graph, modules = problem.graph, problem.graph.meta.get("modules")
+    if not isinstance(modules, Mapping) or not modules:
+        raise ProblemError(f"graph {graph.name!r} has no paths of modules: its meta has no 'modules'", "no-paths")
+    paths = [modules.get(graph.op_names[op]) for op in ops.tolist()]
+    return [tuple(part for part in path.split(".") if part) if isinstance(path, str) else () for path in paths]
+
+
 def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
     """Yield, for each depth, the first positions of the runs whose paths agree up to it.
 
@@ -70,15 +86,11 @@ def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
         If the graph has no module paths, for the source ``modules``.
     """
     graph, count = step.problem.graph, step.num_forward
-    names = [graph.op_names[op] for op in graph.arrays.order[:count].tolist()]
+    ops = graph.arrays.order[:count]
     if source == "modules":
-        modules = graph.meta.get("modules")
-        if not isinstance(modules, dict) or not modules:
-            raise ProblemError(
-                f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from", "no-paths"
-            )
-        yield from by_paths([str(modules.get(name, "")).split(".") for name in names])
+        yield from by_paths(module_paths(step.problem, ops))
     elif source == "names":  # as frameworks write them: layers.3.attn.qkv
+        names = [graph.op_names[op] for op in ops.tolist()]
         yield from by_paths([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names])
     elif source == "valleys":
         for number, cuts in enumerate(levels(step.crossing(graph.arrays.size)[: count - 1])):

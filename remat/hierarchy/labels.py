@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from remat.errors import ProblemError
 from remat.graphs.arrays import Csr, staircase
+from remat.heuristics.cuts import module_paths
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
@@ -45,12 +44,7 @@ class Labels:
 
 def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
     """Blocks are numbered modules of ``meta["modules"]`` (op name to dotted path), and what lies between them."""
-    modules = problem.graph.meta.get("modules")
-    if not isinstance(modules, Mapping) or not modules:
-        raise ProblemError(
-            f"graph {problem.graph.name!r} is no chain of blocks by modules: meta has no 'modules'", "no-paths"
-        )
-    paths = [module_path(modules.get(problem.graph.op_names[op])) for op in ops.tolist()]
+    paths = module_paths(problem, ops)
     return numbered(problem, ops, paths, "no numbered modules with several ops each")
 
 
@@ -99,11 +93,6 @@ def long_lived(problem: Problem, ops: Int) -> tuple[Int, Int, Int]:
     first, last = arrays.lifetimes(place)[0], arrays.consumers.highest(place, -1)
     many = arrays.consumers.sums(np.where(place < 0, 0, 1)) >= MANY
     return first, last, np.flatnonzero((first < len(ops)) & (last - first >= LONG * len(ops)) & many)
-
-
-def module_path(text: Any) -> tuple[str, ...]:
-    """Return the parts of a dotted path; none for what is no text."""
-    return tuple(part for part in text.split(".") if part) if isinstance(text, str) else ()
 
 
 def _name_path(name: str) -> tuple[str, ...]:

@@ -66,13 +66,11 @@ def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | 
             backward[id(group)] = ops
         parent = np.repeat(np.arange(len(level)), [len(group.children) for group in level])
         level = [child for group in level for child in group.children]
-    made: dict[int, Group] = {}
-    for top in groups:
-        for group in top.walk():
-            children = tuple(made[id(child)] for child in group.children)
-            made[id(group)] = Group(group.name, group.forward, backward[id(group)], children)
-    children = tuple(made[id(group)] for group in groups)
-    root = Group(graph.name, order[: step.first_backward], order[step.first_backward :], children)
+
+    def completed(group: Group) -> Group:
+        return Group(group.name, group.forward, backward[id(group)], tuple(map(completed, group.children)))
+
+    root = Group(graph.name, order[: step.first_backward], order[step.first_backward :], tuple(map(completed, groups)))
     return Hierarchy(problem, root)
 
 

@@ -77,26 +77,23 @@ class MinCut(Partitioner):
         # bytes that pass from the ops before each place to it and later
         alive = staircase(first[passed] + 1, last[passed], arrays.size[passed], len(ops) + 1)
         names, position = problem.graph.op_names, arrays.position
-        children: dict[tuple[int, int], list[tuple[int, int]]] = {}
         cost, given = arrays.cost[ops], self.options.max_group
         limit, most = (min(MANY, max(FEW, len(ops) // GROUPS)), MANY) if given is None else (given, given)
-        stack, order = [(0, len(ops))], []
-        while stack:
+
+        def groups(start: int, stop: int) -> list[Group]:
+            """Return the groups that a run of the order is cut into; none of a small one within the order."""
             deadline.check()
-            run = stack.pop()
-            order.append(run)
-            more = run == (0, len(ops)) or run[1] - run[0] > most
-            children[run] = self._parts(alive, cost, limit, *run) if more else []
-            stack += children[run]
-        made: dict[tuple[int, int], Group] = {}
-        for start, stop in reversed(order):
-            mine = ops[start:stop]
-            below = tuple(made[part] for part in children[start, stop] if part in made)
-            if stop - start > 1:
-                name = f"{names[mine[0]]} .. {names[mine[-1]]}"
-                made[start, stop] = Group(name, mine[np.argsort(position[mine])], children=below)
-        whole = made.get((0, len(ops)))
-        return [] if whole is None else list(whole.children)
+            found = []
+            if stop - start > most or stop - start == len(ops):
+                for a, b in self._parts(alive, cost, limit, start, stop):
+                    if b - a > 1:
+                        mine = ops[a:b]
+                        name = f"{names[mine[0]]} .. {names[mine[-1]]}"
+                        below = tuple(groups(a, b))
+                        found.append(Group(name, mine[np.argsort(position[mine])], children=below))
+            return found
+
+        return groups(0, len(ops))
 
     def _parts(self, alive: Int, cost: Int, limit: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where to cut one run of the order; nowhere if it is small."""

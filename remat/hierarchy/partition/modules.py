@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
-from remat.hierarchy.labels import module_path
+from remat.heuristics.cuts import module_paths
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_order, in_runs
@@ -51,11 +49,7 @@ class Modules(Partitioner):
     options_type = ModulesOptions
 
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
-        modules = problem.graph.meta.get("modules")
-        if not isinstance(modules, Mapping) or not modules:
-            raise ProblemError(f"graph {problem.graph.name!r} has no 'modules' in meta to be grouped by", "no-paths")
-        names = problem.graph.op_names
-        paths = {op: module_path(modules.get(names[op])) for op in ops.tolist()}
+        paths = dict(zip(ops.tolist(), module_paths(problem, ops), strict=True))
         self._cut(problem, ops, paths, deadline)
         members = self._members(problem, ops.tolist(), paths, deadline)
         return groups_of(in_runs(problem, members, self.options.max_members))
