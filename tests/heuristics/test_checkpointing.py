@@ -216,26 +216,6 @@ def test_articulation_points(edges, count, expected):
     assert articulation_points(forward_step(edges, count)) == expected
 
 
-def separates(step, v):
-    """By definition: without `v` the last forward op cannot be reached from the first."""
-    pairs = [(a, b) for a, b in zip(*(x.tolist() for x in step.edges), strict=True) if b < step.num_forward]
-    reached, todo = {v, 0}, [0]
-    while todo:
-        u = todo.pop()
-        for w in {b for a, b in pairs if a == u} | {a for a, b in pairs if b == u}:
-            if w not in reached:
-                reached.add(w)
-                todo.append(w)
-    return step.num_forward - 1 not in reached
-
-
-@pytest.mark.parametrize("name", ["fcn8", "unet", "resnet50"])
-def test_articulation_points_of_networks_by_definition(name):
-    step = TrainingStep.of(Problem(ZOO[name]()))
-    inner = [v for v in range(1, step.num_forward - 1) if separates(step, v)]
-    assert articulation_points(step) == [0, *inner, step.num_forward - 1]
-
-
 def test_greedy_counts_all_bytes_but_stops_at_candidates():
     step = forward_step([(v, v + 1) for v in range(6)], 7)  # sizes 1..7
     assert greedy(step, range(7), 5) == [2, 4, 5, 6]

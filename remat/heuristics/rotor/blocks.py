@@ -103,12 +103,9 @@ class Blocks:
         there = self.block_of[readers[wanted]]
         tensor = read[wanted]
         held = np.zeros((length, length + 1, length), dtype=np.int64)  # by origin, first k, first t
-        for t in np.unique(tensor[once[tensor]]).tolist():
-            s = int(origin[t])
-            for k in range(s + 1, length):
-                held[s, k, k] += reads.size[t]
-        later = (there > origin[tensor]) & ~once[tensor]
-        keys = np.unique(tensor[later] * length + there[later])
+        later = there > origin[tensor]
+        every = [t * length + np.arange(origin[t] + 1, length) for t in np.unique(tensor[once[tensor]]).tolist()]
+        keys = np.unique(np.concatenate([tensor[later] * length + there[later], *every]))
         last_tensor, last_block = -1, 0
         for key in keys.tolist():
             t, block = divmod(key, length)

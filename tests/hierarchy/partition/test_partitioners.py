@@ -26,8 +26,6 @@ from remat.hierarchy.partition.modules import Modules, ModulesOptions
 from remat.hierarchy.partition.rounds import Level, classes, closest_common_ancestor
 from remat.problem import Problem
 
-OWN = ["articulation", "h-partition", "min-cut", "modules"]
-
 
 def check(hierarchy: Hierarchy) -> None:
     """That it is one, and in one piece each where the order is fixed."""
