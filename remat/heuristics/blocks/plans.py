@@ -12,7 +12,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.runtime.arrays import Int
 
 #: Numbers of blocks that are tried for a segment, and, in plans with two numbers, for each of them.
-SIZES, PAIRS = 32, 12
+SIZES, PAIRS = 32, 24
 
 
 @dataclass(frozen=True, order=True)
