@@ -42,9 +42,15 @@ def test_blocks_beat_nothing(graph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "make"), TRANSFORMERS + RESNETS, ids=[name for name, _ in TRANSFORMERS + RESNETS])
-def test_blocks_beat_nothing_of_the_zoo(name, make):
-    check(make(), 5, 60)
+@pytest.mark.parametrize(
+    ("make", "budgets", "method"),
+    [
+        *(pytest.param(make, 5, "auto", id=name) for name, make in TRANSFORMERS + RESNETS),
+        *(pytest.param(make, 3, "hierarchical", id=f"{name}-hierarchical") for name, make in TRANSFORMERS),
+    ],
+)
+def test_blocks_beat_nothing_of_the_zoo(make, budgets, method):
+    check(make(), budgets, 60, method)
 
 
 def test_groups_come_after_a_schedule_of_blocks():
@@ -53,9 +59,3 @@ def test_groups_come_after_a_schedule_of_blocks():
     result = solve(Problem(gpt(layers=3), plan.peak), "hierarchical", stop=AnyOf(TargetCost(plan.cost), MaxSeconds(60)))
     assert result.cost <= plan.cost
     assert "partition" not in [step.name for step in result.steps]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "make"), TRANSFORMERS, ids=[name for name, _ in TRANSFORMERS])
-def test_groups_are_no_worse_than_blocks_on_the_zoo(name, make):
-    check(make(), 3, 60, "hierarchical")

@@ -33,9 +33,10 @@ def side_tensors(problem: Problem, chain: list[Group]) -> set[str]:
     return {problem.graph.tensor_names[t] for t in arrays.edge_tensor[inside][steps > 1]}
 
 
+@pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
-def test_layers_of_a_transformer_by_modules(accumulation) -> None:
-    problem = Problem(gpt(layers=4, accumulation=accumulation))
+def test_layers_of_a_transformer_by_modules(accumulation, order) -> None:
+    problem = Problem(gpt(layers=4, accumulation=accumulation), order=order)
     root = Blocks().partition(problem).root
     chain = forward_blocks(problem)
     assert not side_tensors(problem, chain)

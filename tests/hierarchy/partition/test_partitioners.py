@@ -11,7 +11,6 @@ from refusals import refused
 
 from remat import registry
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
@@ -92,19 +91,6 @@ def test_any_graph_is_partitioned(seed: int) -> None:
                 # neighbours can be joined until there are few enough, unless groups are full
                 nodes = len(hierarchy.root.children) + sum(op in groupable(problem) for op in hierarchy.root.alone)
                 assert nodes <= max(top, len(groupable(problem)) - 1) or nodes == len(groupable(problem))
-
-
-@pytest.mark.parametrize("name", sorted(registry.partitioners()))
-def test_registered_partitioners_make_hierarchies(name: str) -> None:
-    for graph in (unit_chain(30), gpt(layers=3), layered(60, 0.3, seed=2)):
-        for order in ("fixed", "free"):
-            try:
-                hierarchy = registry.make("partitioners", name, None).partition(Problem(graph, order=order))
-            except ProblemError as fault:
-                assert graph.name in str(fault)
-                assert name in ("modules", "blocks")
-                continue
-            hierarchy.check()
 
 
 @pytest.mark.shared
