@@ -33,7 +33,7 @@ def levels(traffic: Int) -> Iterator[Int]:
     Examples
     --------
     >>> [cuts.tolist() for cuts in levels(np.ones(5, dtype=np.int64))]
-    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
+    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3], [0, 5]]
     """
     distance = 0
     while distance < len(traffic):
