@@ -2,7 +2,6 @@
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound
-from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.report import best_bound, bounds, bounds_in_turn
@@ -16,7 +15,6 @@ __all__ = [
     "bounds",
     "bounds_in_turn",
     "cut_bound",
-    "interval_bound",
     "joint_bound",
     "lp_relaxation",
     "stage_bound",

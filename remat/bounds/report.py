@@ -7,7 +7,6 @@ from functools import partial
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound
-from remat.bounds.interval import interval_bound
 from remat.bounds.isolated import isolated_bounds
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
@@ -40,9 +39,9 @@ def bounds(
     """Every bound that says something of the schedules of `problem`, cheapest first.
 
     The structural bound and the cut bound on the peak come first. Where there is a budget that the structural bound
-    leaves open, the bounds on cost follow: for a fixed order the interval relaxation and the stage bound, for either
-    order the joint bound. What is left of the time is shared out among those still to come, the stage bound having half
-    of it; beyond 5,000 ops it comes first, as its programmes stay small.
+    leaves open, the bounds on cost follow: the joint bound, and for a fixed order the stage bound. What is left of the
+    time is shared out among those still to come, the stage bound having half of it; beyond 5,000 ops it comes first, as
+    its programmes stay small.
 
     Parameters
     ----------
@@ -77,7 +76,6 @@ def bounds(
     ...     print(bound)
     peak ≥ 3 bytes for any order, any number of computes; by the structural bound
     peak ≥ 10 bytes, more than the budget, for any order, ≤ 1 computes per op; by the cut bound
-    cost ≥ 23 (overhead 35.29 %) for fixed order, any number of computes; by the interval relaxation
     cost ≥ 23 (overhead 35.29 %) for any order, any number of computes; by the joint bound
     cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
     """
@@ -116,8 +114,6 @@ def bounds_in_turn(
     once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
     some = problem.budget_bytes is not None and not first.infeasible
     fixed = some and problem.order is OrderRule.FIXED
-    if fixed:
-        once.append(partial(interval_bound, problem, threads=threads, memory_limit=memory_limit))
     if some:
         once.append(partial(joint_bound, problem, threads=threads, memory_limit=memory_limit))
         once += [

@@ -46,7 +46,7 @@ def stage_bound(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> stage_bound(Problem(unit_chain(8), 4)).value  # the optimum; the interval relaxation says 23
+    >>> stage_bound(Problem(unit_chain(8), 4)).value  # the optimum
     26
     """
     *_, last = stage_bounds(

@@ -7,7 +7,7 @@ import pytest
 from helpers import Countdown
 
 from remat.backends.highs import Highs
-from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
+from remat.bounds import Measure, best_bound, bounds, cut_bound, joint_bound, stage_bound
 from remat.bounds.non_recomputable import held_bound
 from remat.bounds.report import applies, bounds_in_turn
 from remat.cli import main
@@ -17,7 +17,6 @@ from remat.graphs.zoo.gpt import gpt
 from remat.problem import Problem
 
 COST_BOUNDS = [
-    "the interval relaxation",
     "the joint bound",
     "the linear relaxation of checkmate (simplex)",
     "the stage bound",
@@ -34,7 +33,7 @@ def test_what_runs():
     assert kinds(Problem(chain)) == peaks  # without a budget the base cost is the optimum
     assert kinds(Problem(chain, 2)) == peaks
     assert kinds(Problem(chain, 4), relaxations=["checkmate"]) == peaks + COST_BOUNDS
-    assert kinds(Problem(chain, 4, "free")) == [*peaks, COST_BOUNDS[1]]
+    assert kinds(Problem(chain, 4, "free")) == [*peaks, COST_BOUNDS[0]]
 
 
 def test_beyond_five_thousand_ops_the_stage_bound_comes_first():
@@ -53,7 +52,7 @@ def test_every_bound_says_for_which_schedules():
             assert str(bound.scope) in str(bound)
             assert (bound.overhead is None) == (bound.measure is Measure.PEAK)
     free = Problem(unit_chain(5), 4, "free")
-    assert not applies(interval_bound(free), free)
+    assert not applies(stage_bound(free, threads=1), free)
     once = Problem(unit_chain(5), 6, max_computes=1)
     assert applies(cut_bound(once), once)
 
@@ -111,7 +110,7 @@ def test_deadlines():
 def test_shell(capsys):
     assert main(["bounds", "fcn8", "--budget", "80%", "--threads", "1", "--time-limit", "20"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 5
     assert len({line.rindex(line.split()[-1]) for line in lines[1:]}) == 1  # aligned
     joint = next(line for line in lines if line.startswith("joint"))
     assert "10,289,323,652,736" in joint
@@ -147,24 +146,6 @@ def test_shell_refuses_in_one_line(capsys):
 # -- at size -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_memory_by_differences_is_the_same_bound(seed, monkeypatch):
-    """Rows that say what changes from one to the next, for large graphs: the entries of whole rows filled memory."""
-    problem = Problem(layered(40, seed=seed), "80%")
-    whole, linear = interval_bound(problem, threads=1), interval_bound(problem, integer=False, threads=1)
-    monkeypatch.setattr(interval, "MOST_ENTRIES", 0)
-    assert interval_bound(problem, threads=1).value == whole.value
-    again = interval_bound(problem, integer=False, threads=1)
-    assert again.relaxed == pytest.approx(linear.relaxed, rel=1e-6)
-
-
-def test_entries_do_not_grow_with_the_length_of_gaps():
-    graph = layered(3000, seed=1)
-    model = interval.IntervalRelaxation(Problem(graph, "50%")).build()
-    memory = next(record for record in model.records if record.name == "memory")
-    assert len(memory.value) < 20 * len(graph.ops)
-
-
 def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(monkeypatch):
     problem = Problem(layered(40, seed=1), "60%")
     asked = []
@@ -173,7 +154,7 @@ def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(
     found = bounds(problem, 60, relaxations=("checkmate",), memory_limit=10_000)
     assert not asked
     noted = [bound for bound in found if bound.note]
-    assert len(noted) == 4  # the interval relaxation, the joint and the stage bound, and the relaxation asked for
+    assert len(noted) == 3  # the joint and the stage bound, and the relaxation asked for
     assert all(bound.value >= bound.base_cost and not bound.infeasible for bound in noted)
     assert best_bound(problem, 60, memory_limit=10_000).value >= problem.graph.base_cost
 

@@ -53,8 +53,8 @@ def test_there_is_enough():
     assert stage_bound(problem, enough=24, threads=1).value == 24
     assert [b.value for b in stage_bounds(problem, enough=17, threads=1)] == [17]
     kinds = [bound.kind for bound in islice(bounds_in_turn(problem), 3)]
-    assert kinds == ["the structural bound", "the cut bound", "the interval relaxation"]
-    assert best_bound(problem, enough=20, threads=1).kind == "the interval relaxation"
+    assert kinds == ["the structural bound", "the cut bound", "the joint bound"]
+    assert best_bound(problem, enough=20, threads=1).kind == "the joint bound"
     assert best_bound(problem, enough=17, threads=1).kind == "computing each op once"
     seen = []
     stopped = best_bound(problem, threads=1, on_bound=lambda bound: seen.append(bound) or True)
