@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 
 import numpy as np
 
-from remat.bounds.base import Bound, bound_on_peak
+from remat.bounds.base import Bound
 from remat.bounds.flow import BoundaryNetwork
+from remat.bounds.non_recomputable import held_bound
 from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.runtime.arrays import Int
@@ -28,7 +29,7 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     Parameters
     ----------
     deadline : float, Deadline or None
-        When it is over, the best value so far is the bound.
+        When it is over, the best value so far is the bound, at least the structural one.
 
     Returns
     -------
@@ -42,23 +43,8 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     >>> cut_bound(Problem(unit_chain(8))).value  # no order needs less than the reference order
     10
     """
-    began = time.monotonic()
-    clock = Deadline.of(deadline)
-    graph = problem.graph
-    arrays = graph.arrays
-    best, cause = -1, -1
-    network = BoundaryNetwork.of(problem)
-    most = step_memory(problem)
-    for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
-        if most[arrays.position[op]] <= best or clock.expired:
-            break
-        value = cut_at(problem, network, op)
-        if value > best:
-            best, cause = value, op
-    scope = Scope(OrderRule.FREE, staged=False, max_computes=1)
-    if cause < 0:
-        return bound_on_peak(problem, None, "the cut bound", scope, cause="", began=began)
-    return bound_on_peak(problem, best, "the cut bound", scope, cause=graph.op_names[cause], began=began)
+    found = held_bound(replace(problem, order=OrderRule.FREE, max_computes=1), deadline=deadline)
+    return replace(found, kind="the cut bound", scope=Scope(OrderRule.FREE, staged=False, max_computes=1))
 
 
 def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:

@@ -81,12 +81,5 @@ def _held_in_order(problem: Problem, held: Bool) -> Int:
     n = len(arrays.order)
     first, last = arrays.lifetimes(arrays.position)
     last[problem.kept] = n - 1
-    counted = held & (problem.kept | (arrays.consumers.counts > 0))
-    waiting = staircase(first[counted] + 1, last[counted], arrays.size[counted], n)
-    # Each (tensor, step that touches it) once.
-    tables = arrays.producers, arrays.consumers
-    touched = np.unique(np.concatenate([rows.rows * n + arrays.position[rows.indices] for rows in tables]))
-    tensor, at = touched // n, touched % n
-    inside = counted[tensor] & (at > first[tensor]) & (at <= last[tensor])
-    np.subtract.at(waiting, at[inside], arrays.size[tensor[inside]])
-    return waiting[arrays.position]
+    size = np.where(held & (problem.kept | (arrays.consumers.counts > 0)), arrays.size, 0)
+    return staircase(first, last, size, n)[arrays.position] - arrays.op_inputs.sums(size) - arrays.op_outputs.sums(size)

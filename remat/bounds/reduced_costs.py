@@ -7,7 +7,6 @@ import numpy as np
 from remat.backends.highs.relaxation import Relaxation, safe_bound
 from remat.modeling import Kind, Linear, Model
 from remat.modeling.matrix import to_matrix
-from remat.runtime.arrays import Float
 
 
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
@@ -27,7 +26,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     from scipy import sparse
 
     matrix = to_matrix(relaxation.lowered.model)
-    y = _in_order(relaxation)
+    y = relaxation.row_duals
     rows = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     reduced = (matrix.cost - rows.T @ y)[: model.num_vars]
     # Far more room than what rounding may have changed.
@@ -49,14 +48,3 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     )
     smaller.add(Linear.rows("too expensive otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
     return smaller
-
-
-def _in_order(relaxation: Relaxation) -> Float:
-    """The duals of all rows, in the order of the rows."""
-    used: dict[str, int] = {}
-    parts = [np.zeros(0)]
-    for record in relaxation.lowered.model.records:
-        first = used.get(record.name, 0)
-        used[record.name] = first + len(record)
-        parts.append(relaxation.duals[record.name][first : used[record.name]])
-    return np.concatenate(parts)

@@ -90,6 +90,10 @@ class Csr:
         ends = np.concatenate([[0], np.cumsum(chosen)])
         return Csr(ends[self.indptr], self.indices[chosen])
 
+    def transposed(self, num_columns: int) -> Csr:
+        """Return the rows that each column is in."""
+        return Csr.from_pairs(self.indices, self.rows, num_columns)
+
     def entries(self, rows: Int) -> tuple[Int, Int]:
         """Return the entries of `rows`, one row after the other: the place in `rows`, and that in `indices`, of each.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from remat.deadline import Deadline
 from remat.ordering.base import OnOrder
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
-from remat.ordering.limit_search import Answer, LimitSearch
+from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.ordering.repair import repaired
 from remat.runtime.arrays import Int
 
@@ -33,6 +33,8 @@ class Climb:
         No order has a peak below `low`; one below `high` is looked for.
     order : int64 array or None
         The best order found, with a peak of `high`.
+    states : int
+        How many were evaluated.
     """
 
     instance: OrderInstance
@@ -42,25 +44,18 @@ class Climb:
     order: Int | None = None
     stopped: bool = False
     rounds: int = 0
-    _searches: list[LimitSearch] = field(default_factory=list, repr=False)
-    _part_states: int = 0
-    _first: int = 0
+    states: int = 0
 
     def start(self, seed: int = 0) -> None:
         """Set up the searches from both ends; before any of what follows but :meth:`see`."""
         self.seed = seed
         self._lifetimes = Lifetimes.of(self.instance)
-        self._searches = [LimitSearch(self._lifetimes, seed), LimitSearch(self._lifetimes.mirrored, seed)]
+        self._search = TwoWaySearch(self._lifetimes, seed)
 
     @property
     def done(self) -> bool:
         """Whether there is nothing left to be found out."""
         return self.stopped or self.low >= self.high
-
-    @property
-    def states(self) -> int:
-        """States looked at so far."""
-        return self._part_states + sum(search.states for search in self._searches)
 
     def see(self, order: Int) -> None:
         """An order that may be better than the best one."""
@@ -86,11 +81,10 @@ class Climb:
 
     def round(self, deadline: Deadline) -> None:
         """Ask for limits between the bounds, with a limit on the work for each that grows from round to round."""
-        work = FIRST_WORK * MORE_WORK**self.rounds
+        work, before = FIRST_WORK * MORE_WORK**self.rounds, self._search.states
         window = min(MOST_WINDOW, FIRST_WINDOW << self.rounds)
         if self.rounds:
-            for search in self._searches:
-                search.shuffle(self.seed + self.rounds, self.rounds % 2)
+            self._search.shuffle(self.seed + self.rounds, self.rounds % 2)
         self.rounds += 1
         failed: list[int] = []
         limit: int | None = self.low
@@ -100,6 +94,7 @@ class Climb:
                 failed.append(limit)
             failed = [limit for limit in failed if self.low <= limit < self.high]
             limit = self._next(failed)
+        self.states += self._search.states - before
         if PARTS_FROM <= self.instance.num_ops <= PARTS_TO and not self.done:
             self._parts(work, deadline)
 
@@ -122,16 +117,12 @@ class Climb:
                 if order is not None:
                     self.see(order)
                     return Answer.FOUND
-            for at in (self._first, 1 - self._first):
-                search = self._searches[at]
-                answer = search.go(limit, work // share, window=window, deadline=deadline)
-                if answer is Answer.OPEN:
-                    continue
-                self._first = at
-                if answer is Answer.REFUTED:
-                    self.low = min(self.high, search.above)
-                else:
-                    self.see(search.order[::-1].copy() if at else search.order)
+            answer = self._search.go(limit, work // share, deadline, window=window)
+            if answer is Answer.REFUTED:
+                self.low = min(self.high, self._search.above)
+            elif answer is Answer.FOUND:
+                self.see(self._search.order)
+            if answer is not Answer.OPEN:
                 return answer
         return Answer.OPEN
 
@@ -143,14 +134,8 @@ class Climb:
             if 2 * reach > len(order) or self.done or deadline.expired:
                 return
             ops = np.sort(order[max(0, step - reach) : step + reach + 1])
-            window = self._lifetimes.window(ops)
-            ways = [LimitSearch(window), LimitSearch(window.mirrored)]
-            limit = self.low
-            while not self.done and not deadline.expired:
-                answers = [way.go(limit, work, deadline=deadline) for way in ways]
-                if Answer.REFUTED not in answers:
-                    break
-                above = max(w.above for w, answer in zip(ways, answers, strict=True) if answer is Answer.REFUTED)
-                self.low = min(self.high, above)
+            search, limit = TwoWaySearch(self._lifetimes.window(ops)), self.low
+            while not self.done and not deadline.expired and search.go(limit, work, deadline) is Answer.REFUTED:
+                self.low = min(self.high, search.above)
                 limit = (self.low + self.high - 1) // 2
-            self._part_states += sum(way.states for way in ways)
+            self.states += search.states

@@ -33,10 +33,8 @@ class OrderInstance:
         Bytes that are held at the step of the op only.
     op_inputs, op_outputs : Csr
         Tensors that each op reads and writes; none in both.
-    producers, consumers : Csr
-        Ops that write and read each tensor.
-    predecessors, successors : Csr
-        Ops that must come before and after each op.
+    predecessors : Csr
+        Ops that must come before each op.
     live : bool array, shape (tensors,)
         Which are allocated from the start.
     kept : bool array, shape (tensors,)
@@ -63,10 +61,7 @@ class OrderInstance:
     workspace: Int
     op_inputs: Csr
     op_outputs: Csr
-    producers: Csr
-    consumers: Csr
     predecessors: Csr
-    successors: Csr
     live: Bool
     kept: Bool
     held: int
@@ -94,7 +89,7 @@ class OrderInstance:
             workspace[arrays.order],
             _renumbered(arrays.op_inputs, position, number),
             _renumbered(arrays.op_outputs, position, number),
-            (position[arrays.op_predecessors.indices], position[arrays.op_predecessors.rows]),
+            _renumbered(arrays.op_predecessors, position, position),
             live=np.zeros(len(there), dtype=np.bool_),
             kept=problem.kept[there],
             held=arrays.input_bytes + problem.constant_bytes,
@@ -104,26 +99,30 @@ class OrderInstance:
 
     @classmethod
     def _made(
-        cls, size: Int, workspace: Int, reads: tuple[Int, Int], writes: tuple[Int, Int], precedes: tuple[Int, Int],
-        *, live: Bool, kept: Bool, held: int, ops: Int, tensors: Int,
+        cls, size: Int, workspace: Int, *pairs: tuple[Int, Int], live: Bool, kept: Bool, held: int, ops: Int,
+        tensors: Int,
     ) -> OrderInstance:  # fmt: skip
-        """From pairs (op, tensor) read and written, and pairs (op, op that comes later)."""
-        num_ops, num_tensors = len(workspace), len(size)
+        """From pairs of an op and a tensor that it reads, one that it writes, and an op that must come before it."""
+        reads, writes, needs = (Csr.from_pairs(*columns, len(workspace)) for columns in pairs)
         return cls(
-            frozen(size),
-            frozen(workspace),
-            Csr.from_pairs(*reads, num_ops),
-            Csr.from_pairs(*writes, num_ops),
-            Csr.from_pairs(*writes[::-1], num_tensors),
-            Csr.from_pairs(*reads[::-1], num_tensors),
-            Csr.from_pairs(*precedes[::-1], num_ops),
-            Csr.from_pairs(*precedes, num_ops),
-            frozen(live),
-            frozen(kept),
-            int(held),
-            frozen(ops),
+            frozen(size), frozen(workspace), reads, writes, needs, frozen(live), frozen(kept), int(held), frozen(ops),
             frozen(tensors),
-        )
+        )  # fmt: skip
+
+    @cached_property
+    def producers(self) -> Csr:
+        """Ops that write each tensor."""
+        return self.op_outputs.transposed(self.num_tensors)
+
+    @cached_property
+    def consumers(self) -> Csr:
+        """Ops that read each tensor."""
+        return self.op_inputs.transposed(self.num_tensors)
+
+    @cached_property
+    def successors(self) -> Csr:
+        """Ops that must come after each op."""
+        return self.predecessors.transposed(self.num_ops)
 
     @property
     def num_ops(self) -> int:
@@ -227,14 +226,12 @@ class OrderInstance:
         here = begun & ~touched & (ahead | self.kept)
         there = np.flatnonzero(touched)
         op_number, tensor_number = _numbers(chosen), _numbers(touched)
-        after = self.successors
-        inside = chosen[after.rows] & chosen[after.indices]
         return self._made(
             self.size[there],
             self.workspace[chosen],
             _renumbered(self.op_inputs, op_number, tensor_number),
             _renumbered(self.op_outputs, op_number, tensor_number),
-            (op_number[after.rows[inside]], op_number[after.indices[inside]]),
+            _renumbered(self.predecessors, op_number, op_number),
             live=begun[there],
             kept=(ahead | self.kept)[there],
             held=self.held + int(self.size[here].sum()),

@@ -177,3 +177,57 @@ class LimitSearch:
         old = self._table
         self._table = np.zeros((2, 4 * old.shape[1]), dtype=np.int64)
         self._valley.refill(old, self._table, self._number)
+
+
+class TwoWaySearch:
+    """Limit searches from both ends of a problem, of which that which answered last is asked first.
+
+    Parameters
+    ----------
+    problem : Lifetimes
+    seed : int
+        As for :class:`LimitSearch`.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.ordering.instance import OrderInstance
+    >>> search = TwoWaySearch(Lifetimes.of(OrderInstance.of(Problem(unit_chain(4)))))
+    >>> search.go(6, 1000).name, search.order.tolist()
+    ('FOUND', [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    """
+
+    def __init__(self, problem: Lifetimes, seed: int = 0) -> None:
+        self._ways = [LimitSearch(problem, seed), LimitSearch(problem.mirrored, seed)]
+        self._first = 0
+
+    def shuffle(self, seed: int, rule: int) -> None:
+        """See :meth:`LimitSearch.shuffle`."""
+        for way in self._ways:
+            way.shuffle(seed, rule)
+
+    def go(self, limit: int, work: int, deadline: Deadline, *, window: int = 128) -> Answer:
+        """See :meth:`LimitSearch.go`; `work` is for each end."""
+        for at in (self._first, 1 - self._first):
+            answer = self._ways[at].go(limit, work, window=window, deadline=deadline)
+            if answer is not Answer.OPEN:
+                self._first = at
+                return answer
+        return Answer.OPEN
+
+    @property
+    def order(self) -> Int:
+        """The order found, from the start; shape (ops,)."""
+        order = self._ways[self._first].order
+        return order[::-1].copy() if self._first else order
+
+    @property
+    def above(self) -> int:
+        """After :attr:`Answer.REFUTED`: no order has a lower peak, in bytes."""
+        return self._ways[self._first].above
+
+    @property
+    def states(self) -> int:
+        """How many were evaluated in all."""
+        return sum(way.states for way in self._ways)

@@ -93,7 +93,7 @@ class ClosedSets:
         allocates = instance.op_outputs.where(~instance.live)
         alone = instance.producers.counts == 1
         touched = lifetimes.ends.where(~instance.kept)
-        users = Csr.from_pairs(lifetimes.ends.indices, lifetimes.ends.rows, instance.num_tensors)
+        users = lifetimes.ends.transposed(instance.num_tensors)
         sets = [self._sets(table) for table in (lifetimes.predecessors, instance.producers, users)]
         sparse = (lifetimes.successors, allocates.where(~alone), touched)
         digits = np.zeros(64, dtype=np.int64)

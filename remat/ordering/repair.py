@@ -7,7 +7,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
-from remat.ordering.limit_search import Answer, LimitSearch
+from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.runtime.arrays import Int
 
 #: Ops before and after a step that holds too much, in the first attempt; by how much they grow; ops of a stretch.
@@ -42,23 +42,9 @@ def repaired(instance: OrderInstance, order: Int, limit: int, work: int, deadlin
         start, end = max(0, at - reach), min(len(order), at + reach + 1)
         if deadline.expired or end - start > min(MOST_OPS, max(2 * FIRST_REACH + 1, len(order) // 2)):
             return None
-        inner = order[start:end]
-        numbers = np.sort(inner)
-        part = instance.part(numbers, order[:start])
-        found = _within(part, limit, work, deadline)
-        if found is None:
-            reach *= MORE_REACH
+        numbers = np.sort(order[start:end])
+        search = TwoWaySearch(Lifetimes.of(instance.part(numbers, order[:start])))
+        if search.go(limit, work, deadline) is Answer.FOUND:
+            order[start:end] = numbers[search.order]
         else:
-            order[start:end] = numbers[found]
-
-
-def _within(part: OrderInstance, limit: int, work: int, deadline: Deadline) -> Int | None:
-    forwards = Lifetimes.of(part)
-    for way in (forwards, forwards.mirrored):
-        search = LimitSearch(way)
-        answer = search.go(limit, work, deadline=deadline)
-        if answer is Answer.FOUND:
-            return search.order if way is forwards else search.order[::-1].copy()
-        if answer is Answer.REFUTED:
-            return None
-    return None
+            reach *= MORE_REACH

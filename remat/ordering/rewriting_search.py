@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from remat.compiled import begin
 from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import Rewrite, RewriteOptions, RuleName, rewrite_graph
 from remat.ordering.base import Ordering, OrderSearch
-from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
+from remat.ordering.rules import RULES
 from remat.ordering.valley import ValleySearch
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
@@ -25,8 +25,6 @@ MOST_CHOICES = 8
 BEFORE_SHARE, ALL_SHARE = 0.25, 0.5
 #: An order for one choice of rewrites may take this much longer than the slower of the first two.
 PATIENCE = 4.0
-#: Ops up to which the search in plain Python is at work while the other one is compiled.
-SLOW_OPS = 200
 #: Rewrites that only take copying away, and are never undone.
 FREE = {RuleName.ZERO_COPY_CONCAT}
 
@@ -110,8 +108,6 @@ def order_graph(
 ) -> Ordered:
     """The best order that a search finds for a graph, each op computed once.
 
-    Until the compiled code of the search is ready, a slower one takes its place.
-
     Raises
     ------
     BackendError
@@ -168,7 +164,7 @@ def best_rewriting(
     """
     run = _Run(graph, options or RewriteOptions(), search or ValleySearch(), deadline or Deadline(), seed)
     run.tell = on_progress or run.tell
-    return run.result()
+    return run.result(choose=True)
 
 
 def all_rewrites(
@@ -191,7 +187,7 @@ def all_rewrites(
     """
     run = _Run(graph, options or RewriteOptions(), search or ValleySearch(), deadline or Deadline(), seed)
     run.tell = on_progress or run.tell
-    return run.everything()
+    return run.result(choose=False)
 
 
 @dataclass
@@ -210,35 +206,25 @@ class _Run:
     refuted: bool = False
     """Whether the last search that found nothing came to its end."""
 
-    def everything(self) -> RewritingResult:
-        """All rewrites, and no choice."""
+    def result(self, *, choose: bool) -> RewritingResult:
+        """The best choice, or all rewrites."""
         self.tell("order of the graph as it is")
-        before = self.first((), ALL_SHARE)
+        before = self.first((), BEFORE_SHARE if choose else ALL_SHARE)
         done = rewrite_graph(self.graph, self.options)
-        self.tell(f"order after all {len(done.rewrites)} rewrites")
-        after = self.first(None, 1.0) if done.rewrites else before
-        bound = after.bound if done.never_worse and done.complete else None
-        return RewritingResult(before, after, bound, self.tried, done.complete and after.proved)
-
-    def result(self) -> RewritingResult:
-        """The best choice."""
-        self.tell("order of the graph as it is")
-        before = self.first((), BEFORE_SHARE)
-        everything = rewrite_graph(self.graph, self.options)
-        if not everything.rewrites:
-            bound = before.bound if everything.complete else None
-            return RewritingResult(before, before, bound, self.tried, everything.complete and before.proved)
-        self.tell(f"order after all {len(everything.rewrites)} rewrites")
-        after = self.first(None, ALL_SHARE)
+        after = before
+        if done.rewrites:
+            self.tell(f"order after all {len(done.rewrites)} rewrites")
+            after = self.first(None, ALL_SHARE if choose else 1.0)
+        if not choose or not done.rewrites:
+            bound = after.bound if done.never_worse and done.complete else None
+            return RewritingResult(before, after, bound, self.tried, done.complete and after.proved)
         best = min(before, after, key=self.rank)
         bound = None
-        if not everything.complete:
-            pass
-        elif everything.never_worse:
+        if done.complete and done.never_worse:
             bound = min(after.bound, best.peak)
-        elif len(everything.rewrites) <= MOST_CHOICES:
+        elif done.complete and len(done.rewrites) <= MOST_CHOICES:
             best, bound = self.all_choices(after, best)
-        else:
+        elif done.complete:
             best = self.climb(after, best)
         best = self.fewer(best)
         return RewritingResult(before, best, bound, self.tried, not self.clock.expired)
@@ -323,34 +309,19 @@ class _Run:
 def _ordering(
     problem: Problem, search: OrderSearch, deadline: Deadline | None, seed: int, upper: int | None
 ) -> Ordering:
-    """What a search says; what the search in plain Python says until its code is compiled, if that is enough."""
+    """What a search says; where its code is not compiled after half of the time, the best order of the rules."""
     clock = deadline or Deadline()
-    instance, found = OrderInstance.of(problem), None
-    if not search.compiled() and instance.num_ops <= SLOW_OPS:
-        begin(*search.kernels)
-        found = _slowly(problem, instance, clock.until(search.compiled), upper)
-    if found is None or not (found.proved or found.bound == upper):
-        if search.prepared(clock.earlier(clock.remaining / 2) if clock.remaining < float("inf") else clock):
-            found = search.search(instance, deadline=clock, seed=seed, upper=upper)
-        else:
-            found = _slowly(problem, instance, clock, upper)
+    instance = OrderInstance.of(problem)
+    if search.prepared(clock.share(0.5)):
+        found = search.search(instance, deadline=clock, seed=seed, upper=upper)
+    else:
+        orders = [rule().search(instance, deadline=clock, upper=upper) for rule in RULES]
+        found = min(orders, key=lambda each: math.inf if each.peak is None else each.peak)
     if found.order is None and upper is None:
         found = Ordering(instance.reference, instance.peak_of(instance.reference), found.bound, found.states)
     if found.order is not None and instance.peak_of(found.order) != found.peak:
         raise BackendError(f"{search.name} claims a peak of {found.peak} bytes, not that of its order", "order-peak")
     return found
-
-
-def _slowly(problem: Problem, instance: OrderInstance, deadline: Deadline, upper: int | None) -> Ordering:
-    """What the search in plain Python says."""
-    limit = problem.reference_peak + 1 if upper is None else upper
-    slow = explore(problem, Aim.PEAK, limit=limit, deadline=deadline)
-    bound = instance.structural_bound if slow is None else max(slow.bound, min(instance.structural_bound, limit))
-    if slow is None or slow.schedule is None:
-        return Ordering(None, None, bound)
-    numbers = {op: number for number, op in enumerate(instance.ops.tolist())}
-    order = [numbers[op] for op in slow.schedule.targets[slow.schedule.kinds == 0].tolist()]
-    return Ordering(instance.reference[order], instance.peak_of(order), bound, slow.states)
 
 
 def _ordered(graph: ComputeGraph, rewrites: tuple[Rewrite, ...], found: Ordering) -> Ordered:

@@ -65,7 +65,7 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
     clock = deadline or Deadline()
     before = [sum(1 << op for op in row) for row in instance.predecessors.lists()]
     after = instance.successors.lists()
-    ways = _ways(before, after, clock)
+    ways = _ways(after, clock)
     rng = random.Random(seed)
     start = [op for op, mask in enumerate(before) if not mask]
     peaks: list[int] = []
@@ -89,32 +89,20 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
     return Sample(np.sort(np.array(peaks, dtype=np.int64)), ways is not None, None if ways is None else ways[0])
 
 
-def _ways(before: list[int], after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
+def _ways(after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
     """In how many orders the rest can follow each set of ops that can come first; None where these are too many."""
-    start = sum(1 << op for op, mask in enumerate(before) if not mask)
-    levels: list[dict[int, int]] = [{0: start}]  # sets of ops, and those that are ready then
-    count = 1
-    for _ in before:
-        level: dict[int, int] = {}
-        for done, ready in levels[-1].items():
-            rest = ready
-            while rest:
-                bit = rest & -rest
-                rest ^= bit
-                if done | bit not in level:
-                    new = [other for other in after[bit.bit_length() - 1] if not before[other] & ~(done | bit)]
-                    level[done | bit] = ready ^ bit | sum(1 << other for other in new)
-        levels.append(level)
-        count += len(level)
-        if count > MOST_SETS or clock.expired:
+    later = [sum(1 << op for op in row) for row in after]
+    level = {(1 << len(after)) - 1: 1}
+    ways = dict(level)
+    for _ in after:
+        smaller: dict[int, int] = {}
+        for done, count in level.items():
+            for op, mask in enumerate(later):
+                if done >> op & 1 and not mask & done:  # nothing else in the set needs it
+                    rest = done ^ 1 << op
+                    smaller[rest] = smaller.get(rest, 0) + count
+        level = smaller
+        ways |= level
+        if len(ways) > MOST_SETS or clock.expired:
             return None
-    ways = dict.fromkeys(levels[-1], 1)
-    for level in levels[-2::-1]:
-        for done, ready in level.items():
-            rest, total = ready, 0
-            while rest:
-                bit = rest & -rest
-                rest ^= bit
-                total += ways[done | bit]
-            ways[done] = total
     return ways

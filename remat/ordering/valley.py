@@ -10,7 +10,7 @@ from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
 from remat.ordering.limit_search import KERNELS
-from remat.ordering.rules import DepthFirst, ExtraUsersFirst, Kahn, LeastPeakFirst, ListOrder, Rule
+from remat.ordering.rules import RULES, Kahn, Rule
 from remat.runtime.arrays import Int
 
 #: Share of the time for the bound by cuts, and for each rule.
@@ -65,4 +65,4 @@ class Portfolio(ValleySearch):
     """All rules, then the search from valley to valley; never worse than the best of the rules that had time."""
 
     name = "order-portfolio"
-    rules = (Kahn, DepthFirst, ExtraUsersFirst, ListOrder, LeastPeakFirst)
+    rules = RULES

@@ -7,11 +7,9 @@ import pytest
 
 from remat.bounds import best_bound, bounds_in_turn, stage_bound, stage_bounds
 from remat.bounds.peak_steps import prominent_peaks
-from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import layered
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
-from remat.schedule import Schedule
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -62,23 +60,7 @@ def test_there_is_enough():
     assert stopped.value == 23
 
 
-def test_events_add_constraints():
-    """More events never make the programme easier to satisfy; all variables and rows are there by name."""
-    problem = Problem(unit_chain(6), 4)
-    few, many = (StageRelaxation(problem, events).build() for events in ([6], [6, 7, 8]))
-    assert many.num_vars > few.num_vars
-    names = {record.name for record in many.records}
-    assert {"memory", "live on", "live throughout", "memory during a recomputation"} <= names
-
-
 def test_without_a_budget_or_a_peak_over_it_there_is_nothing_to_do():
     graph = unit_chain(5)
     for budget in (None, graph.reference_peak):
         assert [b.value for b in stage_bounds(Problem(graph, budget))] == [graph.base_cost]
-    cost = sum(graph.ops[graph.op_index[name]].cost for name in Schedule.reference(graph).computes())
-    assert cost == graph.base_cost
-
-
-def test_no_time():
-    problem = Problem(layered(250, 0.43, 1789), "70%")
-    assert [b.value for b in stage_bounds(problem, deadline=0.0)] == [problem.graph.base_cost]

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN
 
 from remat.bounds import cut_bound, structural_bound
-from remat.bounds.non_recomputable import _held, _held_in_order, held_bound
+from remat.bounds.non_recomputable import held_bound
 from remat.graphs import ComputeGraph, GraphBuilder, layered
-from remat.graphs.arrays import Csr
 from remat.graphs.families import unit_chain
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
@@ -129,17 +127,9 @@ def test_what_cannot_be_made_again(order: OrderRule) -> None:
             assert most.value == graph.reference_peak
             assert str(most.scope) in {"fixed order, ≤ 1 computes per op", "any order, any number of computes"}
         else:
-            assert most.value == max(cut_bound(once).value, structural_bound(once).value)
+            assert most.value == cut_bound(free).value  # whatever the problem allows
         above += least.value < middle.value < most.value
     assert above >= 1
-
-
-@pytest.mark.parametrize(
-    ("n", "width", "seed", "cut"), [(60, 0.35, 2, 23_990), (100, 0.27, 446, 28_850), (250, 0.43, 1789, 122_050)]
-)
-def test_the_cut_bound_of_larger_graphs(n: int, width: float, seed: int, cut: int) -> None:
-    """Values computed elsewhere; the ops of these graphs do not stand in the reference order."""
-    assert held_bound(Problem(layered(n, width, seed), order="free", max_computes=1)).value == cut
 
 
 def test_kept_tensors_and_constant_memory_count() -> None:
@@ -154,29 +144,3 @@ def test_kept_tensors_and_constant_memory_count() -> None:
     assert (held_bound(kept).value, least_peak(kept)) == (107, 107)
     assert held_bound(kept).infeasible is False
     assert held_bound(replace(kept, budget=106)).infeasible is True
-
-
-@pytest.mark.parametrize("limit", [None, 1])
-def test_what_waits_is_found_without_a_loop_over_tensors(monkeypatch, limit):
-    """Half a second for 20,000 ops went into rows that were looked up one by one."""
-
-    def waiting(problem):
-        """At each op's first step in the order, what is held before it and not its own."""
-        graph, arrays = problem.graph, problem.graph.arrays
-        found = []
-        for op in range(len(graph.ops)):
-            step = arrays.position[op]
-            held = 0
-            for tensor in np.flatnonzero(_held(problem)).tolist():
-                writers, readers = arrays.position[arrays.producers[tensor]], arrays.position[arrays.consumers[tensor]]
-                wanted = problem.kept[tensor] or readers.max(initial=-1) >= step
-                own = step in writers or step in readers
-                held += int(arrays.size[tensor]) if writers.min() < step and wanted and not own else 0
-            found.append(held)
-        return found
-
-    graphs = [random_graph(seed, plain=seed % 3 == 0, most_ops=12) for seed in range(30)]
-    problems = [Problem(graph, max_computes=limit, keep=graph.tensor_names[:1]) for graph in graphs]
-    expected = [waiting(problem) for problem in problems]
-    monkeypatch.delattr(Csr, "__getitem__")
-    assert [_held_in_order(problem, _held(problem)).tolist() for problem in problems] == expected

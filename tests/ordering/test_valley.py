@@ -104,20 +104,6 @@ def test_twins_are_begun_in_one_order_only() -> None:
     assert pairs > 60
 
 
-def test_parts() -> None:
-    """What is live before a part and kept after it counts, and parts put together are no better than the whole."""
-    rng = random.Random(1)
-    for seed in range(20):
-        whole = once(some_graph(seed))
-        done = rng.randrange(whole.num_ops - 2)
-        part = whole.part(range(done, whole.num_ops - 1), range(done))
-        found = ValleySearch().search(part)
-        assert found.proved
-        order = [*range(done), *(done + found.order).tolist(), whole.num_ops - 1]
-        assert whole.profile(order)[done:-1].max() == found.peak
-        assert all(found.peak <= part.peak_of(other) for other in (part.reference,))
-
-
 def test_whoever_has_enough_stops_it() -> None:
     instance = once(layered(100, 0.27, 446))
     found = ValleySearch().search(instance, on_order=lambda order, peak: True)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ class Relaxation:
     objective : float or None
         The primal objective that HiGHS gives; approximate, and no bound.
     stop : StopReason
-    duals : mapping of str to float64 array
-        For each record of the lowered model, the dual value of each of its rows: what the objective rises by when the
-        row's active side rises by one. Rows of records with the same name follow each other.
+    row_duals : float64 array
+        The dual value of each row of the lowered model: what the objective rises by when the row's active side rises
+        by one.
     values : float64 array, shape (variables of the model,), or None
         A best solution of the relaxation. Where HiGHS gave up by itself (`stop` is ``other``: an interior-point method
         without crossover that came close, but not close enough), where it stood, within the bounds of the variables;
@@ -54,12 +55,22 @@ class Relaxation:
     infeasible: bool
     objective: float | None
     stop: StopReason
-    duals: Mapping[str, Float] = field(repr=False)
+    row_duals: Float = field(repr=False)
     values: Float | None = field(repr=False)
     lowered: Lowered = field(repr=False)
     build_seconds: float
     solve_seconds: float
     versions: Mapping[str, str]
+
+    @cached_property
+    def duals(self) -> dict[str, Float]:
+        """The duals of each record's rows, by its name; rows of records with the same name follow each other."""
+        found: dict[str, list[Float]] = {}
+        first = 0
+        for record in self.lowered.model.records:
+            found.setdefault(record.name, []).append(self.row_duals[first : first + len(record)])
+            first += len(record)
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
@@ -180,8 +191,7 @@ def relax(
     if not infeasible:
         bound = _best_bound(matrix, duals)
     return Relaxation(
-        bound, infeasible, objective, stop, _by_record(lowered, duals), values, lowered, build_seconds,
-        time.monotonic() - began, versions,
+        bound, infeasible, objective, stop, duals, values, lowered, build_seconds, time.monotonic() - began, versions,
     )  # fmt: skip
 
 
@@ -229,12 +239,3 @@ def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bo
             if len(ray) == matrix.shape[0] and max(safe_bound(matrix, y, ray=True) for y in (ray, -ray)) > 0:
                 return True
     return False
-
-
-def _by_record(lowered: Lowered, duals: Float) -> dict[str, Float]:
-    found: dict[str, list[Float]] = {}
-    first = 0
-    for record in lowered.model.records:
-        found.setdefault(record.name, []).append(duals[first : first + len(record)])
-        first += len(record)
-    return {name: np.concatenate(parts) for name, parts in found.items()}

@@ -25,8 +25,8 @@ class Part:
         Its peak, and what no order of the part has less of; bytes.
     failed : int
         The least budget at which the dynamic programme took too long or too much memory; bytes.
-    tried : list of (int, Ending)
-        Budgets and how the dynamic programme ended with them, since the last beginning of :func:`soft_budgets`.
+    endings : set of Ending
+        How the dynamic programme ended, since the last beginning of :func:`soft_budgets`.
     states : int
     """
 
@@ -36,7 +36,7 @@ class Part:
     peak: int
     bound: int
     failed: int = ENDLESS
-    tried: list[tuple[int, Ending]] = field(default_factory=list)
+    endings: set[Ending] = field(default_factory=set)
     states: int = 0
 
     @classmethod
@@ -46,20 +46,10 @@ class Part:
         programme = Programme(instance, most_bytes)
         return cls(instance, programme, order, instance.peak_of(order), instance.structural_bound)
 
-    @property
-    def closed(self) -> bool:
-        """Whether its order is proved to be the best."""
-        return self.bound >= self.peak
-
-    @property
-    def endings(self) -> set[Ending]:
-        """How the dynamic programme ended with the budgets tried last."""
-        return {ending for _, ending in self.tried}
-
     def run(self, deadline: Deadline, *, budget: int = ENDLESS, floor: int = 0, seconds: float | None = None) -> Ending:
         """Run the dynamic programme once, and take note of what it found."""
         found = self.programme.run(deadline, budget=budget, floor=floor, seconds=seconds)
-        self.tried.append((budget, found.ending))
+        self.endings.add(found.ending)
         self.states += found.states
         self.bound = max(self.bound, found.bound)
         if found.order is not None:
@@ -90,7 +80,7 @@ def soft_budgets(part: Part, deadline: Deadline, *, hard: int, floor: int, secon
     seconds : float
         For each level, the paper's T.
     """
-    part.tried.clear()
+    part.endings.clear()
     budget = min(part.peak, hard)
     while max(part.bound, floor) < part.peak and part.bound <= hard and not deadline.expired:
         ending = part.run(deadline, budget=budget, floor=floor, seconds=seconds)
