@@ -13,7 +13,6 @@ def command() -> None:
     from remat.compiled.places import candidates, writable
     from remat.registry import Registered, load
     from remat.runtime.resources import available_cpus
-    from remat.schedule.simulate import KERNELS as SIMULATION
 
     sets: dict[str, KernelSet] = {}
     for group in ("heuristics", "methods", "allocators"):
@@ -23,7 +22,6 @@ def command() -> None:
             except RematError:  # `remat backends` says what is wrong with it
                 continue
             sets.update({one.name: one for one in found})
-    sets[SIMULATION.name] = SIMULATION
     there = {name: one.compiled() for name, one in sets.items()}
     if None in there.values() and writable() is None:
         where = " and ".join(map(str, candidates()))

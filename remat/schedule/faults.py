@@ -1,105 +1,89 @@
-"""Putting what the simulation found wrong into words."""
+"""Putting what the simulation finds wrong into words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Sequence
 
 from remat.graphs import ComputeGraph
-from remat.runtime.arrays import Bool, Int
-from remat.schedule import kernel
+from remat.runtime.arrays import Int
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.schedule import Schedule, StepKind
 
 
-@dataclass(frozen=True, eq=False)
 class Faults:
-    """What :func:`remat.schedule.kernel.run` leaves: the first faults, and the final state.
+    """Broken rules of a graph's semantics; the first ones are explained, the others counted.
 
     Attributes
     ----------
-    first : int64 array, shape (5, faults noted)
-        Step, code, op, tensor and since; see :func:`remat.schedule.kernel.run`.
+    found : list of Violation
+        At most `limit`, by step, then those at the end.
     count : int
-        Number of faults in all.
-    missing, begun, freed : int64 arrays, shape (tensors,)
-    counts : int64 array, shape (ops,)
+        How many there are, explained or not.
     """
 
-    first: Int
-    count: int
-    missing: Int
-    begun: Int
-    freed: Int
-    counts: Int
+    def __init__(self, graph: ComputeGraph, schedule: Schedule, ops: Int, limit: int) -> None:
+        self.graph, self.schedule, self.ops, self.limit = graph, schedule, ops, limit
+        self.found: list[Violation] = []
+        self.count = 0
 
+    def _has_room(self) -> bool:
+        """Count a fault; whether it is to be explained."""
+        self.count += 1
+        return len(self.found) < self.limit
 
-def explain(
-    graph: ComputeGraph, schedule: Schedule, ops: Int, kept: Bool, faults: Faults, *, limit: int
-) -> tuple[tuple[Violation, ...], int]:
-    """At most `limit` violations, by step and then those at the end, and the number of the others.
+    def unknown(self, step: int) -> None:
+        """A step that computes an op or frees a tensor that the graph does not have."""
+        if not self._has_room():
+            return
+        target, lacks = int(self.schedule.targets[step]), f"which graph {self.graph.name!r} does not have"
+        if self.schedule.kinds[step] == StepKind.COMPUTE:
+            name = self.schedule.op_names[target]
+            found = Violation(step, name, None, Rule.UNKNOWN_OP, f"step {step} computes op {name!r}, {lacks}")
+        else:
+            name = self.schedule.tensor_names[target]
+            found = Violation(step, None, name, Rule.UNKNOWN_TENSOR, f"step {step} frees tensor {name!r}, {lacks}")
+        self.found.append(found)
 
-    `ops` is the computed op of each step (-1: none), `kept` marks the tensors that must be live at the end.
-    """
-    found = [_at_step(graph, schedule, ops, *column) for column in faults.first.T.tolist()]
-    never = np.flatnonzero(faults.counts == 0)
-    lost = np.flatnonzero(kept & ((faults.begun < 0) | (faults.missing > 0)))
-    found += [_not_computed(graph, o) for o in never[: max(limit - len(found), 0)].tolist()]
-    found += [_output(graph, ops, faults, t) for t in lost[: max(limit - len(found), 0)].tolist()]
-    return tuple(found), faults.count + len(never) + len(lost) - len(found)
+    def at(self, step: int, rule: Rule, tensor: int, since: int) -> None:
+        """A step that reads or frees a tensor that it must not; `since`: the step of its free, or of its begin."""
+        if not self._has_room():
+            return
+        name, reader = self.graph.tensor_names[tensor], None
+        if rule is Rule.FREE_GRAPH_INPUT:
+            message = f"step {step} frees graph input {name!r}"
+        elif rule is Rule.FREE_NOT_LIVE:
+            message = f"step {step} frees tensor {name!r}, which {_absence(since)}"
+        else:
+            reader = self.graph.op_names[self.ops[step]]
+            what = _absence(since) if rule is Rule.INPUT_NOT_LIVE else self._lacking(self.ops[since:step], tensor)
+            message = f"step {step}: op {reader!r} reads tensor {name!r}, which {what}"
+        self.found.append(Violation(step, reader, name, rule, message))
 
+    def at_the_end(self, never: list[int], lost: list[int], begun: Sequence[int], freed: Sequence[int]) -> None:
+        """Ops that are never computed, and kept tensors that are not there, or not whole, at the end."""
+        for op in never:
+            if self._has_room():
+                name = self.graph.op_names[op]
+                self.found.append(Violation(None, name, None, Rule.OP_NOT_COMPUTED, f"op {name!r} is never computed"))
+        for tensor in lost:
+            if self._has_room():
+                name = self.graph.tensor_names[tensor]
+                what = "graph output" if self.graph.arrays.is_output[tensor] else "kept tensor"
+                rule, why = Rule.OUTPUT_NOT_LIVE, f"is not live: it {_absence(freed[tensor])}"
+                if begun[tensor] >= 0:
+                    rule, why = Rule.OUTPUT_INCOMPLETE, self._lacking(self.ops[begun[tensor] :], tensor)
+                self.found.append(Violation(None, None, name, rule, f"at the end {what} {name!r} {why}"))
 
-def _at_step(  # noqa: PLR0917
-    graph: ComputeGraph, schedule: Schedule, ops: Int, step: int, code: int, op: int, tensor: int, since: int
-) -> Violation:
-    if code == kernel.UNKNOWN_NAME:
-        target = int(schedule.targets[step])
-        if schedule.kinds[step] == StepKind.COMPUTE:
-            name = schedule.op_names[target]
-            message = f"step {step} computes op {name!r}, which graph {graph.name!r} does not have"
-            return Violation(step, name, None, Rule.UNKNOWN_OP, message)
-        name = schedule.tensor_names[target]
-        message = f"step {step} frees tensor {name!r}, which graph {graph.name!r} does not have"
-        return Violation(step, None, name, Rule.UNKNOWN_TENSOR, message)
-    name = graph.tensor_names[tensor]
-    if code == kernel.FREE_PINNED:
-        return Violation(step, None, name, Rule.FREE_GRAPH_INPUT, f"step {step} frees graph input {name!r}")
-    if code == kernel.FREE_NOT_LIVE:
-        message = f"step {step} frees tensor {name!r}, which {_absence(since)}"
-        return Violation(step, None, name, Rule.FREE_NOT_LIVE, message)
-    reader = graph.op_names[op]
-    reads = f"step {step}: op {reader!r} reads tensor {name!r}, which"
-    if code == kernel.INPUT_NOT_LIVE:
-        return Violation(step, reader, name, Rule.INPUT_NOT_LIVE, f"{reads} {_absence(since)}")
-    lacking = _lacking(graph, ops[since:step], tensor)
-    return Violation(step, reader, name, Rule.INPUT_INCOMPLETE, f"{reads} lacks contributions of {lacking}")
-
-
-def _not_computed(graph: ComputeGraph, op: int) -> Violation:
-    name = graph.op_names[op]
-    return Violation(None, name, None, Rule.OP_NOT_COMPUTED, f"op {name!r} is never computed")
-
-
-def _output(graph: ComputeGraph, ops: Int, faults: Faults, tensor: int) -> Violation:
-    name = graph.tensor_names[tensor]
-    what = "graph output" if graph.arrays.is_output[tensor] else "kept tensor"
-    if faults.begun[tensor] < 0:
-        message = f"at the end {what} {name!r} is not live: it {_absence(int(faults.freed[tensor]))}"
-        return Violation(None, None, name, Rule.OUTPUT_NOT_LIVE, message)
-    lacking = _lacking(graph, ops[int(faults.begun[tensor]) :], tensor)
-    message = f"at the end {what} {name!r} lacks contributions of {lacking}"
-    return Violation(None, None, name, Rule.OUTPUT_INCOMPLETE, message)
+    def _lacking(self, ops: Int, tensor: int) -> str:
+        """Name the producers of `tensor` that are not among the computes since its instance began."""
+        producers = self.graph.arrays.producers[tensor].tolist()
+        absent = [self.graph.op_names[op] for op in producers if op not in ops]
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        return (
+            f"lacks contributions of {', '.join(map(repr, absent[:5]))}{more} "
+            f"({len(absent)} of {len(producers)} producers)"
+        )
 
 
 def _absence(freed: int) -> str:
     return "was never produced" if freed < 0 else f"was freed at step {freed}"
-
-
-def _lacking(graph: ComputeGraph, ops: Int, tensor: int, shown: int = 5) -> str:
-    """The producers of `tensor` that are not among the computes since its instance began."""
-    producers = graph.arrays.producers[tensor]
-    absent = producers[~np.isin(producers, ops)]
-    names = ", ".join(repr(graph.op_names[o]) for o in absent[:shown].tolist())
-    more = f" and {len(absent) - shown} more" if len(absent) > shown else ""
-    return f"{names}{more} ({len(absent)} of {len(producers)} producers)"

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, TypedDict, Unpack
+from functools import cached_property
+from typing import TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from remat.compiled import KernelSet
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import expect, short
 from remat.runtime.arrays import Bool, Int
-from remat.schedule import kernel
-from remat.schedule.certificate import Violation
-from remat.schedule.faults import Faults, explain
+from remat.schedule.certificate import Rule, Violation
+from remat.schedule.faults import Faults
 from remat.schedule.schedule import Schedule, StepKind
 
-#: Most tensors that all steps together may read and write, each time counted: 8 bytes each, several times.
+#: Most tensors that all steps together may read and write, each time counted: a microsecond each.
 MAX_TOUCHED = 200_000_000
-#: Steps from which on the compiled loops are used: below, interpreting takes less time than loading the compiler.
-COMPILE_FROM = 50_000
-#: And from which on it takes less time than compiling does, where compiled code cannot be kept.
-COMPILE_ANEW_FROM = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,76 +175,124 @@ def simulate(
     expect(graph, ComputeGraph, "graph", ScheduleError)
     expect(schedule, Schedule, "schedule", ScheduleError)
     arrays = graph.arrays
-    num_ops, num_tensors = len(graph.ops), len(graph.tensors)
     kept = kept_tensors(graph, keep)
     targets = graph_positions(graph, schedule)
     is_compute = schedule.kinds == StepKind.COMPUTE
-    # Most instances there can be: one for each output of each compute, and the graph inputs.
     ops = np.where(is_compute, targets, -1)
     known = ops[ops >= 0]
-    room = int(arrays.op_outputs.counts[known].sum())
-    touched = room + int(arrays.op_inputs.counts[known].sum())
+    touched = int((arrays.op_outputs.counts + arrays.op_inputs.counts)[known].sum())
     if touched > MAX_TOUCHED:
         raise ScheduleError(f"the steps touch {touched:,} tensors, more than the {MAX_TOUCHED:,} that can be simulated")
-    touched = 0 if schedule.has_frees else touched
+    after = {} if schedule.has_frees else _last_uses(graph, ops.tolist(), kept)
 
-    large = _compiled(len(schedule))
-    new = _new_array if large else _new_list
-    call = _kernel if large else _interpreted
-    producers = arrays.producers.counts
-    sides = [
-        _as(large, x)
-        for x in (
-            schedule.kinds, targets, arrays.op_inputs.indptr, arrays.op_inputs.indices, arrays.op_outputs.indptr,
-            arrays.op_outputs.indices, producers,
-        )
-    ]  # fmt: skip
-    entries = len(arrays.op_outputs.indices)
-
-    free_step, free_tensor, next_free = new(touched), new(touched), 0
-    if not schedule.has_frees:
-        scratch = (new(num_tensors), new(num_tensors), new(entries))
-        next_free = call(kernel.implied_frees)(*sides, _as(large, kept), *scratch, free_step, free_tensor)
-
+    reads, writes = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
+    producers, size = arrays.producers.counts.tolist(), arrays.size.tolist()
+    workspace = arrays.workspace.tolist()
     live = arrays.input_bytes + (graph.constant_memory if count_constant_memory else 0)
-    missing, freed = new(num_tensors), new(num_tensors, -1)
-    begun = _as(large, np.where(producers == 0, 0, -1))
-    memory, counts = new(len(schedule)), new(num_ops)
-    intervals = tuple(new(room + len(graph.inputs)) for _ in range(3))
-    fault = tuple(new(max(max_violations, 0), -1) for _ in range(5))
-    totals = new(5)
-    call(kernel.run)(
-        *sides, _as(large, arrays.size), _as(large, arrays.workspace), free_step, free_tensor, next_free, live,
-        new(entries), new(num_tensors), missing, begun, freed, memory, counts, *intervals, fault, totals,
-    )  # fmt: skip
+    begun = [-1 if count else 0 for count in producers]  # the step in which the live instance of each tensor begins
+    given: list[set[int]] = [set() for _ in producers]  # the ops that have contributed to it
+    freed = [-1] * len(producers)
+    counts = [0] * len(graph.ops)
+    memory: list[int] = []
+    instances: list[tuple[int, int, int]] = []
+    redundant = masked = 0
+    faults = Faults(graph, schedule, ops, max_violations)
 
-    num_faults, redundant, masked, num_intervals, num_freed = (int(x) for x in totals)
-    tensor, start, end = (np.array(x[:num_intervals], dtype=np.int64) for x in intervals)
-    shown = min(num_faults, len(fault[0]))
-    faults = Faults(
-        first=np.array([x[:shown] for x in fault], dtype=np.int64),
-        count=num_faults,
-        missing=np.array(missing, dtype=np.int64),
-        begun=np.array(begun, dtype=np.int64),
-        freed=np.array(freed, dtype=np.int64),
-        counts=np.array(counts, dtype=np.int64),
-    )
-    violations, more = explain(graph, schedule, ops, kept, faults, limit=max_violations)
+    def free(tensor: int, step: int, end: int) -> None:
+        nonlocal live
+        live -= size[tensor]
+        instances.append((tensor, begun[tensor], end))
+        begun[tensor], freed[tensor] = -1, step
+
+    for step, (compute, target) in enumerate(zip(is_compute.tolist(), targets.tolist(), strict=True)):
+        if target < 0:
+            faults.unknown(step)
+            memory.append(live)
+        elif compute:
+            for t in reads[target]:
+                if begun[t] < 0:
+                    faults.at(step, Rule.INPUT_NOT_LIVE, t, freed[t])
+                elif len(given[t]) < producers[t]:
+                    faults.at(step, Rule.INPUT_INCOMPLETE, t, begun[t])
+            changed = counts[target] == 0
+            for t in writes[target]:
+                if begun[t] < 0:
+                    live += size[t]
+                    begun[t] = step
+                    given[t].clear()
+                if target not in given[t]:
+                    given[t].add(target)
+                    changed = True
+                elif producers[t] > 1:
+                    masked += 1
+            redundant += not changed
+            counts[target] += 1
+            memory.append(live + workspace[target])
+        else:
+            if producers[target] == 0:
+                faults.at(step, Rule.FREE_GRAPH_INPUT, target, -1)
+            elif begun[target] < 0:
+                faults.at(step, Rule.FREE_NOT_LIVE, target, freed[target])
+            else:
+                free(target, step, step)
+            memory.append(live)
+        for t in after.get(step, ()):
+            if begun[t] >= 0:  # not so where a read of a missing value was the last use
+                free(t, step, step + 1)
+
+    num_freed = len(instances)
+    instances += [(t, start, len(schedule)) for t, start in enumerate(begun) if start >= 0]
+    tensor, start, end = np.array(instances, dtype=np.int64).reshape(-1, 3).T
+    lost = [t for t in np.flatnonzero(kept).tolist() if begun[t] < 0 or len(given[t]) < producers[t]]
+    faults.at_the_end([op for op, count in enumerate(counts) if not count], lost, begun, freed)
     order = np.lexsort((tensor, start))
     return Simulation(
         graph=graph,
         memory=np.array(memory, dtype=np.int64),
         is_compute=is_compute,
         ops=ops,
-        counts=faults.counts,
+        counts=np.array(counts, dtype=np.int64),
         intervals=Intervals(tensor[order], start[order], end[order]),
         free_step=end[:num_freed] - (0 if schedule.has_frees else 1),
         free_tensor=tensor[:num_freed],
-        violations=violations,
-        more_violations=more,
+        violations=tuple(faults.found),
+        more_violations=faults.count - len(faults.found),
         redundant=redundant,
         masked=masked,
     )
+
+
+def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, list[int]]:
+    """Return the tensors to free after each compute where no frees are given: each instance after its last use.
+
+    Read from the end, an instance is in use from the last read of its value, or from the end if it is kept, back to
+    the first of its contributions. A later write of the same contribution, or of a value that is not read, is a use
+    of its own.
+    """
+    reads, writes = graph.arrays.op_inputs.shared_lists(), graph.arrays.op_outputs.shared_lists()
+    producers = graph.arrays.producers.counts.tolist()
+    left = [count if keep else 0 for count, keep in zip(producers, kept.tolist(), strict=True)]
+    given: list[set[int]] = [set() for _ in producers]  # the ops whose contributions to the value are counted in `left`
+    after: dict[int, list[int]] = {}
+    for step in range(len(ops) - 1, -1, -1):
+        if (op := ops[step]) < 0:
+            continue
+        freed = []
+        for t in writes[op]:
+            if left[t] == 0:
+                freed.append(t)
+            elif op not in given[t]:
+                given[t].add(op)
+                left[t] -= 1
+        for t in reads[op]:
+            if producers[t]:  # no graph input, which stays
+                if left[t] == 0:
+                    freed.append(t)
+                left[t] = producers[t]
+                given[t].clear()
+        if freed:
+            after[step] = freed[::-1]
+    return after
 
 
 def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:
@@ -318,48 +359,3 @@ def graph_positions(graph: ComputeGraph, schedule: Schedule) -> Int:
             positions = np.array([index.get(name, -1) for name in names], dtype=np.int64)[positions]
         targets[where] = positions
     return targets
-
-
-def _compiled(length: int) -> bool:
-    """Whether so many steps are for the compiled loops: only if these are there; they may be next time."""
-    if length < COMPILE_FROM or KERNELS.loaded:
-        return length >= COMPILE_FROM
-    if KERNELS.compiled() is not None or (not KERNELS.begin() and length >= COMPILE_ANEW_FROM):
-        KERNELS.compile()
-    return KERNELS.loaded
-
-
-@cache
-def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    from remat.compiled import kernel as compiled_kernel
-
-    return compiled_kernel(function)
-
-
-def _example() -> None:
-    one, nothing = np.ones(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    place = np.zeros(2, dtype=np.int64)
-    sides = (nothing, nothing, place, one, place, one, one)
-    _kernel(kernel.implied_frees)(*sides, one, one, one, one, one, one)
-    _kernel(kernel.run)(*sides, *[one] * 4, 0, 0, *[one] * 10, (one,) * 5, np.zeros(5, dtype=np.int64))
-
-
-#: The compiled loops.
-KERNELS = KernelSet("simulation", __name__, _example)
-
-
-def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def _new_list(length: int, value: int = 0) -> list[int]:
-    return [value] * length
-
-
-def _new_array(length: int, value: int = 0) -> Int:
-    return np.full(length, value, dtype=np.int64)
-
-
-def _as(large: bool, array: NDArray[Any]) -> Any:
-    """For the compiled loops a fresh int64 array (one signature: writeable), for the interpreted ones a list."""
-    return array.astype(np.int64) if large else array.tolist()

@@ -1,26 +1,15 @@
-"""The simulator against the second one, on random graphs and schedules, right and wrong; interpreted and compiled."""
+"""The simulator against the second one, on random graphs and schedules, right and wrong."""
 
-from importlib import import_module
 from random import Random
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_oracle import as_schedule, naive, random_graph, random_steps, random_valid_steps
 
 from remat.schedule import Rules, Schedule, Verdict, simulate, validate, with_frees
 
-# The package exports the function `simulate`, which hides the module of that name.
-simulate_module = import_module("remat.schedule.simulate")
-
 randoms = st.integers(0, 2**32).map(Random)
-calm = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(params=["interpreted", "compiled"])
-def either(request, monkeypatch):
-    assert request.param == "interpreted" or simulate_module.KERNELS.ready()
-    monkeypatch.setattr(simulate_module, "COMPILE_FROM", 0 if request.param == "compiled" else 10**9)
+calm = settings(max_examples=300, deadline=None)
 
 
 def assert_same(graph, schedule, random):
@@ -60,14 +49,14 @@ def assert_same(graph, schedule, random):
 
 @calm
 @given(randoms)
-def test_any_schedule(either, random):
+def test_any_schedule(random):
     graph = random_graph(random)
     assert_same(graph, as_schedule(random, graph, random_steps(random, graph)), random)
 
 
 @calm
 @given(randoms)
-def test_valid_schedules(either, random):
+def test_valid_schedules(random):
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.7))
     got = assert_same(graph, schedule, random)
