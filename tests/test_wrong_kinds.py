@@ -8,7 +8,6 @@ import pytest
 from refusals import check_text
 
 from remat.allocation.by_model import ModelOptions
-from remat.allocation.canonical import CanonicalOptions
 from remat.allocation.fits import FitOptions
 from remat.bounds import bounds
 from remat.errors import FormatError, GraphError, ProblemError, RematError
@@ -48,8 +47,6 @@ CALLS: dict[str, Callable[[], object]] = {
     "problem, keep a list in a list": lambda: Problem(CHAIN, keep=[["f0"]]),
     "problem, limits for a list": lambda: Problem(CHAIN, max_computes=["f0"]),
     "bounds, relaxations a name": lambda: bounds(Problem(CHAIN, 4), relaxations="stages"),
-    "allocators, one order": lambda: CanonicalOptions(orders="TWA"),
-    "allocators, a yes": lambda: CanonicalOptions(random_orders="yes"),
     "allocators, a number": lambda: FitOptions(order=3),
     "allocators, a solver": lambda: ModelOptions(backend=None),
     "rules, keep a name": lambda: validate(CHAIN, PLAN, Rules(keep="loss")),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from remat.allocation.canonical import CanonicalOptions, CanonicalSearch
+from remat.allocation.canonical import CanonicalSearch
 from remat.allocation.fits import FirstFit, FitOptions, quick
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import SolveOptions
@@ -105,7 +105,6 @@ def test_wrong_questions_are_refused() -> None:
         ("problem.two-memories", AllocationProblem, (found, (Memory("x"), Memory("x")))),
         ("problem.alignment", AllocationProblem, (found, (Memory(),), 0)),
         ("problem.unknown-order", FitOptions, ("best",)),
-        ("problem.order-letters", CanonicalOptions, (("XY",),)),
         ("problem.several-memories", CanonicalSearch().allocate, (two,)),
     ):
         with refused(kind):
