@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.io.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
-from remat.schedule.plots import draw_boxes, empty_figure, figure_saver, plain_text
+from remat.schedule.plots import draw_boxes, empty_figure, figure_saver, plain_text, put_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,12 +78,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     name = addresses.memories[memory].name if len(addresses.memories) > 1 else b.graph or "addresses"
     certificate = check_addresses(addresses, max_violations=1)
     fault = "" if certificate.first is None else f"\nnot valid: {certificate.first.message}"
-    axes.set_title(
-        plain_text(f"{name}: {len(here):,} buffers, {addresses.source or 'addresses'}{fault}"),
-        fontsize="medium",
-        pad=26,
-    )
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
+    put_title(axes, f"{name}: {len(here):,} buffers, {addresses.source or 'addresses'}{fault}", columns=6)
     return axes
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from remat.graphs import ComputeGraph
 from remat.io.sizes import size_unit
 from remat.runtime.arrays import Int
-from remat.schedule.plots import empty_figure, plain_text
+from remat.schedule.plots import empty_figure, plain_text, put_title
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
 
@@ -69,8 +69,7 @@ def plot_footprints(
     axes.set(xlim=(0, longest), ylim=(0, 1.08 * highest / scale or 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="compute step", ylabel=f"memory ({unit})")
-    axes.set_title(plain_text(graph.name), fontsize="medium", pad=26)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize="small")
+    put_title(axes, graph.name, columns=3)
     return axes
 
 

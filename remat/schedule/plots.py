@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.graphs.arrays import occurrences
 from remat.io.files import write_atomic
 from remat.io.sizes import size_text, size_unit
 from remat.io.text import clipped
 from remat.runtime.arrays import Bool, Int
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import Counting, simulate
+from remat.schedule.simulate import Counting, Simulation, simulate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def plot_memory(
     matplotlib Axes
     """
     axes = _axes(ax, (10, 4))
-    _draw_memory(axes, _Timeline.of(graph, schedule, keep=keep, count_constant_memory=count_constant_memory), budget)
+    _draw_memory(axes, _Picture.of(graph, schedule, keep=keep, count_constant_memory=count_constant_memory), budget)
     axes.set_xlabel("compute step")
     return axes
 
@@ -98,10 +99,10 @@ def plot_intervals(
     -------
     matplotlib Axes
     """
-    timeline = _Timeline.of(graph, schedule, keep=keep)
-    axes = _axes(ax, (10, _height(timeline, max_tensors)))
-    _draw_intervals(axes, timeline, max_tensors, legend=True)
-    axes.set_title(plain_text(timeline.title), fontsize="medium")
+    picture = _Picture.of(graph, schedule, keep=keep)
+    axes = _axes(ax, (10, _height(picture, max_tensors)))
+    _draw_intervals(axes, picture, max_tensors, legend=True)
+    axes.set_title(plain_text(picture.title), fontsize="medium")
     axes.set_xlabel("compute step")
     return axes
 
@@ -114,12 +115,12 @@ def plot_schedule(
     **counting: Unpack[Counting],
 ) -> Figure:
     """Both pictures, one above the other, over the same steps; parameters as above."""
-    timeline = _Timeline.of(graph, schedule, **counting)
-    rows = _height(timeline, max_tensors)
+    picture = _Picture.of(graph, schedule, **counting)
+    rows = _height(picture, max_tensors)
     figure = empty_figure((10, 3.6 + rows))
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, rows]})
-    _draw_memory(above, timeline, budget)
-    _draw_intervals(below, timeline, max_tensors, legend=False)
+    _draw_memory(above, picture, budget)
+    _draw_intervals(below, picture, max_tensors, legend=False)
     below.set_xlabel("compute step")
     return figure
 
@@ -194,131 +195,101 @@ def empty_figure(size: tuple[float, float]) -> Figure:
 
 
 @dataclass(frozen=True, eq=False)
-class _Timeline:
+class _Picture:
     """A simulated schedule in the coordinates of the pictures: compute step ``k`` is drawn from ``k`` to ``k + 1``.
 
     Attributes
     ----------
-    graph : ComputeGraph
+    run : Simulation
+    before : int64 array, shape (steps + 1,)
+        Compute steps before each step.
     title : str
-    memory : int64 array, shape (compute steps,)
-        Bytes held.
-    again : bool array, shape (compute steps,)
-        Whether the step computes an op that was computed before.
-    tensor, start, end : int64 arrays, shape (intervals,)
-        Each retention interval: position of the tensor, from the start of one step to the end of another.
-    later : bool array, shape (intervals,)
-        Whether the tensor had an interval before.
-    peak_op : str
-        The op of the step with the largest memory.
     broken : float or None
-        The step of the first broken rule.
+        The compute step of the first broken rule.
     """
 
-    graph: ComputeGraph
+    run: Simulation
+    before: Int
     title: str
-    memory: Int
-    again: Bool
-    tensor: Int
-    start: Int
-    end: Int
-    later: Bool
-    peak_op: str
     broken: float | None
 
     @classmethod
-    def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Timeline:
+    def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Picture:
         """Of `schedule`, simulated."""
         run = simulate(graph, schedule, **counting)
-        #: Number of compute steps before each step.
         before = np.concatenate([[0], np.cumsum(run.is_compute)])
-        ops = run.ops[run.is_compute]
         overhead = f", overhead {overhead_text(run.cost, graph.base_cost)}" if graph.base_cost else ""
-        title = f"{graph.name}: {len(ops):,} computes, {run.recomputations:,} of them recomputations{overhead}"
+        title = f"{graph.name}: {before[-1]:,} computes, {run.recomputations:,} of them recomputations{overhead}"
         broken = None
         if run.violations:
             first = run.violations[0]
             broken = None if first.step is None else float(before[first.step])
             where = "" if broken is None else f" (compute step {broken:.0f} of the picture)"
             title = f"{graph.name}: not a valid schedule\n{first.message}{where}"
-        return cls(
-            graph, title, run.memory[run.is_compute], _repeated(ops) & (ops >= 0),
-            run.intervals.tensor, before[run.intervals.start], before[run.intervals.end],
-            _repeated(run.intervals.tensor), run.peak_op or "", broken,
-        )  # fmt: skip
-
-    @property
-    def peak(self) -> int:
-        """Largest of `memory`."""
-        return int(self.memory.max(initial=0))
-
-
-def _repeated(values: Int) -> Bool:
-    """Whether each value stands earlier in the array, too."""
-    result = np.ones(len(values), dtype=np.bool_)
-    result[np.unique(values, return_index=True)[1]] = False
-    return result
+        return cls(run, before, title, broken)
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return ax if ax is not None else empty_figure(size).subplots()
 
 
-def _height(timeline: _Timeline, max_tensors: int) -> float:
+def _height(picture: _Picture, max_tensors: int) -> float:
     """Inches for the chart of intervals: a line of text for each of few tensors, a hair for each of many."""
-    rows = min(len(np.unique(timeline.tensor)), max_tensors)
+    rows = min(len(np.unique(picture.run.intervals.tensor)), max_tensors)
     return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
 
 
-def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
+def _draw_memory(axes: Axes, picture: _Picture, budget: int | None) -> None:
     from matplotlib.markers import CARETDOWN
 
-    scale, unit = size_unit(max(timeline.peak, budget or 0))
-    edges = np.arange(len(timeline.memory) + 1)
-    memory = timeline.memory / scale
+    run = picture.run
+    scale, unit = size_unit(max(run.peak, budget or 0))
+    memory, ops = run.memory[run.is_compute] / scale, run.ops[run.is_compute]
+    edges, again = np.arange(len(memory) + 1), (occurrences(ops) > 0) & (ops >= 0)
     axes.stairs(memory, edges, fill=True, color=_FIRST, label="first computation")
-    if timeline.again.any():
-        axes.stairs(np.where(timeline.again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
+    if again.any():
+        axes.stairs(np.where(again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
     axes.stairs(memory, edges, color=_LINE, linewidth=0.6)
     if budget is not None:
         axes.axhline(budget / scale, color=_LINE, linestyle="--", linewidth=1.2, label=f"budget {size_text(budget)}")
     if len(memory):
-        step = int(memory.argmax())
+        step, peak_op = int(memory.argmax()), run.peak_op or ""
         axes.plot(
             step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
-            label=f"peak {size_text(timeline.peak)} (compute step {step}, {_label(timeline.peak_op, 20)})",
+            label=f"peak {size_text(run.peak)} (compute step {step}, {_label(peak_op, 20)})",
         )  # fmt: skip
-    if timeline.broken is not None:
-        axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
+    if picture.broken is not None:
+        axes.axvline(picture.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
     axes.set(xlim=(0, max(len(memory), 1)), ylabel=f"memory ({unit})")
-    axes.set_ylim(0, 1.12 * max(timeline.peak, budget or 0) / scale or 1)
-    axes.set_title(plain_text(timeline.title), fontsize="medium", pad=26)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, frameon=False, fontsize="small")
+    axes.set_ylim(0, 1.12 * max(run.peak, budget or 0) / scale or 1)
+    put_title(axes, picture.title, columns=5)
 
 
-def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend: bool) -> None:
-    graph = timeline.graph
+def _draw_intervals(axes: Axes, picture: _Picture, max_tensors: int, *, legend: bool) -> None:
+    graph, found = picture.run.graph, picture.run.intervals
+    start, end = picture.before[found.start], picture.before[found.end]
+    later = occurrences(found.tensor) > 0
     sizes = graph.arrays.size
-    tensors = np.unique(timeline.tensor)
+    tensors = np.unique(found.tensor)
     shown = np.zeros(len(sizes), dtype=np.bool_)
     shown[tensors[np.argsort(-sizes[tensors], kind="stable")[:max_tensors]]] = True
-    visible = shown[timeline.tensor]
+    visible = shown[found.tensor]
     drawn = np.flatnonzero(visible)
-    by_start = drawn[np.lexsort([timeline.tensor[drawn], timeline.start[drawn]])]
-    order = list(dict.fromkeys(timeline.tensor[by_start].tolist()))
+    by_start = drawn[np.lexsort([found.tensor[drawn], start[drawn]])]
+    order = list(dict.fromkeys(found.tensor[by_start].tolist()))
     row = np.zeros(len(sizes), dtype=np.int64)
     row[order] = np.arange(len(order))
 
-    top = row[timeline.tensor] + 0.1
-    given = graph.arrays.is_input[timeline.tensor]
+    top = row[found.tensor] + 0.1
+    given = graph.arrays.is_input[found.tensor]
     groups = (
         ("graph input", _GIVEN, given & visible),
-        ("first computation", _FIRST, ~given & ~timeline.later & visible),
-        ("recomputation", _AGAIN, timeline.later & visible),
+        ("first computation", _FIRST, ~given & ~later & visible),
+        ("recomputation", _AGAIN, later & visible),
     )
     # The thin edge keeps a bar visible that is narrower than a pixel.
-    draw_boxes(axes, (timeline.start, timeline.end, top, top + 0.8), groups, linewidths=0.4)
-    axes.set(xlim=(0, max(len(timeline.memory), 1)), ylim=(max(len(order), 1), 0))
+    draw_boxes(axes, (start, end, top, top + 0.8), groups, linewidths=0.4)
+    axes.set(xlim=(0, max(int(picture.before[-1]), 1)), ylim=(max(len(order), 1), 0))
     if len(order) <= _NAMED_ROWS:
         axes.set_yticks(np.arange(len(order)) + 0.5, [_label(graph.tensors[t].name) for t in order], fontsize="small")
         axes.set_ylabel("tensor")
@@ -346,6 +317,12 @@ def draw_boxes(
         if chosen.any():
             look = {"edgecolors": colour, **style}
             axes.add_collection(PolyCollection(list(boxes[chosen]), facecolors=colour, label=label, **look))
+
+
+def put_title(axes: Axes, title: str, columns: int) -> None:
+    """Put a title above the axes, and between them the legend in so many columns."""
+    axes.set_title(plain_text(title), fontsize="medium", pad=26)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize="small")
 
 
 def plain_text(text: str) -> str:
