@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
-#: Positions that are counted one by one; beyond it all are counted as if there were no padding.
-_MOST = 256
+#: Positions of the shorter and of the longer side that are counted one by one, and largest step or extent of data;
+#: beyond any of these all pairs are counted as if there were no padding.
+_FEW, _MANY, _FAR = 256, 2**20, 2**30
 
 
 def kernel_uses(
@@ -36,25 +37,13 @@ def kernel_uses(
     >>> kernel_uses(3, 3, 3, low=1), kernel_uses(5, 3, 3)
     (7, 9)
     """
-    few, many = (kernel, out) if kernel <= out else (out, kernel)
-    near, far = (kernel_dilation, stride) if kernel <= out else (stride, kernel_dilation)
-    data_dilation = max(1, data_dilation)
-    if few > _MOST:
+    few, many = sorted((kernel, out))
+    if few > _FEW or many > _MANY or max(data, stride, abs(low), data_dilation, kernel_dilation) > _FAR:
         return kernel * out
-    last = (data - 1) * data_dilation
-    if last < 0:
-        return 0
-    return sum(_hits(position * near - low, far, many, last, data_dilation) for position in range(few))
-
-
-def _hits(first: int, step: int, count: int, last: int, every: int) -> int:
-    """Numbers among ``first + k·step`` (k < count) from 0 to `last` that `every` divides."""
-    if step <= 0:
-        return count if 0 <= first <= last and first % every == 0 else 0
-    begin, end = max(0, -(first // step)), max(0, (last - first) // step + 1)
-    inside = range(first, first + step * count, step)[begin:end]
-    common = math.gcd(step, every)
-    if not inside or inside[0] % common:
-        return 0
-    period = every // common
-    return len(inside[-(inside[0] // common) * pow(step // common, -1, period) % period :: period])
+    near, far = (kernel_dilation, stride) if kernel <= out else (stride, kernel_dilation)
+    apart = max(1, data_dilation)
+    hits = 0
+    for position in range(few):
+        place = np.arange(many) * far + (position * near - low)
+        hits += int(((place >= 0) & (place <= (data - 1) * apart) & (place % apart == 0)).sum())
+    return hits

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from remat.errors import GraphError
 from remat.graphs.builder import single_output_graph
 from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.io.text import short
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -120,8 +121,12 @@ def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
     tensors: list[Tensor] = []
     ops: list[Op] = []
     try:
+        kinds = {node: data["kind"] for node, data in graph.nodes(data=True)}
+        for start, end in graph.edges():
+            if {kinds[start], kinds[end]} != {"op", "tensor"}:
+                raise GraphError(f"{short(start, 40)} and {short(end, 40)} are not an op and a tensor", "networkx")
         for node, data in graph.nodes(data=True):
-            if data["kind"] == "tensor":
+            if kinds[node] == "tensor":
                 tensors.append(Tensor(data["name"], data["size"]))
                 continue
             reads = sorted(graph.in_edges(node, data="position", default=0), key=itemgetter(2))
@@ -132,4 +137,6 @@ def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
         header = {field: graph.graph[field] for field in _HEADER}
     except KeyError as error:
         raise GraphError(f"the networkx graph is marked {MARK!r} but has no attribute {error}", "networkx") from None
+    except TypeError as error:
+        raise GraphError(f"the networkx graph is marked {MARK!r}, but {error}", "networkx") from None
     return ComputeGraph(tensors=tensors, ops=ops, **header)

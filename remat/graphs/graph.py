@@ -164,6 +164,7 @@ class ComputeGraph:
             self, "order", tuple(o.name for o in self.ops) if self.order is None else name_list(self.order, "the order")
         )
         put(self, "constant_memory", whole_number(self.constant_memory, "constant_memory"))
+        expect(self.meta, Mapping, "meta", GraphError)
         put(self, "meta", MappingProxyType(dict(self.meta)))
         if not isinstance(self.name, str) or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
             raise GraphError(f"the name of a graph must be printable text, not {short(self.name)}")

@@ -8,20 +8,19 @@ JSON: ``{"format": "remat-costs", "version": 1, "sets": [{"device": "gpu", "unit
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
+from remat.io.documents import Document, Shape, check_header, decoded
 from remat.io.files import parse_json, read_text
-from remat.io.limits import CELL_MEMORY, MAX_STEPS, draw
+from remat.io.tables import table_rows
 from remat.io.text import LISTED, short
 
 NAME = "remat-costs"
@@ -156,36 +155,25 @@ def _some(names: list[str]) -> str:
 
 
 def _from_csv(text: str, name: str) -> Profile:
-    cells = text.count(",") + text.count("\n")
-    if cells > MAX_STEPS:
-        raise FormatError(f"{name}: more than the {MAX_STEPS:,} cells that are read")
-    draw(CELL_MEMORY * cells)
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [cell.strip() for cell in next(rows, [])]
-        if len(header) < 2 or header[0] != "op":
-            raise FormatError(f"{name}: line 1 must be 'op,us', or 'op,DEVICE [us],...' for several devices")
-        columns: list[tuple[str, str, dict[str, int]]] = []
-        for cell in header[1:]:
-            match = _COLUMN.fullmatch(cell)
-            device, unit = (match["device"], match["unit"].strip()) if match else ("", cell)
-            columns.append((device, _unit(unit, f"{name}: line 1"), {}))
-        sets = _distinct([CostSet(*column) for column in columns], f"{name}: line 1")
-        lines: dict[str, int] = {}
-        for row in rows:
-            if not row:
-                continue
-            at = f"{name}: line {rows.line_num}"
-            if len(row) != len(header):
-                raise FormatError(f"{at} has {len(row)} cells, the first line {len(header)}")
-            if row[0] in lines:
-                raise FormatError(f"{at}: op {row[0]!r} stands on line {lines[row[0]]} already")
-            lines[row[0]] = rows.line_num
-            for (_, unit, costs), cell in zip(columns, row[1:], strict=True):
-                if cell.strip():
-                    costs[row[0]] = _cost(cell.strip(), unit, f"{at}: the cost of op {row[0]!r}")
-    except csv.Error as error:
-        raise FormatError(f"{name}: line {rows.line_num}: {error}") from None
+    rows = table_rows(text, name)
+    header = [cell.strip() for cell in next(rows, (1, [""]))[1]]
+    if len(header) < 2 or header[0] != "op":
+        raise FormatError(f"{name}: line 1 must be 'op,us', or 'op,DEVICE [us],...' for several devices")
+    columns: list[tuple[str, str, dict[str, int]]] = []
+    for cell in header[1:]:
+        match = _COLUMN.fullmatch(cell)
+        device, unit = (match["device"], match["unit"].strip()) if match else ("", cell)
+        columns.append((device, _unit(unit, f"{name}: line 1"), {}))
+    sets = _distinct([CostSet(*column) for column in columns], f"{name}: line 1")
+    lines: dict[str, int] = {}
+    for line, (op, *cells) in rows:
+        at = f"{name}: line {line}"
+        if op in lines:
+            raise FormatError(f"{at}: op {op!r} stands on line {lines[op]} already")
+        lines[op] = line
+        for (_, unit, costs), cell in zip(columns, cells, strict=True):
+            if cell.strip():
+                costs[op] = _cost(cell.strip(), unit, f"{at}: the cost of op {op!r}")
     return Profile(name, sets)
 
 
@@ -199,43 +187,46 @@ def _distinct(sets: list[CostSet], at: str) -> tuple[CostSet, ...]:
     return tuple(sets)
 
 
+Cost = Annotated[int | float, Shape("{at} must be a number", "")]
+
+
+class SetDocument(Document):
+    """The costs of ops on one device."""
+
+    device: str = ""
+    unit: str
+    costs: dict[str, Cost]
+
+
+class ProfileDocument(Document):
+    """Costs of ops, with a set for each device."""
+
+    format: Literal["remat-costs"]
+    version: Literal[1]
+    sets: list[SetDocument]
+
+
 def _from_json(document: Any, name: str) -> Profile:
-    _keys(document, {"format", "version", "sets"}, name)
-    if document.get("format") != NAME or type(document.get("version")) is not int or document["version"] != VERSION:
-        raise FormatError(f"{name}: not a document of format {NAME!r}, version {VERSION}")
-    if type(document.get("sets")) is not list or not document["sets"]:
+    try:
+        check_header(document, NAME, VERSION)
+        listed = decoded(ProfileDocument, document).sets
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from None
+    if not listed:
         raise FormatError(f"{name}: sets must be a list of at least one set of costs")
     sets = []
-    for number, item in enumerate(document["sets"]):
+    for number, each in enumerate(listed):
         at = f"{name}: sets[{number}]"
-        _keys(item, {"device", "unit", "costs"}, at)
-        device, costs = item.get("device", ""), item.get("costs")
-        if type(device) is not str or type(costs) is not dict:
-            raise FormatError(f"{at}: device must be a string, and costs an object of numbers by op")
-        unit = _unit(item.get("unit"), at)
-        numbers = {op: _json_cost(value, unit, f"{at}: the cost of op {op!r}") for op, value in costs.items()}
-        sets.append(CostSet(device, unit, numbers))
+        unit = _unit(each.unit, at)
+        costs = {op: _cost(repr(value), unit, f"{at}: the cost of op {op!r}") for op, value in each.costs.items()}
+        sets.append(CostSet(each.device, unit, costs))
     return Profile(name, _distinct(sets, name))
 
 
-def _keys(value: Any, known: set[str], at: str) -> None:
-    if type(value) is not dict:
-        raise FormatError(f"{at} must be an object")
-    for key in value:
-        if key not in known:
-            raise FormatError(f"{at}: unknown key {repr(key)[:60]}")
-
-
-def _unit(unit: Any, at: str) -> str:
+def _unit(unit: str, at: str) -> str:
     if unit not in UNITS:
         raise FormatError(f"{at}: unit {repr(unit)[:60]} is not one of {', '.join(UNITS)}")
-    return str(unit)
-
-
-def _json_cost(value: Any, unit: str, what: str) -> int:
-    if type(value) is not int and type(value) is not float:
-        raise FormatError(f"{what} must be a number")
-    return _cost(repr(value), unit, what)
+    return unit
 
 
 def _cost(text: str, unit: str, what: str) -> int:

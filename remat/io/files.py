@@ -12,7 +12,7 @@ import secrets
 import selectors
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -215,8 +215,8 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
         raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
-def write_new(path: str | os.PathLike[str], content: str | bytes) -> bool:
-    """Write a file whole unless there is one already: of several processes one writes it; whether that was this one.
+def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file whole unless there is one already: of several processes one writes it.
 
     Raises
     ------
@@ -226,24 +226,16 @@ def write_new(path: str | os.PathLike[str], content: str | bytes) -> bool:
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(path)
     try:
-        temporary, handle = _temporary(target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(handle)
-            target.hardlink_to(temporary)
-        except FileExistsError:
-            return False
-        except PermissionError:  # a file system without hard links
-            if target.exists():
-                return False
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with _written(target.parent, data) as temporary:
+            try:
+                target.hardlink_to(temporary)
+            except FileExistsError:
+                pass
+            except PermissionError:  # a file system without hard links
+                if not target.exists():
+                    temporary.replace(target)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
-    return True
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
@@ -272,21 +264,27 @@ def _replace(target: Path, data: bytes) -> None:
             raise OSError(errno.EISDIR, "it is a folder")
         if not os.access(target, os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    temporary, handle = _temporary(target.parent)
+    with _written(target.parent, data, before) as temporary:
+        temporary.replace(target)
+
+
+@contextlib.contextmanager
+def _written(folder: Path, data: bytes, like: os.stat_result | None = None) -> Iterator[Path]:
+    """A new file with this content, and with the owner and mode of another; gone afterwards unless it was moved."""
+    temporary, handle = _temporary(folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            if before is not None:
+            if like is not None:
                 with contextlib.suppress(OSError):  # only root gives files away
-                    os.fchown(handle, before.st_uid, before.st_gid)
-                os.fchmod(handle, stat.S_IMODE(before.st_mode) & 0o777)
+                    os.fchown(handle, like.st_uid, like.st_gid)
+                os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
             os.fsync(handle)
-        temporary.replace(target)
-    except BaseException:
+        yield temporary
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise
 
 
 def _temporary(folder: Path) -> tuple[Path, int]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ import numpy as np
 from remat.errors import FormatError, ScheduleError
 from remat.graphs.graph import MAX_NAME_LENGTH
 from remat.io.files import decode_text, read_bytes
-from remat.io.limits import MAX_STEPS
+from remat.io.tables import table_rows
 from remat.io.text import csv_text, short
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory
 from remat.schedule.buffers import MAX_BYTES, Buffers
@@ -32,8 +29,8 @@ def read_table(path: str | os.PathLike[str]) -> tuple[Buffers, Addresses | None]
     Raises
     ------
     FormatError
-        Naming file and row (the header is row 1): a column that is missing or unknown, what is no whole number from 0,
-        a name that another row has, a buffer that lives in no step.
+        Naming file and line: a column that is missing or unknown, what is no whole number from 0,
+        a name that another line has, a buffer that lives in no step.
     """
     return table_from_text(decode_text(read_bytes(path), str(path)), str(path))
 
@@ -48,72 +45,51 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
     (('a', 'b'), 6)
     >>> table_from_text("id,lower,upper,size\na,3,3,4\n")
     Traceback (most recent call last):
-    remat.errors.FormatError: the table, row 2: buffer 'a' lives in no step: lower 3, upper 3
+    remat.errors.FormatError: the table: line 2: buffer 'a' lives in no step: lower 3, upper 3
     """
-    header: list[str] | None = None
-    names: list[str] = []
+    rows = table_rows(text, name)
+    header = _header(next(rows, (1, [""]))[1], name)
     numbers: list[list[int]] = []
     memories: dict[str, int] = {}
     places: list[int] = []
-    first_row: dict[str, int] = {}
-    for row, cells in _rows(text, name):
-        at = f"{name}, row {row}"
-        if header is None:
-            header = _header(cells, at)
-            continue
-        if len(cells) != len(header):
-            raise FormatError(f"{at}: {len(cells)} cells, but the header has {len(header)}", "table")
+    lines: dict[str, int] = {}
+    for line, cells in rows:
+        at = f"{name}: line {line}"
         entry = dict(zip(header, cells, strict=True))
         called = entry["id"].strip()
         if not 0 < len(called) <= MAX_NAME_LENGTH or not called.isprintable():
             raise FormatError(f"{at}: id {short(called)} is empty, long or unprintable", "table")
-        if called in first_row:
-            raise FormatError(f"{at}: id {short(called)} stands in row {first_row[called]}, too", "table")
-        first_row[called] = row
-        if len(names) >= MAX_STEPS:
-            raise FormatError(f"{name}: more than the {MAX_STEPS:,} buffers that are read", "table")
-        names.append(called)
+        if called in lines:
+            raise FormatError(f"{at}: id {short(called)} stands on line {lines[called]}, too", "table")
+        lines[called] = line
         numbers.append([_number(entry[word], word, at) for word in (*COLUMNS[1:], "offset") if word in entry])
         if numbers[-1][0] >= numbers[-1][1]:
             lower, upper = numbers[-1][:2]
             raise FormatError(f"{at}: buffer {short(called)} lives in no step: lower {lower}, upper {upper}", "table")
         if "memory" in entry:
             places.append(memories.setdefault(entry["memory"].strip() or "memory", len(memories)))
-    if header is None:
-        raise FormatError(f"{name}: empty; a table begins with {','.join(COLUMNS)}", "table")
-    columns = np.array(numbers, dtype=np.int64).reshape(len(names), 3 + ("offset" in header)).T
+    columns = np.array(numbers, dtype=np.int64).reshape(len(lines), 3 + ("offset" in header)).T
     try:
-        buffers = Buffers.of(names, *columns[:3])
+        buffers = Buffers.of(lines, *columns[:3])
     except ScheduleError as error:
         raise FormatError(f"{name}: {error}", "table") from None
     if "offset" not in header:
         return buffers, None
-    where = np.array(places or [0] * len(names), dtype=np.int64)
+    where = np.array(places or [0] * len(lines), dtype=np.int64)
     known = tuple(Memory(word) for word in memories) or ONE_MEMORY
     return buffers, Addresses(buffers, columns[3].copy(), where, known, source=name)
 
 
-def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, with their numbers."""
-    row = 0
-    try:
-        for row, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
-            if any(cell.strip() for cell in cells):
-                yield row, cells
-    except csv.Error as error:
-        raise FormatError(f"{name}, row {row + 1}: {error}", "table") from None
-
-
-def _header(cells: list[str], at: str) -> list[str]:
+def _header(cells: list[str], name: str) -> list[str]:
     header = [cell.strip().lower() for cell in cells]
     missing = [word for word in COLUMNS if word not in header]
     if missing:
-        raise FormatError(f"{at}: no column {', '.join(missing)}; a table begins with {','.join(COLUMNS)}", "table")
+        raise FormatError(f"{name}: no column {', '.join(missing)}; a table begins with {','.join(COLUMNS)}", "table")
     unknown = [word for word in header if word not in COLUMNS + MORE_COLUMNS]
     if unknown:
-        raise FormatError(f"{at}: unknown column {short(unknown[0])}; optional: {', '.join(MORE_COLUMNS)}", "table")
+        raise FormatError(f"{name}: unknown column {short(unknown[0])}; optional: {', '.join(MORE_COLUMNS)}", "table")
     if len(set(header)) < len(header):
-        raise FormatError(f"{at}: a column stands there twice", "table")
+        raise FormatError(f"{name}: a column stands there twice", "table")
     return header
 
 

@@ -148,7 +148,7 @@ def test_mistakes_are_one_line(folder, capsys):
         (["--costs", "costs.csv"], "name one of them: 'gpu', 'cpu'", commands[0]),
         (["--device", "gpu"], "device 'gpu' is named, but no file of costs", commands[1]),
         (["--costs", "missing.csv"], "missing.csv: no such file", commands[2]),
-        (["--costs", "chain.json"], "chain.json: unknown key", commands[0]),
+        (["--costs", "chain.json"], "chain.json: format is 'remat-graph', not 'remat-costs'", commands[0]),
     ):
         assert main([*command, *words]) == 2
         err = capsys.readouterr().err

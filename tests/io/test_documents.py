@@ -38,7 +38,10 @@ def test_the_schemas_in_the_package_are_those_of_the_models() -> None:
         assert path.read_text(encoding="utf-8") == text, path.name
         jsonschema.Draft202012Validator.check_schema(json.loads(text))
     for path, document in zip(schemas(), (GRAPH, SCHEDULE, PLAN), strict=True):
-        jsonschema.validate(document, json.loads(path.read_text(encoding="utf-8")))
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        jsonschema.validate(document, schema)
+        for wrong in ({"version": 2}, {"more": 1}, {key: [["go", "a"]] for key in ("ops", "steps", "statements")}):
+            assert not jsonschema.Draft202012Validator(schema).is_valid(document | wrong), path.name
 
 
 def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:

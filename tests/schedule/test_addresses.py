@@ -129,34 +129,20 @@ def written(size: object = 1, offset: object = 0, memories: str = '[{"name": "m"
     )
 
 
+TABLES = ["", "id,lower,size\n", "id,lower,upper,size,gaps\n", *(f"id,lower,upper,size\n{rows}" for rows in (
+    "a,0,2\n", "a,0,2,3\n\na,0,2,3\n", "a,0,2,-3\n", "a,0,2,1e3\n", "a,0,2,９\n", f"a,0,2,{10**23}\n", "a,2,2,3\n",
+    ",0,2,3\n", '"a,0,2,3\n', "".join(f"{k},0,1,{2**60}\n" for k in range(3)),
+))]  # fmt: skip
+TEXTS = [
+    '{"format": "remat-addresses", "version": 1, "memories": []}', '{"format": "remat-addresses", "version": 2}',
+    '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
+    written(memories="[]"), written(offset="1e400"), written(size=99999999999999999999),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        *[("t.csv", text) for text in (
-            "",
-            "id,lower,size\n",
-            "id,lower,upper,size,gaps\n",
-            "id,lower,upper,size\na,0,2\n",
-            "id,lower,upper,size\na,0,2,3\n\na,0,2,3\n",
-            "id,lower,upper,size\na,0,2,-3\n",
-            "id,lower,upper,size\na,0,2,1e3\n",
-            "id,lower,upper,size\na,0,2,９\n",
-            "id,lower,upper,size\na,0,2,99999999999999999999999\n",
-            "id,lower,upper,size\na,2,2,3\n",
-            "id,lower,upper,size\n,0,2,3\n",
-            'id,lower,upper,size\n"a,0,2,3\n',
-            "id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)),
-        )],
-        *[("t.json", text) for text in (
-            '{"format": "remat-addresses", "version": 1, "memories": []}',
-            '{"format": "remat-addresses", "version": 2}',
-            '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
-            written(memories="[]"),
-            written(offset="1e400"),
-            written(size=99999999999999999999),
-        )],
-    ],
-)  # fmt: skip
+    ("name", "text"), [*(("t.csv", text) for text in TABLES), *(("t.json", text) for text in TEXTS)]
+)
 def test_files_that_are_wrong_are_refused(tmp_path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)

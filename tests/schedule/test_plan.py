@@ -196,26 +196,19 @@ def test_other_numbers_of_registers():
     assert other.schedule(graph) == plan.schedule(graph)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"version": 2},
-        {"more": 1},
-        {"statements": {}},
-        {"statements": None},
-        {"statements": [["allocate", 0, "a"]]},
-        {"statements": [["allocate", True, "a", 1]]},
-        {"statements": [["deallocate", -1]]},
-        {"statements": [["compute", "a", [0], [1.5]]]},
-        {"statements": ["compute"]},
-        {"inputs": [3]},
-        {"inputs": [[0, "x"]]},
-        {"graph": 3},
-    ],
-)
-def test_other_documents(change, tmp_path):
+#: Values that are refused, by their key.
+OTHERS = {
+    "version": [2], "more": [1], "graph": [3], "inputs": [[3], [[0, "x"]]],
+    "statements": [{}, None, ["compute"], *([statement] for statement in (
+        ["allocate", 0, "a"], ["allocate", True, "a", 1], ["deallocate", -1], ["compute", "a", [0], [1.5]],
+    ))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OTHERS.items() for value in values])
+def test_other_documents(key, value, tmp_path):
     graph, schedule = example()
-    document = json.loads(plan_to_json(ExecutionPlan.of_schedule(graph, schedule))) | change
+    document = json.loads(plan_to_json(ExecutionPlan.of_schedule(graph, schedule))) | {key: value}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     with refused("schedule-file.plan", FormatError, culprit=str(path)):

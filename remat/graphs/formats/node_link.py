@@ -12,7 +12,7 @@ graph.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
@@ -43,39 +43,10 @@ class NodeLinkDocument(ForeignDocument):
         return ("links", self.links) if "links" in self.model_fields_set else ("edges", self.edges)
 
 
-class BipartiteHeader(ForeignDocument):
-    """The graph attributes of :func:`remat.graphs.exchange.to_networkx`."""
-
-    name: str
-    inputs: list[str]
-    outputs: list[str]
-    order: list[str]
-    constant_memory: int
-    cost_unit: str
-    source: str
-    meta: dict[str, Any]
-
-
-class BipartiteTensor(ForeignDocument):
-    """A node that is a tensor."""
+class BipartiteNode(ForeignDocument):
+    """A node that is a tensor or an op; :func:`remat.graphs.exchange.from_networkx` checks the rest."""
 
     id: str
-    kind: Literal["tensor"]
-    name: str
-    size: int
-
-
-class BipartiteOp(ForeignDocument):
-    """A node that is an op."""
-
-    id: str
-    kind: Literal["op"]
-    name: str
-    type: str
-    cost: int
-    workspace: int
-    phase: str
-    recomputable: bool
 
 
 class Node(ForeignDocument):
@@ -203,17 +174,14 @@ def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeG
     """The graph whose form with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`) this is."""
     import networkx as nx
 
-    result: nx.MultiDiGraph[str] = nx.MultiDiGraph(format=MARK, **dict(decoded(BipartiteHeader, header, "graph")))
-    for number, entry in enumerate(found.nodes):
-        kind: type[BipartiteOp | BipartiteTensor] = BipartiteOp if entry.get("kind") == "op" else BipartiteTensor
-        node = decoded(kind, entry, f"nodes[{number}]")
-        result.add_node(node.id, **dict(node))
+    result: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    result.graph.update(header)
+    result.add_nodes_from(node.id for node in decoded(list[BipartiteNode], found.nodes, "nodes"))
     if len(result) != len(found.nodes):
         raise FormatError("nodes: two have the same id")
-    kinds = result.nodes(data="kind")
+    for entry in found.nodes:
+        result.nodes[entry["id"]].update(entry)
     for link in _links(found, list[BipartiteLink], result):
-        if kinds[link.source] == kinds[link.target]:
-            raise FormatError(f"{short(link.source, 40)} and {short(link.target, 40)} are not an op and a tensor")
         result.add_edge(link.source, link.target, position=link.position)
     return from_networkx(result)
 

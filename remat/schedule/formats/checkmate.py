@@ -213,12 +213,6 @@ def _check_node(node: int, order: list[int], at: str) -> None:
         raise FormatError(f"{at}: node {node} is not one of the graph's {len(order)} ops", "node")
 
 
-def _list(value: Any, what: str) -> list[Any]:
-    if type(value) is not list:
-        raise FormatError(f"{what} must be a list, not {short(value)}", "list")
-    return value
-
-
 def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
     if matrix.ndim != 2 or matrix.shape[1] != columns or not len(matrix):
         raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each", "matrix")
@@ -243,18 +237,10 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
 
 
 def _json_matrix(value: Any, name: str) -> Float:
-    rows = _list(value, name)
-    if len(rows) * len(_list(rows[0], f"{name}[0]") if rows else ()) > MAX_ENTRIES:
+    rows = decoded(list[list[float]], value, name)
+    if rows and (len({len(row) for row in rows}) > 1 or len(rows) * len(rows[0]) > MAX_ENTRIES):
         raise FormatError(f"{name} is not a matrix with at most {MAX_ENTRIES:,} entries", "matrix")
-    for number, row in enumerate(rows):
-        if len(_list(row, f"{name}[{number}]")) != len(rows[0]):
-            raise FormatError(f"{name}[{number}] has another length than {name}[0]", "matrix")
-        if not all(type(x) is int or type(x) is float for x in row):
-            raise FormatError(f"{name}[{number}] has an entry that is not a number", "matrix-entry")
-    try:
-        return np.array(rows, dtype=np.float64)
-    except OverflowError:
-        raise FormatError(f"{name} has an entry that is neither 0 nor 1", "matrix-entry") from None
+    return np.array(rows, dtype=np.float64)
 
 
 def _zipped_matrix(archive: zipfile.ZipFile, name: str, columns: int) -> Bits:

@@ -90,23 +90,15 @@ class Lowered:
         size = [size for _, size in self.tensors]
         for tensor in self.held((*self.parameters, *self.results)):
             size[tensor] = 0
-        frees: list[list[int]] = []
-        later: set[int] = set()
-        for step in reversed(self.steps):
-            op = self.ops[step]
-            touched = {*op.inputs, *op.outputs}
-            frees.append([tensor for tensor in touched if tensor not in later])
-            later.difference_update(op.outputs)
-            later.update(op.inputs)
         held, now, peak = set[int](), 0, 0
-        for step, freed in zip(self.steps, reversed(frees), strict=True):
+        for step in reversed(self.steps):  # what is held after a step is what a later one reads before it is written
             op = self.ops[step]
-            new = [tensor for tensor in op.outputs if tensor not in held]
-            held.update(new)
+            new = {*op.inputs, *op.outputs} - held
+            held |= new
             now += sum(size[tensor] for tensor in new)
             peak = max(peak, now + op.workspace)
-            gone = [tensor for tensor in freed if tensor in held]
-            held.difference_update(gone)
+            gone = set(op.outputs).difference(op.inputs)
+            held -= gone
             now -= sum(size[tensor] for tensor in gone)
         return peak
 
