@@ -127,7 +127,8 @@ class _Order:
         section = np.arange(len(owner)) + np.repeat(self.last - np.cumsum(length), length)
         members = Csr.from_pairs(section, owner, moments)
         # compiled code takes arrays that can be written to
-        self.rows = [table.copy() for table in (near.indptr, near.indices, members.indptr, members.indices)]
+        self.near = near.indptr.copy(), near.indices.copy()
+        self.members = members.indptr.copy(), members.indices.copy()
         self.total = members.sums(self.size)
         self.across = staircase(self.first, self.last - 2, np.ones_like(self.size), moments)
         self.twin = np.full(count, -1, dtype=np.int64)
@@ -154,7 +155,7 @@ class _Order:
             goals[number - 1] = (begin, end, -1, -1, -1, number if number < len(stretches) else -1)
         state[code.CAPACITY], state[code.GOALS] = capacity, len(stretches)
         return code.Search(
-            self.first, self.last, self.size, self.twin, *self.rows, zeros(count) - 1, zeros(count), zeros(moments),
+            self.first, self.last, self.size, self.twin, *self.near, *self.members, zeros(count) - 1, zeros(count), zeros(moments),
             self.total.copy(), self.across.copy(), zeros(count + 1, code.FRAME), goals, zeros(8 * count + 64, 2),
             zeros(8 * (moments + count) + 64, 2), zeros(moments), zeros(moments), state,
         )  # fmt: skip
