@@ -155,9 +155,9 @@ class _Order:
             goals[number - 1] = (begin, end, -1, -1, -1, number if number < len(stretches) else -1)
         state[code.CAPACITY], state[code.GOALS] = capacity, len(stretches)
         return code.Search(
-            self.first, self.last, self.size, self.twin, *self.near, *self.members, zeros(count) - 1, zeros(count), zeros(moments),
-            self.total.copy(), self.across.copy(), zeros(count + 1, code.FRAME), goals, zeros(8 * count + 64, 2),
-            zeros(8 * (moments + count) + 64, 2), zeros(moments), zeros(moments), state,
+            self.first, self.last, self.size, self.twin, *self.near, *self.members, zeros(count) - 1, zeros(count),
+            zeros(moments), self.total.copy(), self.across.copy(), zeros(count + 1, code.FRAME), goals,
+            zeros(8 * count + 64, 2), zeros(8 * (moments + count) + 64, 2), zeros(moments), zeros(moments), state,
         )  # fmt: skip
 
 
