@@ -27,12 +27,9 @@ class ModelOptions(Options):
     ----------
     backend : str
         The solver: ``name`` or ``name:variant``.
-    redundant : bool or None
-        Whether the cumulative over addresses is said, too; None: where the solver takes it as it is.
     """
 
     backend: str = "cp-sat"
-    redundant: bool | None = None
 
 
 class ModelAllocator(Allocator):
@@ -70,11 +67,8 @@ class ModelAllocator(Allocator):
             return self.found(problem, start, notes=(note,))
         if start is not None and problem.price(start) <= problem.bound:
             return self.found(problem, start)
-        redundant = self.options.redundant
-        if redundant is None:
-            redundant = Cumulative in backend.native
         ceiling = int(problem.sizes.sum()) if start is None or not problem.open_memories else problem.price(start)
-        formulation = AddressFormulation(problem, ceiling, redundant)
+        formulation = AddressFormulation(problem, ceiling, redundant=Cumulative in backend.native)
         hint = None if start is None else formulation.encode(start)
         source = f"{self.name} by {backend.full_name}"
 

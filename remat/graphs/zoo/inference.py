@@ -150,19 +150,15 @@ class InferenceNetwork(Recorder):
             self._count(0, channels)  # a bias
             return x
         self._count(0, 4 * channels, trainable=2 * channels)
-        return self._elementwise("BatchNorm", name, x)
+        return self.elementwise("BatchNorm", name, x)
+
+    def elementwise(self, kind: str, name: str, x: str) -> str:
+        """An op of type `kind` of the shape of its input."""
+        return self._add(kind, name, (x,), self.shape_of(x))
 
     def relu(self, name: str, x: str) -> str:
         """Rectified linear unit, an op of its own."""
-        return self._elementwise("Relu", name, x)
-
-    def softmax(self, name: str, x: str) -> str:
-        """Softmax."""
-        return self._elementwise("Softmax", name, x)
-
-    def copy(self, name: str, x: str, kind: str) -> str:
-        """An op that changes nothing (a split in one part), of type `kind`."""
-        return self._elementwise(kind, name, x)
+        return self.elementwise("Relu", name, x)
 
     def shift(self, name: str, x: str) -> str:
         """The image moved by one pixel up and left, zeros following: two ops, a Pad and a Crop."""
@@ -244,9 +240,6 @@ class InferenceNetwork(Recorder):
         """Count parameters; `vectors` (biases and the like) have four bytes each, whatever the data type."""
         self.params += weights + (vectors if trainable is None else trainable)
         self.param_bytes += DTYPES[self.dtype] * weights + 4 * vectors
-
-    def _elementwise(self, kind: str, name: str, x: str) -> str:
-        return self._add(kind, name, (x,), self.shape_of(x))
 
     def _add(
         self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0,

@@ -128,7 +128,7 @@ def cell_network(
     last = outputs[-1]
     assert last is not None
     x = net.global_pool("final/pool", net.relu("final/relu", last))
-    net.softmax("final/softmax", net.dense("final/logits", x, classes))
+    net.elementwise("Softmax", "final/softmax", net.dense("final/logits", x, classes))
     return net.graph()
 
 

@@ -82,13 +82,13 @@ def swiftnet(batch: int = 1, image: Shape = IMAGE, classes: int = 2, *, fold_con
     (ComputeGraph('swiftnet-b1', 86 ops, 86 tensors, 123 edges), 351232)
     """
     net = _network("swiftnet", batch, fold_concats)
-    x = net.copy("split", net.input("input", image), "Split")
+    x = net.elementwise("Split", "split", net.input("input", image))
     x = net.conv("conv_pre1", x, 16, kernel=7, stride=4, bias=True)
     x = net.depthwise("conv_pre2/depthwise", x, kernel=3, bias=True)
     x = net.conv("conv_pre2/pointwise", x, 32, bias=True)
     x = _cells(net, net.pool("pool_1", x, kernel=2, stride=2))
     x = net.global_pool("pool_4", x)
-    net.softmax("softmax", net.dense("logits", x, classes))
+    net.elementwise("Softmax", "softmax", net.dense("logits", x, classes))
     return net.graph()
 
 

@@ -53,5 +53,5 @@ schedule_formats = Formats("schedule", ScheduleFormat, BUILT_IN, last=1)
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
     """`graph`, for formats that make no sense without; raises FormatError where it is missing."""
     if graph is None:
-        raise FormatError(f"{what} can only be read together with the graph it is for", "needs-graph")
+        raise FormatError(f"{what} is nothing without the graph it is for", "needs-graph")
     return graph

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.formats import Source
@@ -132,9 +131,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 
 
 def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
-    if graph is None:
-        raise FormatError("an execution plan can only be written together with the graph it is for", "needs-graph")
-    return ExecutionPlan.of_schedule(graph, schedule)
+    return ExecutionPlan.of_schedule(needed_graph(graph, "an execution plan"), schedule)
 
 
 JSON = ScheduleFormat(

@@ -93,33 +93,17 @@ def test_products_of_two_tensors_are_cut_on_both_sides(axis: int, letter: str) -
 
 
 WRONG = [
-    ({"kernel": 3}, {"x0": [1, -1]}),
-    ({}, {"x0": [1, True]}),
-    ({}, {"x0": [0]}),
-    ({}, {"x0": [2**40, 2**40]}),
-    ({}, {"x0": [1] * 9}),
-    ({}, {"x0": "12"}),
-    ({}, []),
-    ("no", None),
-    ({"concat_axis": 4}, None),
-    ({"concat_axis": -5}, None),
-    ({"concat_axis": 1.0}, None),
-    ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}),
-    ({}, {"x1": [2, 6]}),
-    ({"layout": "NHW"}, None),
-    ({"channel_axis": 9}, None),
-    ({"groups": 0}, None),
-    ({"parallel_axes": 3}, None),
-    ({"parallel_axes": [3], "reduced_axes": [-1]}, None),
-    ({"part_of": 1}, None),
-    ({"part_of": {"of": "y", "start": 5}}, None),
-    ({"operands": 5}, None),
-    ({"operands": [{"parts": []}]}, None),
-    ({"operands": [{"parts": ["q"]}]}, None),
-    ({"operands": [{"parts": ["x0"]}]}, None),
-    ({"operands": [{"parts": ["x0", "x1"]}]}, None),
-    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", 1, 9]]}]}, None),
-    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", -1, 1]]}]}, None),
+    ({"kernel": 3}, {"x0": [1, -1]}), ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}),
+    *(({}, shapes) for shapes in (
+        [], *({"x0": shape} for shape in ([1, True], [0], [2**40, 2**40], [1] * 9, "12")), {"x1": [2, 6]},
+    )),
+    *((attrs, None) for attrs in (
+        "no", *({"concat_axis": axis} for axis in (4, -5, 1.0)), {"layout": "NHW"}, {"channel_axis": 9}, {"groups": 0},
+        {"parallel_axes": 3}, {"parallel_axes": [3], "reduced_axes": [-1]}, {"part_of": 1},
+        {"part_of": {"of": "y", "start": 5}}, {"operands": 5},
+    )),
+    *(({"operands": [{"parts": parts}]}, None) for parts in ([], ["q"], ["x0"], ["x0", "x1"])),
+    *(({"operands": [{"axis": 3, "parts": ["x0", ["x1", *part]]}]}, None) for part in ((1, 9), (-1, 1))),
 ]  # fmt: skip
 
 

@@ -291,13 +291,16 @@ class _Lowering:
             if alias is not None:
                 leaves.append(alias)
                 continue
-            made.append(self._tensor(instruction, name if single else f"{name}{{{number}}}", array))
+            if array.size >= MAX_TOTAL:
+                raise instruction.fault("an array of 2^62 bytes or more")
+            size = 0 if array.space == HOST else array.size
+            made.append(self._tensor(name if single else f"{name}{{{number}}}", size))
             leaves.append(self._new_leaf((made[-1],)))
         if ready or not made:
-            made.append(self._empty(f"{name}{{done}}"))
+            made.append(self._tensor(f"{name}{{done}}"))
             leaves = [self._new_leaf((*self.done.leaves[leaf], made[-1])) for leaf in leaves]
         if instruction.name in self.before:
-            made.append(self._empty(f"{name}{{before}}"))
+            made.append(self._tensor(f"{name}{{before}}"))
             self.ordered[instruction.name] = made[-1]
         waits = [self.ordered[n] for n in instruction.names("control-predecessors") if n in self.ordered]
         inputs = tuple(dict.fromkeys((*self.done.held(read), *waits)))
@@ -324,14 +327,8 @@ class _Lowering:
         self.done.leaves.append(tensors)
         return len(self.done.leaves) - 1
 
-    def _tensor(self, instruction: Instruction, name: str, array: ArrayShape) -> int:
-        if array.size >= MAX_TOTAL:
-            raise instruction.fault("an array of 2^62 bytes or more")
-        self.done.tensors.append((name, 0 if array.space == HOST else array.size))
-        return len(self.done.tensors) - 1
-
-    def _empty(self, name: str) -> int:
-        self.done.tensors.append((name, 0))
+    def _tensor(self, name: str, size: int = 0) -> int:
+        self.done.tensors.append((name, size))
         return len(self.done.tensors) - 1
 
     @staticmethod

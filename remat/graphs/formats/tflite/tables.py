@@ -167,16 +167,13 @@ class _Reader:
 
     def _numbers(self, count: int, entries: Callable[[], Any], of: str) -> tuple[int, ...]:
         """Return the `count` numbers of a vector; it may be shared, so that few bytes stand for many."""
-        self._count(count, of)
-        return tuple(entries().tolist()) if count else ()
-
-    def _count(self, count: int, of: str) -> None:
         draw(_ENTRY_MEMORY * count)
         self._entries += count
         if 4 * count > self._size or self._entries > MAX_ENTRIES:
             raise FormatError(
                 f"{of}: {count:,} entries, more than the file can have or the {MAX_ENTRIES:,} that are read"
             )
+        return tuple(entries().tolist()) if count else ()
 
     def _text(self, text: bytes | None) -> str:
         if text is not None and len(text) > MAX_NAME:
