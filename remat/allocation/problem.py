@@ -195,15 +195,6 @@ class Compressed:
         unit = unit or 1
         return cls(np.searchsorted(moments, lower), np.searchsorted(moments, upper), size // unit, len(moments), unit)
 
-    def parts(self) -> list[Int]:
-        """Buffers by the stretches of time that nothing lives across; they can be placed one by one."""
-        order = np.argsort(self.first, kind="stable")
-        if not len(order):
-            return []
-        reach = np.maximum.accumulate(self.last[order])
-        breaks = np.flatnonzero(self.first[order][1:] >= reach[:-1]) + 1
-        return np.split(order, breaks)
-
     def pairs(self) -> tuple[Int, Int]:
         """All pairs (i, j) with i < j of buffers that live at one moment and have bytes."""
         found: list[Int] = []

@@ -218,13 +218,3 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
 
 def _listed(value: Any) -> str:
     return "[\n" + ",\n".join(value) + "\n]" if isinstance(value, Lines) and value else json.dumps(value)
-
-
-def schema_text(kind: type[BaseModel], title: str) -> str:
-    """The JSON Schema of a document as the text of a file; ``make schemas`` writes those of this package."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(), "title": title}
-    for part in (schema, *schema.get("$defs", {}).values()):
-        part["description"] = " ".join(part["description"].split())
-        for entry in part["properties"].values():
-            entry.pop("title", None)
-    return json.dumps(schema, indent=1) + "\n"

@@ -127,8 +127,8 @@ class Tape:
         self.accumulation = accumulation
         self.input_bytes = 0
         self.state_bytes = 0
-        self._calls: list[_Call] = []
-        self._kept: list[str] = []
+        self.calls: list[_Call] = []
+        self.kept: list[str] = []  # tensors that are graph outputs
         self._path: list[str] = []
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ class Tape:
             )
             for position, output in enumerate(outputs)
         )
-        self._kept += [value.name for value, output in zip(made, outputs, strict=True) if output.kept]
-        self._calls.append(_Call(full, kind, path, tuple(dict.fromkeys(inputs)), made, flops, params, workspace))
+        self.kept += [value.name for value, output in zip(made, outputs, strict=True) if output.kept]
+        self.calls.append(_Call(full, kind, path, tuple(dict.fromkeys(inputs)), made, flops, params, workspace))
         return made
 
     # -- the graph -------------------------------------------------------------------------------------------------
@@ -212,19 +212,9 @@ class Tape:
         return _Differentiation(self, loss, predictions, meta).graph()
 
     @property
-    def calls(self) -> Sequence[_Call]:
-        """What was recorded."""
-        return self._calls
-
-    @property
-    def kept(self) -> Sequence[str]:
-        """Tensors that are graph outputs."""
-        return self._kept
-
-    @property
     def params(self) -> int:
         """Number of parameters of all ops."""
-        return sum(call.params for call in self._calls)
+        return sum(call.params for call in self.calls)
 
 
 class _Differentiation:
