@@ -20,7 +20,7 @@ def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
 
     Examples
     --------
-    >>> list(table_rows("op,us\\n\\na,1\\n", "t.csv"))
+    >>> list(table_rows("op,us\n\na,1\n", "t.csv"))
     [(1, ['op', 'us']), (3, ['a', '1'])]
     """
     cells = text.count(",") + text.count("\n")
