@@ -49,17 +49,19 @@ BACKENDS = backend_names()
 FORMULATIONS = list(registry.formulations())
 
 
-def effort_for(backend, formulation=""):
-    """Little; that the answer comes within a second of the deadline is for the slow run on a machine of its own."""
-    little = Effort(deadline=0.5, grace=10.0)
+def effort_for(backend, formulation="", *, thorough=False):
+    """Fewer models where each starts a program or two.
+
+    Quick runs ask for little: that the answer comes within a second of the deadline is for the slow run on a machine of
+    its own, which has the deadline of five seconds that is promised.
+    """
+    effort = Effort(most_ops=6, cases=20, deadline=5.0) if thorough else Effort(deadline=0.5, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:
-        return replace(little, most_ops=4, deadline=1.0, cases=2 if backend == "minizinc:gecode" else 1)
+        cases = 5 if thorough else 1 + (backend == "minizinc:gecode")
+        return replace(effort, most_ops=4, deadline=max(effort.deadline, 1.0), cases=cases)
     if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
-        return replace(little, most_ops=4, cases=3)
-    return little
-
-
-THOROUGH = Effort(most_ops=6, cases=20, deadline=5.0)
+        return replace(effort, most_ops=4, cases=8 if thorough else 3)
+    return effort
 
 
 def made(name):
@@ -199,46 +201,36 @@ def single_chain():
     return b.build()
 
 
+def sample(document, graph=None):
+    return Sample(json.dumps(document).encode(), graph)
+
+
 def archive(**arrays):
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
-ON = {"disabled": False, "fast_forward": False}
+ON, OFF = {"disabled": False, "fast_forward": False}, {"disabled": False}
 #: Checkmate's operations on registers for `single_chain`.
 REGISTERS = [["alloc", 0, 0, 2], ["compute", 0, 0, {}, 0], ["alloc", 1, 1, 1], ["compute", 1, 1, {"0": 0}, 0],
              ["free", 0, 0]]  # fmt: skip
 #: Files of the formats that are only read.
 SAMPLES = {
-    "node-link": [
-        Sample(
-            json.dumps(
-                {
-                    "directed": True, "multigraph": False, "graph": {},
-                    "nodes": [{"id": 0, "cost_cpu": 4, "cost_ram": 1}, {"id": 1, "cost_cpu": 3, "cost_ram": 2}],
-                    "links": [{"source": 0, "target": 1}],
-                }
-            ).encode()
-        )
-    ],
+    "node-link": [sample({
+        "directed": True, "multigraph": False, "graph": {},
+        "nodes": [{"id": 0, "cost_cpu": 4, "cost_ram": 1}, {"id": 1, "cost_cpu": 3, "cost_ram": 2}],
+        "links": [{"source": 0, "target": 1}],
+    })],
     "checkmate": [
-        Sample(json.dumps({"R": [[1, 0], [0, 1]], "S": [[0, 0], [1, 0]]}).encode(), single_chain()),
-        Sample(json.dumps({"producer": "Checkmate", "ops": REGISTERS}).encode(), single_chain()),
+        sample({"R": [[1, 0], [0, 1]], "S": [[0, 0], [1, 0]]}, single_chain()),
+        sample({"producer": "Checkmate", "ops": REGISTERS}, single_chain()),
         Sample(archive(R=np.eye(2, dtype=int), S=np.eye(2, k=-1, dtype=int)), single_chain()),
     ],
-    "rockmate": [
-        Sample(
-            json.dumps(
-                {
-                    "loss_index": 1,
-                    "ops": [["compute", "F", ON], ["compute", "loss", ON], ["delete", "x data", {"disabled": False}],
-                            ["compute", "B", ON]],
-                }
-            ).encode(),
-            training_chain(),
-        )
-    ],
+    "rockmate": [sample({
+        "loss_index": 1,
+        "ops": [["compute", "F", ON], ["compute", "loss", ON], ["delete", "x data", OFF], ["compute", "B", ON]],
+    }, training_chain())],
 }  # fmt: skip
 if find_spec("onnx"):  # a ReLU
     SAMPLES["onnx"] = [
@@ -268,15 +260,6 @@ def test_format(format_, check):
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
 
 
-def thorough_effort(backend, formulation=""):
-    """The deadline of five seconds that is promised; fewer models where each starts a program or two."""
-    if backend.partition(":")[0] in SLOW_FAMILIES:
-        return Effort(most_ops=4, cases=5, deadline=5.0)
-    if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
-        return Effort(most_ops=4, cases=8, deadline=5.0)
-    return THOROUGH
-
-
 #: Checks that measure time.
 TIMED = {"deadline_keeps_the_incumbent", "stops_when_asked"}
 
@@ -289,7 +272,7 @@ def timed_alone(checks):
 @pytest.mark.parametrize("check", timed_alone(BACKEND_CHECKS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backend_thoroughly(backend, check):
-    check(made(backend), thorough_effort(backend))
+    check(made(backend), effort_for(backend, thorough=True))
 
 
 @pytest.mark.slow
@@ -297,4 +280,4 @@ def test_backend_thoroughly(backend, check):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_pair_thoroughly(formulation, backend, check):
-    check(registry.load("formulations", formulation), made(backend), thorough_effort(backend, formulation))
+    check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation, thorough=True))

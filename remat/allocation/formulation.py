@@ -134,8 +134,9 @@ class AddressFormulation:
             values[self.arena[number]] = (offset + self.size)[memory == k].max(initial=0)
         if self.problem.open_memories:
             values[self.arena.index] = np.maximum(values[self.arena.index], self.model.lower[self.arena.index])
-        for block in self.model.blocks_named("moment"):
-            values[block.index] = self.first
+        for block in self.model.blocks:
+            if block.name == "moment":
+                values[block.index] = self.first
         return values
 
     def decode(self, values: Float, source: str) -> Addresses:

@@ -21,6 +21,7 @@ from remat.modeling.records import (
     Record,
     Reservoir,
     decoded,
+    truth,
 )
 from remat.runtime.arrays import Bool, Float, Int
 
@@ -31,6 +32,10 @@ ROUNDS = 6
 def _slack(bound: Float) -> Float:
     """By how much sums of floats may miss a bound: nothing that whole numbers could differ by."""
     return np.maximum(1e-9, 1e-12 * np.where(np.isfinite(bound), np.abs(bound), 0.0))
+
+
+class InfeasibleError(Exception):
+    """No values within the bounds satisfy the records."""
 
 
 @dataclass
@@ -44,15 +49,12 @@ class Bounds:
         Integer variables.
     changed : bool
         Whether there was news since this was last set to False.
-    crossed : bool
-        Whether some variable would be left with nothing; its bounds are kept as they were.
     """
 
     lower: Float
     upper: Float
     whole: Bool
     changed: bool = False
-    crossed: bool = False
 
     @classmethod
     def of(cls, model: Model, lower: Float, upper: Float) -> Bounds:
@@ -78,11 +80,11 @@ class Bounds:
         return cls(low, high, np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value)))
 
     def raise_lower(self, variable: Int, value: Float) -> None:
-        """Each variable is at least the value; NaN and −∞ say nothing."""
+        """Each variable is at least the value; NaN and −∞ say nothing. InfeasibleError if nothing is left for one."""
         self._narrow(variable, value, up=True)
 
     def lower_upper(self, variable: Int, value: Float) -> None:
-        """Each variable is at most the value; NaN and ∞ say nothing."""
+        """Each variable is at most the value; NaN and ∞ say nothing. InfeasibleError if nothing is left for one."""
         self._narrow(variable, value, up=False)
 
     def _narrow(self, variable: Int, value: Float, *, up: bool) -> None:
@@ -99,12 +101,13 @@ class Bounds:
         else:
             np.minimum.at(self.upper, variable, value)
         wrong = variable[self.lower[variable] > self.upper[variable]]
-        if len(wrong):
-            self.crossed |= bool((self.lower[wrong] > self.upper[wrong] + 1e-6).any())
-            if up:
-                self.lower[wrong] = self.upper[wrong]
-            else:
-                self.upper[wrong] = self.lower[wrong]
+        nothing_left = (self.lower[wrong] > self.upper[wrong] + 1e-6).any()
+        if up:
+            self.lower[wrong] = self.upper[wrong]
+        else:
+            self.upper[wrong] = self.lower[wrong]
+        if nothing_left:
+            raise InfeasibleError
 
     def fixed(self, variable: Int) -> Bool:
         """Whether nothing is left to decide for each variable."""
@@ -112,11 +115,7 @@ class Bounds:
 
     def truth(self, literals: Int) -> Int:
         """1 for true, −1 for false, 0 for open."""
-        variable, negative, constant = decoded(literals)
-        if not len(self.lower):
-            return np.ones(len(literals), dtype=np.int64)
-        sign = np.where(self.lower[variable] > 0.5, 1, np.where(self.upper[variable] < 0.5, -1, 0))
-        return np.where(constant, 1, np.where(negative, -sign, sign))
+        return truth(literals, self.lower, self.upper)
 
     def settle(self, literals: Int, *, true: bool) -> None:
         """Make literals, none of them constant, true or false."""
@@ -143,25 +142,28 @@ class Narrowing:
     ----------
     deadline : Deadline
         Looked at between records.
-    contradiction : str
-        Name of a record that cannot be satisfied; empty where none is known.
     staircases : mapping of the id of a `Cumulative` of the result to :class:`Staircase`
     """
 
     model: Model
     bounds: Bounds
     deadline: Deadline = field(default_factory=Deadline)
-    contradiction: str = ""
     staircases: dict[int, Staircase] = field(default_factory=dict)
 
     def run(self) -> list[Record]:
-        """The records, as far as they still say something."""
+        """Return the records, as far as they still say something.
+
+        Raises
+        ------
+        InfeasibleError
+            Where it is seen that they cannot be satisfied.
+        """
         records = list(self.model.records)
         for _ in range(ROUNDS):
             self.bounds.changed = False
             each = self.deadline.each(records, 1)
             records = [new for record in each if (new := self._reduced(record)) is not None]
-            if self.contradiction or not self.bounds.changed:
+            if not self.bounds.changed:
                 break
         done: list[Record] = []
         for record in self.deadline.each(records, 1):
@@ -190,16 +192,11 @@ class Narrowing:
                 new = record
             case _:
                 raise ModelError(f"record {record.name!r} is of unknown kind {type(record).__name__}")
-        if self.bounds.crossed:
-            self._contradict(record)
         return new if new is None or len(new) else None
-
-    def _contradict(self, record: Record) -> None:
-        self.contradiction = self.contradiction or record.name
 
     # -- rows and clauses ------------------------------------------------------------------------------------------
 
-    def _linear(self, record: Linear) -> Linear | None:
+    def _linear(self, record: Linear) -> Linear:
         bounds, count = self.bounds, len(record)
         settled = bounds.fixed(record.column)
         constant = np.bincount(
@@ -216,8 +213,7 @@ class Narrowing:
         fails = (most < low - _slack(record.lower)) | (least > high + _slack(record.upper))
         truth = np.ones(count, dtype=np.int64) if record.enforce is None else bounds.truth(record.enforce)
         if (fails & (truth == 1)).any():
-            self._contradict(record)
-            return None
+            raise InfeasibleError
         if record.enforce is not None:
             bounds.settle(record.enforce[fails & (truth == 0)], true=False)
         keep = ~holds & ~fails & (truth >= 0)
@@ -241,7 +237,7 @@ class Narrowing:
         open_ones = np.bincount(clause[truth == 0], minlength=len(record))
         holds = np.bincount(clause[truth == 1], minlength=len(record)) > 0
         if (~holds & (open_ones == 0)).any():
-            self._contradict(record)
+            raise InfeasibleError
         last = (truth == 0) & (~holds & (open_ones == 1))[clause]
         self.bounds.settle(record.literals[last], true=True)
         keep = ~holds & (open_ones > 1)
@@ -257,8 +253,7 @@ class Narrowing:
         owner, values = owner[inside], record.values[inside]
         left = np.bincount(owner, minlength=count)
         if (left == 0).any():
-            self._contradict(record)
-            return replace(record, variable=record.variable[:0], indptr=np.zeros(1, dtype=np.int64), values=values[:0])
+            raise InfeasibleError
         last = np.cumsum(left) - 1
         first = values[last - left + 1].astype(np.float64)
         bounds.raise_lower(record.variable, first)
@@ -275,8 +270,7 @@ class Narrowing:
         settled = bounds.fixed(record.variable)
         taken = bounds.lower[record.variable[settled]]
         if len(np.unique(taken)) < len(taken):
-            self._contradict(record)
-            return None
+            raise InfeasibleError
         free = record.variable[~settled]
         if not len(free):
             return None
@@ -295,7 +289,7 @@ class Narrowing:
             probe = self.model.copy(record.name)
             probe.records = [settled]
             if violations(probe, bounds.lower):
-                self._contradict(record)
+                raise InfeasibleError
         return self._part(record, owner, truth, open_ones)
 
     def _part(self, record: Reservoir, owner: Int, truth: Int, wanted: Bool) -> Reservoir:
@@ -315,7 +309,7 @@ class Narrowing:
         settled = (truth == 1) & bounds.fixed(record.start) & bounds.fixed(record.end)
         start, end = bounds.lower[record.start[settled]], bounds.lower[record.end[settled]]
         if (start > end).any():
-            self._contradict(record)
+            raise InfeasibleError
         free = ~settled & (truth >= 0)
         lowest, highest = bounds.lower[record.start[free]], bounds.upper[record.end[free]]
         moments = np.unique(np.concatenate([start, end, lowest, highest]))
@@ -326,10 +320,8 @@ class Narrowing:
             variable = np.array([record.capacity_variable])
             bounds.raise_lower(variable, np.array([float(use.max(initial=0))]))
             capacity = float(bounds.lower[record.capacity_variable])
-            if bounds.crossed:
-                self._contradict(record)
         if use.max(initial=0) > capacity or capacity < 0:
-            self._contradict(record)
+            raise InfeasibleError
         new = replace(
             record, start=record.start[free], end=record.end[free], demand=record.demand[free],
             presence=np.where(truth == 1, ALWAYS, record.presence)[free],

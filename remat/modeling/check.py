@@ -19,7 +19,7 @@ from remat.modeling.records import (
     NoOverlap2D,
     Record,
     Reservoir,
-    decoded,
+    truth,
 )
 from remat.runtime.arrays import Bool, Float, Int
 
@@ -72,9 +72,7 @@ def _first(lines: Iterator[str]) -> list[str]:
 
 def _true(literals: Int, values: Float) -> Bool:
     """Whether each literal is true."""
-    variable, negative, constant = decoded(literals)
-    truth = values[variable] > 0.5 if len(values) else np.zeros(len(literals), dtype=bool)
-    return constant | (truth ^ negative)
+    return truth(literals, values, values) > 0
 
 
 def _blocks(model: Model, values: Float, tolerance: float) -> Iterator[Iterator[str]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
-from remat.modeling.bridges import BRIDGES, Bridge, Workshop, kind_of
+from remat.modeling.bridges import BRIDGES, InapplicableError, Workshop, kind_of
 from remat.modeling.model import Model
-from remat.modeling.records import Domain, Record
+from remat.modeling.records import Record
 from remat.runtime.arrays import Float
 
 Values = Float
@@ -41,13 +40,10 @@ class Lowered:
         return self._extend(np.asarray(values, dtype=np.float64))
 
 
-def lower(
-    model: Model, native: Kinds, overrides: Sequence[Bridge[Any]] = (), deadline: Deadline | None = None
-) -> Lowered:
+def lower(model: Model, native: Kinds, deadline: Deadline | None = None) -> Lowered:
     """`model` in records of the kinds `native` only.
 
-    For each record, in this order: the first of `overrides` that applies; the record itself, if native; what the
-    bridge of its kind makes of it, lowered in turn.
+    For each record: the record itself, if native; else what the bridge of its kind makes of it, lowered in turn.
 
     Parameters
     ----------
@@ -56,8 +52,6 @@ def lower(
     native : collection of types of Record
         :class:`~remat.modeling.Linear` stands for rows with and without literals, :class:`~remat.modeling.PlainLinear`
         for those without.
-    overrides : sequence of Bridge
-        A formulation's own bridges.
     deadline : Deadline, optional
         Is looked at between the steps of each bridge.
 
@@ -86,29 +80,17 @@ def lower(
     >>> lowered.extend([1, 0])
     array([1., 0., 0., 1., 1.])
     """
-    if not overrides and all(_is_one_of(kind_of(record), native) for record in model.records):
+    if all(_is_one_of(kind_of(record), native) for record in model.records):
         return Lowered(model, model, np.copy)
     workshop = Workshop(model, deadline)
-    todo: list[tuple[Record, tuple[Bridge[Any], ...]]] = [
-        (record, tuple(overrides)) for record in reversed(model.records)
-    ]
+    todo = model.records[::-1]
     while todo:
         workshop.deadline.check()
-        record, special = todo.pop()
-        kind = kind_of(record)
-        bridge = next((b for b in special if issubclass(kind, b.source) and b.applies(record, workshop)), None)
-        if bridge is None and _is_one_of(kind, native):
+        record = todo.pop()
+        if _is_one_of(kind_of(record), native):
             workshop.model.records.append(record)
-            continue
-        if bridge is None:
-            bridge = _only_bridge(record, workshop, native)
-        left = tuple(other for other in special if other is not bridge)  # an override sees nothing of its own making
-        made = [new for new in bridge.rewrite(record, workshop) if len(new)]
-        if any(isinstance(new, Domain) for new in made):
-            raise ModelError(
-                f"bridge {bridge} makes a Domain of record {record.name!r}, which no bridge may", "wrong-bridge"
-            )
-        todo.extend((new, left) for new in reversed(made))
+        else:
+            todo += [new for new in reversed(_rewritten(record, workshop, native)) if len(new)]
     return Lowered(model, workshop.model, workshop.extend)
 
 
@@ -116,18 +98,20 @@ def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
     return any(issubclass(kind, other) for other in kinds)
 
 
-def _only_bridge(record: Record, workshop: Workshop, native: Kinds) -> Bridge[Any]:
-    """The bridge of the record's kind.
+def _rewritten(record: Record, workshop: Workshop, native: Kinds) -> list[Record]:
+    """Return what the bridge of the record's kind makes of it.
 
     Raises
     ------
     ModelError
         If there is none, or it does not apply.
     """
-    bridge = BRIDGES.get(kind_of(record))
-    if bridge is not None and bridge.applies(record, workshop):
-        return bridge
-    why = "no bridge for it" if bridge is None else f"{bridge} applies only to {bridge.condition}"
+    bridge, why = BRIDGES.get(kind_of(record)), "no bridge for it"
+    if bridge is not None:
+        try:
+            return bridge(record, workshop)
+        except InapplicableError as condition:
+            why = f"its bridge applies only to {condition}"
     raise ModelError(
         f"record {record.name!r} ({type(record).__name__}) of model {workshop.model.name!r} cannot be expressed in "
         f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {why}",

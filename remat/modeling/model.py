@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -236,10 +236,6 @@ class Model:
         array([0, 1, 2])
         """
         return Named(self.blocks)
-
-    def blocks_named(self, name: str) -> Iterator[Vars]:
-        """The blocks of that name."""
-        return (block for block in self.blocks if block.name == name)
 
     @property
     def num_constraints(self) -> int:

@@ -38,6 +38,15 @@ def decoded(literals: Int) -> tuple[Int, Bool, Bool]:
     return np.where(constant, 0, np.where(negative, ~literals, literals)), negative, constant
 
 
+def truth(literals: Int, lower: Float, upper: Float) -> Int:
+    """Return 1 for literals that the bounds of the variables make true, −1 for false, 0 for open ones."""
+    variable, negative, constant = decoded(literals)
+    if not len(lower):
+        return np.ones(len(literals), dtype=np.int64)
+    sign = np.where(lower[variable] > 0.5, 1, np.where(upper[variable] < 0.5, -1, 0))
+    return np.where(constant, 1, np.where(negative, -sign, sign))
+
+
 def _ints(values: ArrayLike) -> Int:
     return np.asarray(values, dtype=np.int64).ravel()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.modeling.bound_propagation import Bounds, Narrowing
+from remat.modeling.bound_propagation import Bounds, InfeasibleError, Narrowing
 from remat.modeling.model import Model
 from remat.modeling.records import ALWAYS, Cumulative, Linear
 from remat.runtime.arrays import Float, Int
@@ -19,8 +19,8 @@ class Restricted:
 
     Attributes
     ----------
-    source, model : Model
-        `model` has the optimum of `source` within the bounds, constant included.
+    model : Model
+        Has the optimum of the source within the bounds, constant included.
     kept : int64 array
         Variables of the source that are left, ascending: the first variables of `model`, in this order.
     fixed : float64 array, shape (variables of the source,)
@@ -30,7 +30,6 @@ class Restricted:
         is the same.
     """
 
-    source: Model
     model: Model
     kept: Int
     fixed: Float
@@ -91,7 +90,10 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
     bounds = Bounds.of(model, lower, upper)
     deadline = deadline or Deadline()
     narrowing = Narrowing(model, bounds, deadline)
-    records = narrowing.run()
+    try:
+        records = narrowing.run()
+    except InfeasibleError:
+        records, narrowing.staircases = [Linear.rows("contradiction", [], [], 1, lower=[1.0])], {}
     objective = model.objective
     live = bounds.lower[objective.index] < bounds.upper[objective.index]
     used = [record.variables() for record in records] + [objective.index[live]]
@@ -121,10 +123,7 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
                 presence=np.concatenate([new.presence, np.full(len(first), ALWAYS, dtype=np.int64)]),
             )
         small.add(new)
-    if narrowing.contradiction:
-        empty = np.zeros(0, dtype=np.int64)
-        small.add(Linear(narrowing.contradiction, empty, empty, np.zeros(0), np.ones(1), np.ones(1)))
     settled = float(objective.coefficient[~live] @ bounds.lower[objective.index[~live]])
     small.minimize(number[objective.index[live]], objective.coefficient[live], objective.constant + settled)
     idle = np.where(np.isfinite(bounds.lower), bounds.lower, np.where(np.isfinite(bounds.upper), bounds.upper, 0.0))
-    return Restricted(model, small, kept, idle, moments.astype(np.float64))
+    return Restricted(small, kept, idle, moments.astype(np.float64))

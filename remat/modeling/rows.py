@@ -129,11 +129,9 @@ def difference_rows(
     exact : bool
         Whether the distance is kept exactly.
     """
-    row = np.arange(len(greater), dtype=np.int64)
-    return Linear.rows(
-        name, np.concatenate([row, row]), np.concatenate([greater, smaller]), np.repeat([1.0, -1.0], len(row)),
-        lower=distance, upper=distance if exact else np.inf, num_rows=len(row), enforce=enforce,
-    )  # fmt: skip
+    row, upper = np.arange(len(greater), dtype=np.int64), distance if exact else np.inf
+    terms = ((row, greater, 1), (row, smaller, -1))
+    return rows_from(name, *terms, num_rows=len(row), lower=distance, upper=upper, enforce=enforce)
 
 
 def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:

@@ -118,24 +118,19 @@ def test_records_share_one_encoding(seed):
     assert sum(block.index.size for block in orders) <= 9
 
 
-def without_literals(model):
-    model.booleans("b", 1)
-    return Clauses.grouped("clauses", [], [], 1)
+CONTRADICTIONS = [
+    Clauses.grouped("no literals", [], [], 1),
+    AllDifferent("one variable twice", np.array([0, 0])),
+    Cumulative("negative capacity", np.array([0]), np.array([1]), np.array([0]), np.array([ALWAYS]), -1),
+    Domain("no value", np.array([0]), np.array([0, 1]), np.array([7])),
+]
 
 
-def one_variable_twice(model):
-    return AllDifferent("different", np.repeat(model.integers("x", 1, 0, 2).index, 2))
-
-
-def negative_capacity(model):
-    x = model.integers("x", 2, 0, 1).index
-    return Cumulative("use", x[:1], x[1:], np.array([0]), np.array([ALWAYS]), -1)
-
-
-@pytest.mark.parametrize("record", [without_literals, one_variable_twice, negative_capacity])
+@pytest.mark.parametrize("record", CONTRADICTIONS, ids=lambda record: record.name)
 def test_what_cannot_be_stays_infeasible(record):
     model = Model("infeasible")
-    model.add(record(model))
+    model.integers("x", 2, 0, 2)
+    model.add(record)
     assert assert_equivalent(model) == 0
 
 

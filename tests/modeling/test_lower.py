@@ -5,17 +5,13 @@ import pytest
 from refusals import refused
 
 from remat.modeling import (
-    ALWAYS,
     AllDifferent,
-    Bridge,
     Clauses,
     Cumulative,
-    Domain,
     Linear,
     Model,
     PlainLinear,
     Record,
-    Reservoir,
     lower,
     violations,
 )
@@ -63,52 +59,6 @@ def test_the_source_is_left_alone(mixed):
     assert lowered.model.objective is mixed.objective
 
 
-class ClauseByReservoir(Bridge):
-    """An odd way to say it: something must be given where one is taken."""
-
-    source = Clauses
-
-    def rewrite(self, record, workshop):
-        time = workshop.add_vars("now", 1, workshop.model.blocks[0].kind, (0, 0), lambda values: np.zeros(1))
-        literals = record.literals
-        return [
-            Reservoir(
-                record.name,
-                np.array([0, len(literals) + 1]),
-                np.repeat(time, len(literals) + 1),
-                np.zeros(len(literals) + 1, dtype=np.int64),
-                np.append(np.ones(len(literals), dtype=np.int64), -1),
-                np.append(literals, ALWAYS),
-            )
-        ]
-
-
-class Relabelled(Bridge):
-    """The same record under another name."""
-
-    source = Clauses
-
-    def applies(self, record, workshop):
-        return record.name == "either"
-
-    def rewrite(self, record, workshop):
-        return [Clauses("either", record.indptr, record.literals)]
-
-
-def test_an_override_comes_before_native_records_and_before_bridges(mixed):
-    native = {Linear, Clauses, AllDifferent, Reservoir}
-    kinds = [type(record) for record in lower(mixed, native, [ClauseByReservoir()]).model.records]
-    assert kinds == [Reservoir, Linear, AllDifferent]
-    kinds = [type(record) for record in lower(mixed, {PlainLinear}, [ClauseByReservoir()]).model.records]
-    assert set(kinds) == {Linear}
-
-
-def test_an_override_does_not_see_its_own_records(mixed):
-    lowered = lower(mixed, {Linear, Clauses, AllDifferent}, [Relabelled()])
-    assert lowered.model.records[0] is not mixed.records[0]
-    assert type(lowered.model.records[0]) is Clauses
-
-
 class Strange(Record):
     name = "strange"
 
@@ -149,17 +99,3 @@ def test_domains_too_wide_for_the_order_encoding():
     model.add(AllDifferent("different", x.index))
     with refused("model.no-bridge", culprit="different"):
         lower(model, {PlainLinear})
-
-
-def test_bridges_make_no_domains():
-    class Listed(Bridge):
-        source = Clauses
-
-        def rewrite(self, record, workshop):
-            return [Domain("late", record.literals[:1], np.array([0, 1]), np.array([1]))]
-
-    model = Model("m")
-    b = model.booleans("b", 2).index
-    model.add(Clauses.pairs("either", b[:1], b[1:]))
-    with refused("model.wrong-bridge", culprit="either"):
-        lower(model, {PlainLinear}, [Listed()])

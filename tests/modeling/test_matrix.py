@@ -38,12 +38,6 @@ def test_records_follow_each_other_and_repeated_pairs_add_up():
     assert matrix.indptr.dtype == matrix.indices.dtype == matrix.integral.dtype == np.int32
 
 
-def test_an_empty_model():
-    matrix = to_matrix(Model("empty"))
-    assert matrix.shape == (0, 0)
-    assert matrix.indptr.tolist() == [0]
-
-
 def test_rows_that_are_always_enforced_are_plain():
     model = Model("m")
     x = model.booleans("x", 1)

@@ -5,7 +5,7 @@ import pytest
 from refusals import refused
 
 from remat.modeling import Model, violations
-from remat.modeling.rows import NONE, ONE, expand, rows_from, sums_without
+from remat.modeling.rows import NONE, ONE, rows_from
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,14 +40,3 @@ def test_rows_without_terms_and_with_literals():
     assert len(record) == 3
     assert record.enforce.tolist() == [0, 1, 2]
     assert rows_from("none", num_rows=0).lower.shape == (0,)
-
-
-def test_groups_of_any_size():
-    owner, rank = expand([2, 0, 1, 3])
-    assert list(zip(owner.tolist(), rank.tolist(), strict=True)) == [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1), (3, 2)]
-    assert all(len(part) == 0 for part in expand([]))
-
-
-def test_sums_of_a_record_that_is_not_there_are_empty():
-    model = Model("empty")
-    assert [len(part) for part in sums_without(model, "none", model.booleans("b", 1), np.zeros(1))] == [0, 0]

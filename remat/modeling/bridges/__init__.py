@@ -1,43 +1,42 @@
 """Bridges: each rewrites one kind of record into simpler ones."""
 
+from collections.abc import Callable
 from typing import Any
 
-from remat.modeling.bridges.all_different import AllDifferentToLinear
-from remat.modeling.bridges.base import Bridge, PlainLinear, kind_of
-from remat.modeling.bridges.clauses import ClausesToLinear
+from remat.modeling.bridges.all_different import all_different_to_linear
+from remat.modeling.bridges.base import InapplicableError, PlainLinear, kind_of
+from remat.modeling.bridges.clauses import clauses_to_linear
 from remat.modeling.bridges.context import Workshop
-from remat.modeling.bridges.cumulative import CumulativeToLinear
-from remat.modeling.bridges.domain import DomainToLinear
-from remat.modeling.bridges.enforced import EnforcedToLinear
-from remat.modeling.bridges.no_overlap import NoOverlap2DToLinear
-from remat.modeling.bridges.reservoir import ReservoirToLinear
-from remat.modeling.records import Record
+from remat.modeling.bridges.cumulative import cumulative_to_linear
+from remat.modeling.bridges.domain import domain_to_linear
+from remat.modeling.bridges.enforced import enforced_to_linear
+from remat.modeling.bridges.no_overlap import no_overlap_to_linear
+from remat.modeling.bridges.reservoir import reservoir_to_linear
+from remat.modeling.records import (
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Linear,
+    NoOverlap2D,
+    Record,
+    Reservoir,
+)
+
+#: From a record to records that say the same, over the variables of the model that is built, which may grow. None of
+#: them leads back to the record's kind, and none is a :class:`~remat.modeling.Domain`: the values of the source's
+#: variables are settled before the first bridge. Raises InapplicableError.
+Bridge = Callable[[Any, Workshop], list[Record]]
 
 #: The bridge of each kind.
-BRIDGES: dict[type[Record], Bridge[Any]] = {
-    bridge.source: bridge
-    for bridge in (
-        ClausesToLinear(),
-        EnforcedToLinear(),
-        DomainToLinear(),
-        AllDifferentToLinear(),
-        CumulativeToLinear(),
-        ReservoirToLinear(),
-        NoOverlap2DToLinear(),
-    )
+BRIDGES: dict[type[Record], Bridge] = {
+    AllDifferent: all_different_to_linear,
+    Clauses: clauses_to_linear,
+    Cumulative: cumulative_to_linear,
+    Domain: domain_to_linear,
+    Linear: enforced_to_linear,
+    NoOverlap2D: no_overlap_to_linear,
+    Reservoir: reservoir_to_linear,
 }
 
-__all__ = [
-    "BRIDGES",
-    "AllDifferentToLinear",
-    "Bridge",
-    "ClausesToLinear",
-    "CumulativeToLinear",
-    "DomainToLinear",
-    "EnforcedToLinear",
-    "NoOverlap2DToLinear",
-    "PlainLinear",
-    "ReservoirToLinear",
-    "Workshop",
-    "kind_of",
-]
+__all__ = ["BRIDGES", "Bridge", "InapplicableError", "PlainLinear", "Workshop", "kind_of"]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import literal_rows
-from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import AllDifferent, Record
 
 
-class AllDifferentToLinear(Bridge[AllDifferent]):
-    """Each value is taken at most once.
+def all_different_to_linear(record: AllDifferent, workshop: Workshop) -> list[Record]:
+    """State that each value is taken at most once.
 
     Reformulation
     -------------
@@ -29,24 +25,17 @@ class AllDifferentToLinear(Bridge[AllDifferent]):
     ------
     :class:`Linear`, without literals.
     """
-
-    source: ClassVar = AllDifferent
-    condition: ClassVar[str] = ENCODABLE
-
-    def applies(self, record: AllDifferent, workshop: Workshop) -> bool:
-        return workshop.domains.encodable(record.variables())
-
-    def rewrite(self, record: AllDifferent, workshop: Workshop) -> list[Record]:
-        encoding = workshop.order.encode(record.variable)
-        owner, value = workshop.order.values(record.variable)
-        distinct, row = np.unique(value, return_inverse=True)
-        shared = (np.bincount(row) > 1)[row]
-        variable, value, row = record.variable[owner[shared]], value[shared], row[shared]
-        rows = literal_rows(
-            record.name,
-            np.concatenate([row, row]),
-            np.concatenate([workshop.order.at_most(variable, value), workshop.order.at_most(variable, value - 1)]),
-            np.repeat([1.0, -1.0], len(row)),
-            upper=np.ones(len(distinct)),
-        )
-        return [*encoding, rows]
+    workshop.domains.require_encodable(record.variable)
+    encoding = workshop.order.encode(record.variable)
+    owner, value = workshop.order.values(record.variable)
+    distinct, row = np.unique(value, return_inverse=True)
+    shared = (np.bincount(row) > 1)[row]
+    variable, value, row = record.variable[owner[shared]], value[shared], row[shared]
+    rows = literal_rows(
+        record.name,
+        np.concatenate([row, row]),
+        np.concatenate([workshop.order.at_most(variable, value), workshop.order.at_most(variable, value - 1)]),
+        np.repeat([1.0, -1.0], len(row)),
+        upper=np.ones(len(distinct)),
+    )
+    return [*encoding, rows]

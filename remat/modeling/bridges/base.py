@@ -1,17 +1,8 @@
-"""What every bridge is."""
+"""The kinds by which backends and bridges know records."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
-
 from remat.modeling.records import ALWAYS, Linear, Record
-
-if TYPE_CHECKING:
-    from remat.modeling.bridges.context import Workshop
-
-
-R = TypeVar("R", bound=Record)
 
 
 class PlainLinear(Linear):
@@ -29,30 +20,5 @@ def kind_of(record: Record) -> type[Record]:
     return type(record)
 
 
-class Bridge(ABC, Generic[R]):
-    """Rewrites one kind of record into simpler ones.
-
-    A subclass's docstring has the headings *Reformulation*, *Source* and *Target*.
-
-    Attributes
-    ----------
-    source : type of Record
-        The kind that is rewritten. None of the records that come out leads back to it, and none is a
-        :class:`~remat.modeling.Domain`: the values of the source's variables are settled before the first bridge.
-    condition : str
-        When it applies, in words, for messages.
-    """
-
-    source: ClassVar[type[Any]]
-    condition: ClassVar[str] = "always"
-
-    def applies(self, record: R, workshop: Workshop) -> bool:
-        """Whether `record` can be rewritten over the variables of ``workshop.model``."""
-        return True
-
-    @abstractmethod
-    def rewrite(self, record: R, workshop: Workshop) -> list[Record]:
-        """Records that say the same, over the variables of ``workshop.model``, which may grow."""
-
-    def __str__(self) -> str:
-        return type(self).__name__
+class InapplicableError(Exception):
+    """What a bridge applies to, in words; raised for any other record."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.records import ALWAYS, Clauses, Record
 
 
-class ClausesToLinear(Bridge[Clauses]):
-    """One row for each clause.
+def clauses_to_linear(record: Clauses, workshop: Workshop) -> list[Record]:
+    """State a row for each clause.
 
     Reformulation
     -------------
@@ -28,14 +25,10 @@ class ClausesToLinear(Bridge[Clauses]):
     ------
     :class:`Linear`, without literals.
     """
-
-    source: ClassVar = Clauses
-
-    def rewrite(self, record: Clauses, workshop: Workshop) -> list[Record]:
-        literals = workshop.fold(record.literals)
-        clause = record.owner
-        satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(record)) > 0
-        renumbered = np.cumsum(~satisfied) - 1
-        keep = ~satisfied[clause]
-        count = int((~satisfied).sum())
-        return [literal_rows(record.name, renumbered[clause[keep]], literals[keep], 1, lower=np.ones(count))]
+    literals = workshop.fold(record.literals)
+    clause = record.owner
+    satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(record)) > 0
+    renumbered = np.cumsum(~satisfied) - 1
+    keep = ~satisfied[clause]
+    count = int((~satisfied).sum())
+    return [literal_rows(record.name, renumbered[clause[keep]], literals[keep], 1, lower=np.ones(count))]

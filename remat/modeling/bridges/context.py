@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.deadline import Deadline
-from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values, unique_rows
+from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
 from remat.modeling.bridges.order import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
-from remat.modeling.records import ALWAYS, Record
+from remat.modeling.records import ALWAYS, Record, truth
 from remat.runtime.arrays import Float, Int
 
 #: From values of all variables made so far to the values of one new block.
@@ -61,13 +61,10 @@ class Workshop:
         """The same literals with those of fixed variables replaced by ``ALWAYS`` and ``NEVER``."""
         self.deadline.check()
         folded = literals.copy()
-        some = np.flatnonzero((literals != ALWAYS) & (literals != NEVER))
-        negative = literals[some] < 0
-        variable = np.where(negative, ~literals[some], literals[some])
-        true = self.model.lower[variable] > 0.5
-        false = self.model.upper[variable] < 0.5
-        folded[some[np.where(negative, false, true)]] = ALWAYS
-        folded[some[np.where(negative, true, false)]] = NEVER
+        some = np.flatnonzero(literals != NEVER)
+        known = truth(literals[some], self.model.lower, self.model.upper)
+        folded[some[known > 0]] = ALWAYS
+        folded[some[known < 0]] = NEVER
         return folded
 
     def conjunction(self, name: str, literals: Int, *, at_least: bool) -> tuple[Int, list[Record]]:
@@ -87,7 +84,7 @@ class Workshop:
         open_rows = np.flatnonzero((result != NEVER) & ((folded != ALWAYS).sum(axis=1) > 1))
         if not len(open_rows):
             return result, []
-        factors, inverse = unique_rows(folded[open_rows])
+        factors, inverse = np.unique(folded[open_rows], axis=0, return_inverse=True)
         size = len(factors)
         kept = factors != ALWAYS
         flat, row = factors[kept], np.broadcast_to(np.arange(size)[:, None], factors.shape)[kept]
@@ -97,7 +94,7 @@ class Workshop:
             return np.where((truth == 0).any(axis=1), 0.0, truth.prod(axis=1))
 
         new = self.add_vars(name, size, Kind.IMPLIED, (0, 1), complete)
-        result[open_rows] = new[inverse]
+        result[open_rows] = new[inverse.ravel()]
         if at_least:
             rows = literal_rows(
                 name,

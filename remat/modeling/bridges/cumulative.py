@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
-from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
 from remat.modeling.rows import difference_rows
 
 
-class CumulativeToLinear(Bridge[Cumulative]):
-    """A time-indexed row at every time at which an interval can start.
+def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]:
+    """State a time-indexed row for every time at which an interval can start.
 
     Reformulation
     -------------
@@ -38,60 +34,50 @@ class CumulativeToLinear(Bridge[Cumulative]):
     ------
     :class:`Linear`, :class:`Clauses`.
     """
-
-    source: ClassVar = Cumulative
-    condition: ClassVar[str] = ENCODABLE
-
-    def applies(self, record: Cumulative, workshop: Workshop) -> bool:
-        return workshop.domains.encodable(np.concatenate([record.start, record.end]))
-
-    def rewrite(self, record: Cumulative, workshop: Workshop) -> list[Record]:
-        presence = workshop.fold(record.presence)
-        possible = presence != NEVER
-        using = np.flatnonzero(possible & (record.demand > 0))
-        result = [_order_of_ends(record, np.flatnonzero(possible), workshop), _capacity_sign(record, workshop)]
-        if not len(using):
-            return result
-        start, end, demand, presence = record.start[using], record.end[using], record.demand[using], presence[using]
-        order = workshop.order
-        result += order.encode(np.concatenate([start, end]))
-        times = np.unique(order.values(start)[1])
-        first, last = np.searchsorted(times, order.least(start)), np.searchsorted(times, order.greatest(end))
-        interval, time = ranges(first, last)
-        started = workshop.fold(order.at_most(start[interval], times[time]))
-        running = ~workshop.fold(order.at_most(end[interval], times[time]))
-        # rows that cannot be violated need no variables
-        load = np.bincount(time, demand[interval] * (running != NEVER), minlength=len(times))
-        least = record.capacity if record.capacity_variable is None else workshop.model.lower[record.capacity_variable]
-        keep = (load > least)[time] & (running != NEVER)
-        interval, time, started, running = interval[keep], time[keep], started[keep], running[keep]
-        rows, time = np.unique(time, return_inverse=True)
-        # an interval that is always present: [started] - [ended], which needs no new variable
-        plain = (presence[interval] == ALWAYS) & (started != ALWAYS) & (running != ALWAYS)
-        result.append(Clauses.pairs(f"{record.name} order", started[plain], running[plain]))
-        factors = np.stack([presence[interval], started, running], axis=1)[~plain]
-        covers, more = workshop.conjunction(f"{record.name} covers", factors, at_least=True)
-        result += more
-        weight = demand[interval].astype(np.float64)
-        row = np.concatenate([time[plain], time[plain], time[~plain]])
-        literal = np.concatenate([started[plain], ~running[plain], covers])
-        weights = np.concatenate([weight[plain], -weight[plain], weight[~plain]])
-        if record.capacity_variable is None:
-            upper = np.full(len(rows), float(record.capacity))
-        else:
-            # a literal stands for its variable's value: the capacity enters as a term
-            upper = np.zeros(len(rows))
-            row = np.concatenate([row, np.arange(len(rows))])
-            literal = np.concatenate([literal, np.full(len(rows), record.capacity_variable)])
-            weights = np.concatenate([weights, np.full(len(rows), -1.0)])
-        result.append(literal_rows(record.name, row, literal, weights, upper=upper))
+    workshop.domains.require_encodable(np.concatenate([record.start, record.end]))
+    presence = workshop.fold(record.presence)
+    possible = np.flatnonzero(presence != NEVER)
+    using = possible[record.demand[possible] > 0]
+    order_of_ends = difference_rows(
+        f"{record.name} start before end", record.end[possible], record.start[possible], 0, record.presence[possible]
+    )
+    result: list[Record] = [order_of_ends, _capacity_sign(record, workshop)]
+    if not len(using):
         return result
-
-
-def _order_of_ends(record: Cumulative, possible: np.ndarray, workshop: Workshop) -> Record:
-    """``start <= end`` where present."""
-    name = f"{record.name} start before end"
-    return difference_rows(name, record.end[possible], record.start[possible], 0, record.presence[possible])
+    start, end, demand, presence = record.start[using], record.end[using], record.demand[using], presence[using]
+    order = workshop.order
+    result += order.encode(np.concatenate([start, end]))
+    times = np.unique(order.values(start)[1])
+    first, last = np.searchsorted(times, order.least(start)), np.searchsorted(times, order.greatest(end))
+    interval, time = ranges(first, last)
+    started = workshop.fold(order.at_most(start[interval], times[time]))
+    running = ~workshop.fold(order.at_most(end[interval], times[time]))
+    # rows that cannot be violated need no variables
+    load = np.bincount(time, demand[interval] * (running != NEVER), minlength=len(times))
+    least = record.capacity if record.capacity_variable is None else workshop.model.lower[record.capacity_variable]
+    keep = (load > least)[time] & (running != NEVER)
+    interval, time, started, running = interval[keep], time[keep], started[keep], running[keep]
+    rows, time = np.unique(time, return_inverse=True)
+    # an interval that is always present: [started] - [ended], which needs no new variable
+    plain = (presence[interval] == ALWAYS) & (started != ALWAYS) & (running != ALWAYS)
+    result.append(Clauses.pairs(f"{record.name} order", started[plain], running[plain]))
+    factors = np.stack([presence[interval], started, running], axis=1)[~plain]
+    covers, more = workshop.conjunction(f"{record.name} covers", factors, at_least=True)
+    result += more
+    weight = demand[interval].astype(np.float64)
+    row = np.concatenate([time[plain], time[plain], time[~plain]])
+    literal = np.concatenate([started[plain], ~running[plain], covers])
+    weights = np.concatenate([weight[plain], -weight[plain], weight[~plain]])
+    if record.capacity_variable is None:
+        upper = np.full(len(rows), float(record.capacity))
+    else:
+        # a literal stands for its variable's value: the capacity enters as a term
+        upper = np.zeros(len(rows))
+        row = np.concatenate([row, np.arange(len(rows))])
+        literal = np.concatenate([literal, np.full(len(rows), record.capacity_variable)])
+        weights = np.concatenate([weights, np.full(len(rows), -1.0)])
+    result.append(literal_rows(record.name, row, literal, weights, upper=upper))
+    return result
 
 
 def _capacity_sign(record: Cumulative, workshop: Workshop) -> Record:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
+from remat.modeling.bridges.base import InapplicableError
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-class EnforcedToLinear(Bridge[Linear]):
-    """The big-M method, with the smallest M that the variables' bounds allow.
+def enforced_to_linear(record: Linear, workshop: Workshop) -> list[Record]:
+    """Apply the big-M method, with the smallest M that the variables' bounds allow.
 
     Reformulation
     -------------
@@ -34,54 +34,44 @@ class EnforcedToLinear(Bridge[Linear]):
     ------
     :class:`Linear`, without literals.
     """
-
-    source: ClassVar = Linear
-    condition: ClassVar[str] = "the variables' bounds bound every enforced row"
-
-    def applies(self, record: Linear, workshop: Workshop) -> bool:
-        if record.enforce is None:
-            return False
-        smallest, largest = _activity(sparse_rows(record, workshop.model.num_vars), workshop)
-        enforced = record.enforce != ALWAYS
-        low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
-        high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
-        return not (enforced & (low_open | high_open)).any()
-
-    def rewrite(self, record: Linear, workshop: Workshop) -> list[Record]:
-        assert record.enforce is not None
-        matrix = sparse_rows(record, workshop.model.num_vars)
-        literal = workshop.fold(record.enforce)
-        smallest, largest = _activity(matrix, workshop)
-        always = literal == ALWAYS
-        open_ = ~always & (literal != NEVER)
-        below = np.flatnonzero(open_ & (smallest < record.lower))
-        above = np.flatnonzero(open_ & (largest > record.upper))
-        kept = np.flatnonzero(always)
-        result: list[Record] = []
-        if len(kept):
-            coo = matrix[kept].tocoo()
+    assert record.enforce is not None
+    matrix = sparse_rows(record, workshop.model.num_vars)
+    smallest, largest = _activity(matrix, workshop)
+    low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
+    high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
+    if ((record.enforce != ALWAYS) & (low_open | high_open)).any():
+        raise InapplicableError("rows that the bounds of their variables bound")
+    literal = workshop.fold(record.enforce)
+    always = literal == ALWAYS
+    open_ = ~always & (literal != NEVER)
+    below = np.flatnonzero(open_ & (smallest < record.lower))
+    above = np.flatnonzero(open_ & (largest > record.upper))
+    kept = np.flatnonzero(always)
+    result: list[Record] = []
+    if len(kept):
+        coo = matrix[kept].tocoo()
+        result.append(
+            Linear(record.name, coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data,
+                   record.lower[kept], record.upper[kept])
+        )  # fmt: skip
+    for rows, bound, extreme in ((below, record.lower, smallest), (above, record.upper, largest)):
+        if len(rows):
+            # a x + (extreme - bound) z >= extreme (from above: <=); for ~v, z = 1 - v
+            slack = extreme[rows] - bound[rows]
+            negative = literal[rows] < 0
+            side = extreme[rows] - np.where(negative, slack, 0.0)
+            coo = matrix[rows].tocoo()
             result.append(
-                Linear(record.name, coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data,
-                       record.lower[kept], record.upper[kept])
-            )  # fmt: skip
-        for rows, bound, extreme in ((below, record.lower, smallest), (above, record.upper, largest)):
-            if len(rows):
-                # a x + (extreme - bound) z >= extreme (from above: <=); for ~v, z = 1 - v
-                slack = extreme[rows] - bound[rows]
-                negative = literal[rows] < 0
-                side = extreme[rows] - np.where(negative, slack, 0.0)
-                coo = matrix[rows].tocoo()
-                result.append(
-                    Linear(
-                        record.name,
-                        np.concatenate([coo.row, np.arange(len(rows))]).astype(np.int64),
-                        np.concatenate([coo.col, variables_of(literal[rows])]).astype(np.int64),
-                        np.concatenate([coo.data, np.where(negative, -slack, slack)]),
-                        side if rows is below else np.full(len(rows), -np.inf),
-                        side if rows is above else np.full(len(rows), np.inf),
-                    )
+                Linear(
+                    record.name,
+                    np.concatenate([coo.row, np.arange(len(rows))]).astype(np.int64),
+                    np.concatenate([coo.col, variables_of(literal[rows])]).astype(np.int64),
+                    np.concatenate([coo.data, np.where(negative, -slack, slack)]),
+                    side if rows is below else np.full(len(rows), -np.inf),
+                    side if rows is above else np.full(len(rows), np.inf),
                 )
-        return result
+            )
+    return result
 
 
 def _activity(matrix: sparse.csr_array, workshop: Workshop) -> tuple[Float, Float]:

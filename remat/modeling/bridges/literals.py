@@ -6,22 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.modeling.records import ALWAYS, Linear
-from remat.modeling.rows import expand
+from remat.modeling.rows import NONE, ONE, expand, rows_from
 from remat.runtime.arrays import Float, Int
 
 #: The literal that is never true; used while rows are made, never in a record.
 NEVER = ~ALWAYS
-
-
-def unique_rows(matrix: Int) -> tuple[Int, Int]:
-    """The distinct rows of `matrix`, and for each row the number of its like among them."""
-    by_row = np.lexsort(matrix.T[::-1])
-    ordered = matrix[by_row]
-    first = np.ones(len(matrix), dtype=bool)
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    inverse = np.empty(len(matrix), dtype=np.int64)
-    inverse[by_row] = np.cumsum(first) - 1
-    return ordered[first], inverse
 
 
 def literal_values(literals: Int, values: Float) -> Float:
@@ -42,22 +31,17 @@ def literal_rows(
     """Rows ``lower <= sum(weight * [literal is true]) <= upper``; constant literals allowed, void rows left out."""
     rows, literals = np.asarray(row, dtype=np.int64), np.asarray(literal, dtype=np.int64)
     weights = np.broadcast_to(np.asarray(weight, dtype=np.float64), rows.shape)
-    num_rows = max(np.size(lower), np.size(upper))
-    negative = literals < 0
-    constant = np.bincount(rows, weights * (negative & (literals != NEVER) | (literals == ALWAYS)), minlength=num_rows)
-    low = np.asarray(lower, dtype=np.float64) - constant
-    high = np.asarray(upper, dtype=np.float64) - constant
-    some = (literals != ALWAYS) & (literals != NEVER)
-    keep = (np.bincount(rows[some], minlength=num_rows) > 0) | (low > 0) | (high < 0)  # the rest says 0 = 0
-    renumbered = np.cumsum(keep) - 1
-    return Linear(
-        name,
-        renumbered[rows[some]],
-        np.where(negative, ~literals, literals)[some],
-        np.where(negative, -weights, weights)[some],
-        low[keep],
-        high[keep],
+    num_rows = np.broadcast(lower, upper).size
+    negative = literals < 0  # of these, 1 - v is what counts
+    column = np.where(
+        literals == ALWAYS, ONE, np.where(literals == NEVER, NONE, np.where(negative, ~literals, literals))
     )
+    one = negative & (literals != NEVER)
+    whole = rows_from(name, (rows[one], ONE, weights[one]), (rows, column, np.where(negative, -weights, weights)),
+                      num_rows=num_rows, lower=lower, upper=upper)  # fmt: skip
+    keep = (np.bincount(whole.row, minlength=num_rows) > 0) | (whole.lower > 0) | (whole.upper < 0)  # the rest: 0 = 0
+    number = np.cumsum(keep) - 1
+    return Linear(name, number[whole.row], whole.column, whole.value, whole.lower[keep], whole.upper[keep])
 
 
 def literal_differences(name: str, greater: Int, smaller: Int) -> Linear:

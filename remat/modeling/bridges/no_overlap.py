@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
+from remat.modeling.bridges.base import InapplicableError
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.model import Kind
@@ -18,8 +16,8 @@ from remat.runtime.arrays import Float, Int
 MAX_PAIRS = 2_000_000
 
 
-class NoOverlap2DToLinear(Bridge[NoOverlap2D]):
-    """One of two rectangles lies left of, right of, below or above the other.
+def no_overlap_to_linear(record: NoOverlap2D, workshop: Workshop) -> list[Record]:
+    """State that one of two rectangles lies left of, right of, below or above the other.
 
     Reformulation
     -------------
@@ -37,57 +35,49 @@ class NoOverlap2DToLinear(Bridge[NoOverlap2D]):
     ------
     :class:`Linear` with literals, :class:`Clauses`.
     """
+    presence = workshop.fold(record.presence)
+    i, j = _pairs(record, workshop)
+    low, high = workshop.model.lower, workshop.model.upper
+    # of each way: who comes first, who second, in which coordinate, and how long the first one is
+    ways = [
+        (a, b, place[a], place[b], size[a])
+        for place, size in ((record.first, record.width), (record.second, record.height))
+        for a, b in ((i, j), (j, i))
+    ]
+    before, after, length = (np.stack([way[k] for way in ways], axis=1) for k in (2, 3, 4))
+    possible = low[before] + length <= high[after]
+    always = (presence[i] == ALWAYS) & (presence[j] == ALWAYS)
+    pair_of_two = always & (possible.sum(axis=1) == 2)
+    number = np.cumsum(possible, axis=1) - 1  # of each way among those of its pair
+    owned = possible & ~(pair_of_two[:, None] & (number == 1))
+    own = np.nonzero(owned)
+    sooner, later, distance = before[own], after[own], length[own]
 
-    source: ClassVar = NoOverlap2D
-    condition: ClassVar[str] = f"at most {MAX_PAIRS:,} pairs of rectangles that can overlap"
+    def complete(values: Float) -> Float:
+        x, y = values[sooner], values[later]
+        return np.where(np.isnan(x) | np.isnan(y), np.nan, (x + distance <= y + 0.5).astype(np.float64))
 
-    def applies(self, record: NoOverlap2D, workshop: Workshop) -> bool:
-        return len(_pairs(record, workshop)[0]) <= MAX_PAIRS
+    literal = np.full(possible.shape, NEVER, dtype=np.int64)
+    literal[own] = workshop.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
+    second = pair_of_two[:, None] & possible & (number == 1)
+    literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
 
-    def rewrite(self, record: NoOverlap2D, workshop: Workshop) -> list[Record]:
-        presence = workshop.fold(record.presence)
-        i, j = _pairs(record, workshop)
-        low, high = workshop.model.lower, workshop.model.upper
-        # of each way: who comes first, who second, in which coordinate, and how long the first one is
-        ways = [
-            (a, b, place[a], place[b], size[a])
-            for place, size in ((record.first, record.width), (record.second, record.height))
-            for a, b in ((i, j), (j, i))
-        ]
-        before, after, length = (np.stack([way[k] for way in ways], axis=1) for k in (2, 3, 4))
-        possible = low[before] + length <= high[after]
-        always = (presence[i] == ALWAYS) & (presence[j] == ALWAYS)
-        pair_of_two = always & (possible.sum(axis=1) == 2)
-        number = np.cumsum(possible, axis=1) - 1  # of each way among those of its pair
-        owned = possible & ~(pair_of_two[:, None] & (number == 1))
-        own = np.nonzero(owned)
-        sooner, later, distance = before[own], after[own], length[own]
-
-        def complete(values: Float) -> Float:
-            x, y = values[sooner], values[later]
-            return np.where(np.isnan(x) | np.isnan(y), np.nan, (x + distance <= y + 0.5).astype(np.float64))
-
-        literal = np.full(possible.shape, NEVER, dtype=np.int64)
-        literal[own] = workshop.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
-        second = pair_of_two[:, None] & possible & (number == 1)
-        literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
-
-        row, column = np.nonzero(possible)
-        way = row, column
-        rows = difference_rows(f"{record.name} order", after[way], before[way], length[way], literal[way])
-        open_pairs = np.flatnonzero(~pair_of_two)
-        place = np.full(len(i), -1)
-        place[open_pairs] = np.arange(len(open_pairs))
-        mine = place[row] >= 0
-        groups, literals = [place[row[mine]]], [literal[row, column][mine]]
-        for who in (i, j):
-            absent = presence[who[open_pairs]] != ALWAYS
-            groups.append(np.flatnonzero(absent))
-            literals.append(~presence[who[open_pairs]][absent])
-        clauses = Clauses.grouped(
-            f"{record.name} one way", np.concatenate(groups), np.concatenate(literals), len(open_pairs)
-        )
-        return [rows, clauses]
+    row, column = np.nonzero(possible)
+    way = row, column
+    rows = difference_rows(f"{record.name} order", after[way], before[way], length[way], literal[way])
+    open_pairs = np.flatnonzero(~pair_of_two)
+    place = np.full(len(i), -1)
+    place[open_pairs] = np.arange(len(open_pairs))
+    mine = place[row] >= 0
+    groups, literals = [place[row[mine]]], [literal[row, column][mine]]
+    for who in (i, j):
+        absent = presence[who[open_pairs]] != ALWAYS
+        groups.append(np.flatnonzero(absent))
+        literals.append(~presence[who[open_pairs]][absent])
+    clauses = Clauses.grouped(
+        f"{record.name} one way", np.concatenate(groups), np.concatenate(literals), len(open_pairs)
+    )
+    return [rows, clauses]
 
 
 def _pairs(record: NoOverlap2D, workshop: Workshop) -> tuple[Int, Int]:
@@ -108,6 +98,6 @@ def _pairs(record: NoOverlap2D, workshop: Workshop) -> tuple[Int, Int]:
         found.append(np.stack([np.full(len(near), some[k]), some[near]], axis=1))
         count += len(near)
         if count > MAX_PAIRS:
-            break
+            raise InapplicableError(f"at most {MAX_PAIRS:,} pairs of rectangles that can overlap")
     pairs = np.concatenate(found)
     return pairs.min(axis=1, initial=2**62), pairs.max(axis=1, initial=-1)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.errors import ModelError
-from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, ranges
+from remat.modeling.bridges.base import InapplicableError
+from remat.modeling.bridges.literals import NEVER, literal_differences, ranges
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Domain, Linear, Record
 from remat.runtime.arrays import Bool, Float, Int
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Most values over all variables that one record may ask to be encoded.
 MAX_VALUES = 20_000_000
-#: What the order encoding needs, in words.
-ENCODABLE = f"integer variables with at most {MAX_VALUES:,} values in all"
 
 
 class Domains:
@@ -32,6 +31,11 @@ class Domains:
         Has the records.
     model : Model
         Has the variables of `source` and may grow more.
+
+    Attributes
+    ----------
+    impossible : int64 array
+        Variables with no listed value within their bounds.
     """
 
     def __init__(self, source: Model, model: Model) -> None:
@@ -43,7 +47,10 @@ class Domains:
         values = np.concatenate([empty, *(record.values for record in records)])
         owner = np.repeat(listed, sizes)
         inside = (values >= source.lower[owner]) & (values <= source.upper[owner])
-        owner, values = owner[inside], values[inside]
+        self.impossible = np.setdiff1d(listed, owner[inside])
+        # these get one value all the same, so that what follows need not care: the model is infeasible anyway
+        owner = np.concatenate([owner[inside], self.impossible])
+        values = np.concatenate([values[inside], np.floor(source.lower[self.impossible]).astype(np.int64)])
         self._values = values[np.lexsort((values, owner))]
         # one more entry, for all variables that are not the source's
         self._listed = np.zeros(source.num_vars + 1, dtype=np.bool_)
@@ -57,15 +64,16 @@ class Domains:
         listed = self._listed[known]
         return listed, np.where(listed, self._indptr[known], 0), np.where(listed, self._indptr[known + 1], 0)
 
-    def integral(self, variables: Int) -> bool:
-        """Whether all `variables` take integers only."""
-        return bool((self._model.kind[variables] != Kind.CONTINUOUS.value).all())
+    def require_integral(self, variables: Int) -> None:
+        """Refuse variables that take other values than integers."""
+        if (self._model.kind[variables] == Kind.CONTINUOUS.value).any():
+            raise InapplicableError("integer variables")
 
     def sizes(self, variables: Int) -> Int:
         """Number of values of each variable."""
         span = np.floor(self._model.upper[variables]) - np.ceil(self._model.lower[variables]) + 1
         listed, begin, end = self._table(variables)
-        return np.where(listed, end - begin, np.maximum(span, 0)).astype(np.int64)
+        return np.where(listed, end - begin, np.maximum(span, 1)).astype(np.int64)
 
     def values(self, variables: Int) -> tuple[Int, Int]:
         """(indptr, values): those of each variable, ascending."""
@@ -80,13 +88,13 @@ class Domains:
         number[listed] = self._values[number[listed]]
         return indptr, number
 
-    def encodable(self, variables: Int) -> bool:
-        """Whether the order encoding of `variables` exists and is of bearable size."""
+    def require_encodable(self, variables: Int) -> None:
+        """Refuse variables whose order encoding does not exist or is too large."""
         distinct = np.unique(variables)
-        if not self.integral(distinct):
-            return False
+        self.require_integral(distinct)
         span = np.where(self._table(distinct)[0], 0, self._model.upper[distinct] - self._model.lower[distinct] + 1)
-        return bool(span.sum() <= MAX_VALUES)
+        if span.sum() > MAX_VALUES:
+            raise InapplicableError(f"integer variables with at most {MAX_VALUES:,} values in all")
 
 
 class OrderEncoding:
@@ -114,10 +122,6 @@ class OrderEncoding:
             return []
         indptr, values = self._workshop.domains.values(new)
         records: list[Record] = []
-        empty = np.diff(indptr) == 0
-        if empty.any():
-            records.append(literal_rows("no value left", [], [], [], lower=np.ones(int(empty.sum()))))
-            indptr, values = _give_a_value(indptr, values, empty, np.floor(model.lower[new]).astype(np.int64))
         sizes = np.diff(indptr)
         owner = np.repeat(np.arange(len(new)), sizes)
         last = np.zeros(len(values), dtype=bool)
@@ -186,10 +190,3 @@ class OrderEncoding:
         place = np.searchsorted(keys, slot * span + (wanted - low), side="right") - 1
         found = place >= self._indptr[slot]
         return np.where(found, self._literals[np.maximum(place, 0)], NEVER)
-
-
-def _give_a_value(indptr: Int, values: Int, empty: Bool, value: Int) -> tuple[Int, Int]:
-    """One value for each empty domain, so that what follows need not care (the model is infeasible anyway)."""
-    at = indptr[:-1][empty]
-    grown = np.concatenate([[0], np.cumsum(np.diff(indptr) + empty)])
-    return grown, np.insert(values, at, value[empty])

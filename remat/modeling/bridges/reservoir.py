@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
-from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import Record, Reservoir
 
 
-class ReservoirToLinear(Bridge[Reservoir]):
-    """A row for every reservoir and time at which its level can fall.
+def reservoir_to_linear(record: Reservoir, workshop: Workshop) -> list[Record]:
+    """State a row for every reservoir and time at which its level can fall.
 
     Reformulation
     -------------
@@ -35,46 +31,35 @@ class ReservoirToLinear(Bridge[Reservoir]):
     ------
     :class:`Linear`, without literals.
     """
-
-    source: ClassVar = Reservoir
-    condition: ClassVar[str] = ENCODABLE
-
-    def applies(self, record: Reservoir, workshop: Workshop) -> bool:
-        return workshop.domains.encodable(record.time)
-
-    def rewrite(self, record: Reservoir, workshop: Workshop) -> list[Record]:
-        active = workshop.fold(record.active)
-        events = np.flatnonzero((active != NEVER) & (record.change != 0))
-        if not len(events):
-            return []
-        reservoir = record.owner[events]
-        variable, offset, change = record.time[events], record.offset[events], record.change[events]
-        active = active[events]
-        order = workshop.order
-        result = order.encode(variable)
-        takers = np.flatnonzero(change < 0)
-        owner, value = order.values(variable[takers])
-        if not len(owner):
-            return result
-        time = value + offset[takers][owner]
-        # rows are (reservoir, time) pairs, numbered in this order by one integer key
-        low, high = int(time.min()), int(time.max())
-        span = high - low + 2
-        keys = np.unique(reservoir[takers][owner] * span + (time - low))
-        begin = np.clip(order.least(variable) + offset - low, 0, span - 1)
-        event, row = ranges(
-            np.searchsorted(keys, reservoir * span + begin), np.searchsorted(keys, (reservoir + 1) * span)
-        )
-        happened = workshop.fold(order.at_most(variable[event], keys[row] % span + low - offset[event]))
-        factors = np.stack([active[event], happened], axis=1)
-        takes = change[event] < 0
-        literal = np.empty(len(event), dtype=np.int64)
-        for side, word in ((takes, "taken"), (~takes, "given")):
-            literal[side], more = workshop.conjunction(
-                f"{record.name} {word}", factors[side], at_least=bool(word == "taken")
-            )
-            result += more
-        result.append(
-            literal_rows(record.name, row, literal, change[event].astype(np.float64), lower=np.zeros(len(keys)))
-        )
+    workshop.domains.require_encodable(record.time)
+    active = workshop.fold(record.active)
+    events = np.flatnonzero((active != NEVER) & (record.change != 0))
+    if not len(events):
+        return []
+    reservoir = record.owner[events]
+    variable, offset, change = record.time[events], record.offset[events], record.change[events]
+    active = active[events]
+    order = workshop.order
+    result = order.encode(variable)
+    takers = np.flatnonzero(change < 0)
+    owner, value = order.values(variable[takers])
+    if not len(owner):
         return result
+    time = value + offset[takers][owner]
+    # rows are (reservoir, time) pairs, numbered in this order by one integer key
+    low, high = int(time.min()), int(time.max())
+    span = high - low + 2
+    keys = np.unique(reservoir[takers][owner] * span + (time - low))
+    begin = np.clip(order.least(variable) + offset - low, 0, span - 1)
+    event, row = ranges(np.searchsorted(keys, reservoir * span + begin), np.searchsorted(keys, (reservoir + 1) * span))
+    happened = workshop.fold(order.at_most(variable[event], keys[row] % span + low - offset[event]))
+    factors = np.stack([active[event], happened], axis=1)
+    takes = change[event] < 0
+    literal = np.empty(len(event), dtype=np.int64)
+    for side, word in ((takes, "taken"), (~takes, "given")):
+        literal[side], more = workshop.conjunction(
+            f"{record.name} {word}", factors[side], at_least=bool(word == "taken")
+        )
+        result += more
+    result.append(literal_rows(record.name, row, literal, change[event].astype(np.float64), lower=np.zeros(len(keys))))
+    return result
