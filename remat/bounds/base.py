@@ -126,6 +126,6 @@ def cost_unit(problem: Problem) -> int:
 def lacks_memory(model: Model, memory_limit: int | None) -> str:
     """Why a linear programme is not handed to HiGHS: what it needs, and what there is; empty where it may fit."""
     entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))
-    size = ModelSize(model.num_vars, model.num_constraints, entries)
+    size = ModelSize(entries)
     why = size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
     return f"its model has {size} and {why}" if why else ""

@@ -92,8 +92,13 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
         )
 
 
-def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None = None) -> Bool:
+def useful_computes(
+    problem: Problem, sequence: Int, deadline: Deadline | None = None, *, refills: bool = False
+) -> Bool:
     """Which computes are first ones, or have a result that is read before it is computed again (or kept).
+
+    Accumulation buffers are taken to be filled once, so that no later contribution is useful; with `refills` they may
+    be filled again, and the last contribution of each op before a read is.
 
     Raises
     ------
@@ -102,24 +107,27 @@ def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None =
     """
     arrays = problem.graph.arrays
     inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
+    producers = arrays.producers.counts.tolist()
     useful = first_computes(sequence).tolist()
-    single = (arrays.producers.counts <= 1).tolist()
-    wanted = problem.kept.tolist()  # read later, before the next compute
+    # writers that are still to contribute to what is read later, before the next compute; and those that have
+    left = [count if kept else 0 for count, kept in zip(producers, problem.kept.tolist(), strict=True)]
+    given: dict[int, set[int]] = {}
     ops = sequence.tolist()
     steps = range(len(ops) - 1, -1, -1)
     for step in steps if deadline is None else deadline.each(steps, 10_000):
         op = ops[step]
-        if not useful[step]:
-            for tensor in outputs[op]:
-                if wanted[tensor] and single[tensor]:
-                    useful[step] = True
-                    break
-            else:
-                continue
-        for tensor in outputs[op]:
-            wanted[tensor] = False
-        for tensor in inputs[op]:
-            wanted[tensor] = True
+        wanted = [t for t in outputs[op] if left[t] and (producers[t] == 1 or (refills and op not in given.get(t, ())))]
+        if not (useful[step] or wanted):
+            continue
+        useful[step] = True
+        for t in wanted:
+            left[t] -= 1
+            if producers[t] > 1:
+                given.setdefault(t, set()).add(op)
+        for t in inputs[op]:
+            left[t] = producers[t]
+            if producers[t] > 1:
+                given[t] = set()
     return np.array(useful, dtype=np.bool_)
 
 
@@ -204,7 +212,7 @@ class MemoryScale:
         most = int(arrays.size.sum()) + int(workspace.max()) + problem.constant_bytes
         budget = most if problem.budget_bytes is None else min(problem.budget_bytes, most)
         if budget < held:
-            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held")
+            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held, {held:,} bytes")
         return cls(unit, held, (budget - held) // unit)
 
 

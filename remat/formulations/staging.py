@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,22 @@ class TensorUses:
             arrays.producers.lowest(arrays.position, len(arrays.cost)), arrays.producers.highest(arrays.position, 0),
             tensor[by_use], reader[by_use],
         )  # fmt: skip
+
+
+class ComputeLimits(NamedTuple):
+    """Sums over runs, numbered node by node, that must not exceed limits of computes.
+
+    Attributes
+    ----------
+    row, run, times : int64 arrays of one shape
+        Term ``times`` of a run in the sum ``row``; by row.
+    most : int64 array, shape (rows,)
+    """
+
+    row: Int
+    run: Int
+    times: Int
+    most: Int
 
 
 def useful_runs(

@@ -16,24 +16,22 @@ class ModelSize:
 
     Attributes
     ----------
-    variables, rows, nonzeros : int
-        Rows of all records together, and their entries, whatever a row is in each kind of record.
+    nonzeros : int
+        Entries of the rows of all records together, whatever a row is in each kind of record.
     tables : int
         Bytes that are needed besides while the model is built.
 
     Examples
     --------
-    >>> size = ModelSize(12_500_000, 40_000_000, 150_000_000)
+    >>> size = ModelSize(150_000_000)
     >>> print(size)
-    about 12,500,000 variables, 40,000,000 rows and 150,000,000 non-zeros
+    about 150,000,000 non-zeros
     >>> size.lacks_memory(16 * 2**30, 400)
     'needs about 55.9 GiB, of which 16.0 GiB are to be had'
     >>> size.lacks_memory(100 * 2**30, 400), size.lacks_time(60)
     ('', '')
     """
 
-    variables: int
-    rows: int
     nonzeros: int
     tables: int = 0
 
@@ -58,7 +56,7 @@ class ModelSize:
         return f"takes at least {needed:.1f} s to build, of {seconds:.1f} s that are left" if needed > seconds else ""
 
     def __str__(self) -> str:
-        return f"about {self.variables:,} variables, {self.rows:,} rows and {self.nonzeros:,} non-zeros"
+        return f"about {self.nonzeros:,} non-zeros"
 
 
 def _amount(size: float) -> str:

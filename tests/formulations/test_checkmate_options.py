@@ -65,23 +65,17 @@ def wide():
     return b.build()
 
 
-def test_free_stages_free_the_order(wide):
+def test_free_stages_free_the_order_and_more_of_them_never_cost_more(wide):
     assert solved(Checkmate(Problem(wide, 11)), Highs()) == 13 + 10
-    assert solved(free(Problem(wide, 11, "free")), Highs()) == 13
-
-
-def test_more_stages_never_cost_more(wide):
-    costs = [solved(free(Problem(wide, 11, "free"), stages), Highs()) for stages in (1, 2, 3)]
-    assert costs == [None, 13, 13]
+    costs = [solved(free(Problem(wide, 11, "free"), stages), Highs()) for stages in (1, 2, 3, None)]
+    assert costs == [None, 13, 13, 13]
     assert solved(free(Problem(wide, "100%", "free"), 1), Highs()) == 13
 
 
 def test_a_schedule_of_too_many_stages_is_refused(wide):
     schedule = Schedule.from_steps([("compute", op) for op in ("b", "b1", "a", "a1", "end")])
-    assert (
-        violations(free(Problem(wide, 11, "free"), 2).build(), free(Problem(wide, 11, "free"), 2).encode(schedule))
-        == []
-    )
+    two = free(Problem(wide, 11, "free"), 2)
+    assert violations(two.build(), two.encode(schedule)) == []
     with refused("problem.too-many-stages"):
         free(Problem(wide, 20, "free"), 1).encode(schedule)
 

@@ -10,7 +10,9 @@ from remat.formulations.hierarchical import Composite, CompositeProblem, HIlp, O
 from remat.formulations.hierarchical.intervals import HierarchicalIntervals, HierarchicalIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.modeling import violations
 from remat.problem import Problem
+from remat.schedule import Schedule
 
 CHAIN = Problem(unit_chain(4))  # f0 f1 f2 f3 loss g3 g2 g1 g0 are ops 0 to 8
 SAVE, FORGET, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Option([1, 2])
@@ -94,6 +96,13 @@ def test_limits_of_computes_hold_inside_of_options(kind, limit, cost):
     layer = Composite("layer", [1, 2], [6, 7], [Option([1, 2], [1, 2, 6, 7])])
     problem = Problem(unit_chain(4), 100, max_computes={"f1": limit})
     assert proved(kind(problem, kind.options_type(composites=(layer,)))) == cost
+
+
+def test_a_budget_does_not_limit_the_peak_that_is_to_be_least():
+    layer = Composite("layer", [1, 2], [6, 7], [SAVE, FORGET])
+    problem = Problem(CHAIN.graph, "50%", objective="least-peak")
+    formulation = HierarchicalIntervals(problem, HierarchicalIntervalsOptions((layer,)))
+    assert violations(formulation.build(), formulation.encode(Schedule.reference(problem.graph))) == []
 
 
 def test_composites_in_files():

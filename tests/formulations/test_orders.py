@@ -68,7 +68,7 @@ def test_what_is_held_from_when_to_when():
     held = {
         (tuple(first), tuple(last)): size
         for first, last, size in zip(
-            np.split(at.first.ops, at.first.indptr[1:-1]), np.split(at.last.ops, at.last.indptr[1:-1]), at.size,
+            np.split(at.first.indices, at.first.indptr[1:-1]), np.split(at.last.indices, at.last.indptr[1:-1]), at.size,
             strict=True,
         )
     }  # fmt: skip

@@ -9,7 +9,7 @@ from hierarchies import RandomHierarchy, random_hierarchy
 from remat import Problem
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
-from remat.formulations.hierarchical.expand import needed_computes
+from remat.formulations.sequence import useful_computes
 from remat.graphs.families import unit_chain
 from remat.hierarchy.options import Effort, plain_options
 from remat.hierarchy.quotient import Quotient, choice_of
@@ -52,7 +52,7 @@ def test_a_schedule_of_the_quotient_is_one_of_the_whole_with_at_most_its_peak_an
             before = [b for b in order[: op + 1] if can[b] and not buffers[small.arrays.op_outputs[b]].any()]
             if before and rng.random() < 0.4:
                 spread.append(rng.choice(before))
-        useful = np.array(spread)[needed_computes(Problem(small), np.array(spread))]
+        useful = np.array(spread)[useful_computes(Problem(small), np.array(spread), refills=True)]
         for sequence in (order, useful.tolist()):
             schedule = Schedule.of_computes(small, sequence)
             claimed = validate(small, schedule, Problem(small).rules)

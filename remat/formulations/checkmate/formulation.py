@@ -19,10 +19,10 @@ from remat.formulations.sequence import (
 )
 from remat.modeling import Model, Vars
 from remat.modeling.model import Named
-from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows
+from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
-from remat.runtime.arrays import Bool, Float, Int
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
 
@@ -221,20 +221,7 @@ class Checkmate(Formulation):
         )
 
     def _frees(self, model: Model, x: Named) -> None:
-        """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h."""
-        rows, columns, coefficients, most, constant = self._hazards(x)
-        self.deadline.check()
-        count = len(x.FREE)
-        every = np.arange(count, dtype=np.int64)
-        hazards = (rows, columns, coefficients)
-        free_if_none = rows_from("(7b) free if no hazard", (every, x.FREE.index, 1), hazards,
-                                 num_rows=count, lower=1.0 - constant)  # fmt: skip
-        no_free_if_any = rows_from("(7c) hazard, no free", (every, x.FREE.index, most), hazards,
-                                   num_rows=count, upper=most - constant)  # fmt: skip
-        model.add(free_if_none, no_free_if_any)
-
-    def _hazards(self, x: Named) -> tuple[Int, Int, Float, Float, Float]:
-        """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
+        """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h, for the hazards h of every FREE, κ its largest value."""
         at = self.layout
         stage, freed = at.frees()
         tensor, op = at.free_tensor[freed], at.free_op[freed]
@@ -250,19 +237,19 @@ class Checkmate(Formulation):
         late_stage = at.begin(later)[pair] + rank
         late_row = at.free_first[which[pair]] + late_stage - at.begin(at.free_op[which[pair]])
         self.deadline.check()
-        rows = np.concatenate([row, row[onward], late_row])
-        columns = np.concatenate(
-            [
-                self._at(x.R, stage, op),
-                self._s(x, stage[onward] + 1, tensor[onward]),
-                self._at(x.R, late_stage, later[pair]),
-            ]
-        )
-        coefficients = np.ones(len(rows))
-        coefficients[: len(row)] = -1.0
         constant = 1.0 + (at.kept[tensor] & (stage == at.T - 1))  # S[T,t] = 1
         most = np.bincount(late_row, minlength=len(row)) + (stage + 1 < at.T) + constant
-        return rows, columns, coefficients, most, constant
+        hazards = (
+            (row, self._at(x.R, stage, op), -1),
+            (row[onward], self._s(x, stage[onward] + 1, tensor[onward]), 1),
+            (late_row, self._at(x.R, late_stage, later[pair]), 1),
+        )
+        self.deadline.check()
+        free_if_none = rows_from("(7b) free if no hazard", (row, x.FREE.index, 1), *hazards,
+                                 num_rows=len(row), lower=1.0 - constant)  # fmt: skip
+        no_free_if_any = rows_from("(7c) hazard, no free", (row, x.FREE.index, most), *hazards,
+                                   num_rows=len(row), upper=most - constant)  # fmt: skip
+        model.add(free_if_none, no_free_if_any)
 
     def _workspace(self, model: Model, x: Named) -> None:
         """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
@@ -317,16 +304,10 @@ class Checkmate(Formulation):
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
         values[self._s(x, stage[instances.step][owner] + 1 + rank, instances.tensor[owner])] = 1
         values[x.S.index] = np.maximum(values[x.S.index], model.lower[x.S.index])  # buffers while they are filled
-        rows, columns, coefficients, _, constant = self._hazards(x)
-        hazards = constant + np.bincount(rows, coefficients * values[columns], minlength=len(x.FREE))
-        values[x.FREE.index] = hazards < 0.5
-        part, rank = expand(self.layout.part_count)
-        later = self.layout.last_writer[self.layout.part_tensor[part]] + 1 + rank
-        values[x.transient.index] = np.maximum(
-            0,
-            values[self._at(x.R, later, self.layout.part_op[part])]
-            - values[self._s(x, later, self.layout.part_tensor[part])],
-        )
+        lower, hazards = sums_without(model, "(7b) free if no hazard", x.FREE, values)
+        values[x.FREE.index] = lower - hazards > 0.5
+        _, gone = sums_without(model, "transient contribution", x.transient, values)
+        values[x.transient.index] = np.maximum(0, gone)
         stage, _ = self.layout.runs()
         values[x.U.index] = running_values(model, "(2)-(3) memory", x.U, values, stage)
         return values

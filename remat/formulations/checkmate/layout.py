@@ -126,10 +126,7 @@ class CheckmateLayout:
         earlier = np.arange(len(used)) - np.searchsorted(self.use_tensor, self.use_tensor)  # uses of the same tensor
         earlier += np.bincount(self.free_tensor[len(used) :], minlength=len(self.size))[self.use_tensor]
         late = int((earlier * used).sum())
-        nonzeros = 3 * int(used.sum()) + 3 * retained + 3 * runs + retained + freed + 2 * (3 * freed + late) + 6 * parts
-        return ModelSize(
-            2 * runs + retained + freed + parts, int(used.sum()) + retained + runs + 2 * freed + 2 * parts, nonzeros
-        )
+        return ModelSize(3 * int(used.sum()) + 4 * retained + 3 * runs + 7 * freed + 2 * late + 6 * parts)
 
     def begin(self, op: Int) -> Int:
         """First stage in which each op may run."""

@@ -19,7 +19,9 @@ from numpy.typing import ArrayLike
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.runs import Border, Run, make_run
 from remat.formulations.hierarchical.tables import numbers, table_schema
+from remat.formulations.staging import ComputeLimits
 from remat.graphs.arrays import Csr, GraphArrays
+from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule
@@ -330,6 +332,35 @@ class CompositeProblem:
         if this.composite >= 0:
             return self._composite_runs[this.composite][this.is_backward]
         return (self._alone(int(this.ops[0])),)
+
+    @cached_property
+    def most_runs(self) -> Int:
+        """Most runs of each node within the problem's limits of computes, shape (nodes,); -1: no limit."""
+        limits = self.problem.compute_limits
+        found = []
+        for node in range(len(self.nodes)):
+            least = np.minimum.reduce([np.bincount(run.ops, minlength=len(limits)) for run in self.runs(node)])
+            own = ((limits[op], int(least[op])) for op in self.nodes[node].ops.tolist())
+            most = (max(1, limit // times) for limit, times in own if limit is not None and times)
+            found.append(min(most, default=-1))
+        return np.array(found, dtype=np.int64)
+
+    @cached_property
+    def compute_limits(self) -> ComputeLimits:
+        """Limits of computes of ops; of ops that the same runs compute as often, the least."""
+        limits = self.problem.compute_limits
+        computes: dict[int, list[tuple[int, int]]] = {}
+        for number, run in enumerate(run for node in range(len(self.nodes)) for run in self.runs(node)):
+            ops, counts = np.unique(run.ops, return_counts=True)
+            for op, times in zip(ops.tolist(), counts.tolist(), strict=True):
+                computes.setdefault(op, []).append((number, times))
+        least: dict[tuple[tuple[int, int], ...], int] = {}
+        for op, found in computes.items():
+            if (limit := limits[op]) is not None:
+                least[tuple(found)] = min(limit, least.get(tuple(found), limit))
+        row, _ = expand([len(found) for found in least])
+        pairs = np.array([pair for found in least for pair in found], dtype=np.int64).reshape(-1, 2)
+        return ComputeLimits(row, pairs[:, 0], pairs[:, 1], np.array(list(least.values()), dtype=np.int64))
 
     def _alone(self, op: int) -> Run:
         arrays, border = self.arrays, self.border

@@ -10,7 +10,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
-from remat.problem import Problem
+from remat.formulations.sequence import useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
@@ -90,7 +90,7 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
         parts.append(ops)
     sequence = np.concatenate(parts)
     return Schedule.of_computes(
-        problem.problem.graph, sequence[needed_computes(problem.problem, sequence)], source=source
+        problem.problem.graph, sequence[useful_computes(problem.problem, sequence, refills=True)], source=source
     )
 
 
@@ -101,36 +101,3 @@ def _needless(problem: CompositeProblem, ops: Int, live: Int, done: Bool) -> Boo
     lacking = np.zeros(len(done), dtype=np.int64)
     np.add.at(lacking, arrays.op_outputs.rows, ~is_live[arrays.op_outputs.indices])
     return done[ops] & (lacking[ops] == 0)
-
-
-def needed_computes(problem: Problem, sequence: Int) -> Bool:
-    """Which computes are first ones, or have a result that is read before it is computed again (or kept).
-
-    Unlike :func:`remat.formulations.sequence.useful_computes` it knows accumulation buffers that are filled again: a
-    contribution is needed if it is the last one of its op before a read.
-    """
-    arrays = problem.graph.arrays
-    inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
-    producers = arrays.producers.counts.tolist()
-    first = np.zeros(len(sequence), dtype=np.bool_)
-    first[np.unique(sequence, return_index=True)[1]] = True
-    left = [count if kept else 0 for count, kept in zip(producers, problem.kept.tolist(), strict=True)]
-    given: dict[int, set[int]] = {}  # ops that contribute to the instance of a buffer that is read later
-    needed = first.copy()
-    for step in range(len(sequence) - 1, -1, -1):
-        op = int(sequence[step])
-        wanted = [t for t in outputs[op] if left[t] and (producers[t] == 1 or op not in given.get(t, ()))]
-        if not first[step] and not wanted:
-            continue
-        needed[step] = True
-        for t in wanted:
-            left[t] -= 1
-            if producers[t] > 1:
-                given.setdefault(t, set()).add(op)
-                if not left[t]:
-                    given[t] = set()
-        for t in inputs[op]:
-            if producers[t]:
-                left[t] = producers[t]
-                given[t] = set()
-    return needed

@@ -16,7 +16,7 @@ from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.program import Program, stated
 from remat.formulations.hierarchical.recognition import encoded
-from remat.formulations.sequence import most_computes
+from remat.formulations.sequence import MemoryScale, most_computes, standing_buffers
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -102,9 +102,7 @@ class HIlp(Formulation):
                 "the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'", "order-rule"
             )
         self.whole = CompositeProblem(problem, self.options.composites)
-        budget, held = problem.budget_bytes, self.whole.arrays.input_bytes + problem.constant_bytes
-        if budget is not None and budget < held:
-            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held, {held:,} bytes")
+        MemoryScale.of(problem, standing_buffers(problem)[1])  # a budget below what is always held is refused here
 
     @cached_property
     def tables(self) -> Tables:
@@ -138,15 +136,10 @@ class HIlp(Formulation):
         now = np.arange(at.T)[:, None]
         carried = int((phases.active & (now > at.maker) & (now <= phases.until)).sum())
         ties = 3 * int(np.logical_or(*phases.phantom_runs).sum())
-        variables = runs + slots + kept + len(t) + phantoms + makes // 4
         chain = int(at.read_count[read].sum()) + 3 * len(t)
         memory = 2 * slots + makes + kept + 4 * phantoms
         by_row = (at.num + np.bincount(at.read_node, minlength=at.T))[phases.run_node]
-        return ModelSize(
-            variables,
-            slots + int(rows.sum()) + 2 * len(t) + carried + ties + makes // 4,
-            2 * chain + memory + int((rows * by_row).sum()) + 3 * carried + 5 * ties + runs,
-        )
+        return ModelSize(2 * chain + memory + int((rows * by_row).sum()) + 3 * carried + 5 * ties + runs)
 
     def build(self) -> Model:
         return self.statement.model

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
 from remat.formulations.hierarchical import recognition
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
@@ -17,12 +16,9 @@ from remat.formulations.hierarchical.intervals_tables import Profile, tables_of
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.formulation import RetentionIntervals, RetentionIntervalsOptions
-from remat.formulations.retention_intervals.rows import IntervalRows
-from remat.formulations.retention_intervals.tables import EVERY, NodeTables
-from remat.formulations.retention_intervals.variables import IntervalVariables
-from remat.modeling import ALWAYS, Model
+from remat.formulations.retention_intervals.tables import NodeTables
+from remat.modeling import Model
 from remat.modeling.check import cumulative_use
-from remat.modeling.rows import ONE, rows_from
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
@@ -131,12 +127,12 @@ class HierarchicalIntervals(RetentionIntervals):
 
     @cached_property
     def capacity(self) -> int:
-        """Units that the budget leaves for what is not always held; without one, for all copies of everything."""
+        """Units that the budget leaves for what is not always held; without one, or for the least peak, all copies."""
         tables, copies = self.layout.tables, self.layout.copies
         held = int((tables.size[tables.makes.tensor] * copies[tables.makes.node]).sum())
         held += int(tables.size[tables.fills.tensor].sum()) * int(copies.max(initial=1))
         most = -(-(held + int(tables.piece_demand.max(initial=0))) // self.unit)
-        budget = self.problem.budget_bytes
+        budget = None if self.asks_peak else self.problem.budget_bytes
         return most if budget is None else min(most, (budget - self.held) // self.unit)
 
     @property
@@ -156,10 +152,6 @@ class HierarchicalIntervals(RetentionIntervals):
 
     def preliminary(self) -> Preliminary | None:
         return None
-
-    def rows(self, variables: IntervalVariables, tau: int | None = None) -> IntervalRows:
-        """The constraints on variables, with the capacity in a variable where `tau` is one."""
-        return _CompositeRows(self.whole, variables, self.unit, self.capacity, tau)
 
     def _offer_text(self, model: Model, highest_peak: int | None = None) -> None:
         """Offer none: the text knows no options."""
@@ -211,41 +203,3 @@ class HierarchicalIntervals(RetentionIntervals):
             option = int(tables.run_option[run[copy]])
             found.append(Step(int(at.copy_node[copy]), option, np.concatenate([live, full])))
         return found
-
-
-class _CompositeRows(IntervalRows):
-    """With limits of computes for ops in composites."""
-
-    def __init__(
-        self, whole: CompositeProblem, variables: IntervalVariables, unit: int, capacity: int, tau: int | None
-    ) -> None:
-        super().__init__(variables, unit, capacity, tau)
-        self.whole = whole
-
-    def add_all(self, deadline: Deadline) -> None:
-        """Add all constraints."""
-        super().add_all(deadline)
-        self._limits()
-
-    def _limits(self) -> None:
-        """(14), for ops in composites; an op alone has no more copies than it may have computes."""
-        at, limits = self.layout, self.whole.problem.compute_limits
-        rows: list[tuple[int, int, int, int]] = []  # row, copy, set of its runs, computes
-        upper: list[int] = []
-        for number, composite in enumerate(self.whole.composites):
-            nodes = [k for k, node in enumerate(self.whole.nodes) if node.composite == number]
-            for op in (*composite.forward.tolist(), *composite.backward.tolist()):
-                most, found = limits[op], []
-                for node in nodes:
-                    runs, first = self.whole.runs(node), int(at.copy_first[node])
-                    for place, run in enumerate(runs):
-                        times, code = int((run.ops == op).sum()), EVERY if len(runs) == 1 else place
-                        copies = range(first, first + int(at.copies[node])) if times else ()
-                        found += [(len(upper), copy, code, times) for copy in copies]
-                if most is not None and sum(times for *_, times in found) > most:
-                    rows += found
-                    upper.append(most)
-        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-        literal = self.variables.literal(table[:, 1], table[:, 2])
-        computes = (table[:, 0], np.where(literal == ALWAYS, ONE, literal), table[:, 3])
-        self.model.add(rows_from("(14) limits of computes", computes, num_rows=len(upper), upper=upper))

@@ -76,18 +76,6 @@ def tables_of(whole: CompositeProblem, profile: Profile) -> NodeTables:
     return _Gatherer(whole, profile).tables()
 
 
-def most_runs(whole: CompositeProblem) -> Int:
-    """Most runs of each node within the problem's limits of computes, shape (nodes,); -1: no limit."""
-    limits = whole.problem.compute_limits
-    found = []
-    for node in range(len(whole.nodes)):
-        runs = [np.bincount(run.ops, minlength=len(limits)) for run in whole.runs(node)]
-        least = np.minimum.reduce(runs)
-        own = ((limits[op], int(least[op])) for op in whole.nodes[node].ops.tolist())
-        found.append(min((max(1, limit // times) for limit, times in own if limit is not None and times), default=-1))
-    return np.array(found, dtype=np.int64)
-
-
 class _Gatherer:
     """Goes through the nodes and notes what their runs touch."""
 
@@ -139,7 +127,7 @@ class _Gatherer:
         kept[: len(self.size)] = whole.problem.kept
         return NodeTables(
             position=np.arange(len(whole.nodes), dtype=np.int64),
-            limit=most_runs(whole),
+            limit=whole.most_runs,
             run_first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             run_node=np.array(nodes, dtype=np.int64),
             run_option=np.array([run.option for run in runs], dtype=np.int64),
@@ -152,6 +140,7 @@ class _Gatherer:
             size=np.concatenate([self.size, np.array(saved, dtype=np.int64)]),
             kept=kept,
             buffers=np.flatnonzero(self.is_buffer),
+            compute_limits=whole.compute_limits,
         )  # fmt: skip
 
     def _touches(self, node: int, runs: tuple[Run, ...], segments: list[Segments]) -> None:

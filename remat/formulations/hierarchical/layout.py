@@ -199,18 +199,8 @@ class Tables:
 
     @cached_property
     def once(self) -> Bool:
-        """Nodes that cannot run twice: each of their choices computes one and the same op that may run only once."""
-        limits = self.whole.problem.compute_limits
-        single = np.array([limit == 1 for limit in limits], dtype=np.bool_)
-        if not single.any():
-            return np.zeros(self.T, dtype=np.bool_)
-        table = []
-        for first, num in zip(self.first.tolist(), self.num.tolist(), strict=True):
-            common = self.runs[first].ops[single[self.runs[first].ops]]
-            for c in range(first + 1, first + num):
-                common = common[np.isin(common, self.runs[c].ops)] if len(common) else common
-            table.append(len(common) > 0)
-        return np.array(table, dtype=np.bool_)
+        """Nodes that cannot run twice within the limits of computes."""
+        return self.whole.most_runs == 1
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

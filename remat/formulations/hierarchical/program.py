@@ -244,31 +244,13 @@ class Program:
     def _limits(self) -> None:
         """Limits of computes of ops."""
         at, phases = self.at, self.phases
-        limits = at.whole.problem.compute_limits
-        limited = np.array([limit is not None for limit in limits], dtype=np.bool_)
-        rows: dict[bytes, tuple[Int, Int, int]] = {}
-        counts: dict[int, list[tuple[int, int]]] = {}
-        for choice, run in enumerate(at.runs):
-            ops, times = np.unique(run.ops[limited[run.ops]], return_counts=True)
-            for op, count in zip(ops.tolist(), times.tolist(), strict=True):
-                counts.setdefault(op, []).append((choice, count))
-        for op, found in counts.items():
-            choices, times = np.array(found, dtype=np.int64).T
-            key = np.concatenate([choices, times]).tobytes()
-            most = limits[op] or 0
-            if key not in rows or rows[key][2] > most:
-                rows[key] = choices, times, most
-        which, term, value = [], [], []
-        for number, (choices, times, _) in enumerate(rows.values()):
-            t, place = np.nonzero(phases.may[:, at.node[choices]])
-            which.append(np.full(len(t), number))
-            term.append(column(self.R, phases.run_column(t, choices[place])))
-            value.append(times[place])
-        if rows:
-            self.model.add(
-                rows_from("limit of computes", (np.concatenate(which), np.concatenate(term), np.concatenate(value)),
-                          num_rows=len(rows), upper=[float(most) for _, _, most in rows.values()])
-            )  # fmt: skip
+        limits = at.whole.compute_limits
+        t, entry = np.nonzero(phases.may[:, at.node[limits.run]])
+        by = np.argsort(limits.row[entry], kind="stable")
+        t, entry = t[by], entry[by]
+        runs = column(self.R, phases.run_column(t, limits.run[entry]))
+        terms = (limits.row[entry], runs, limits.times[entry])
+        self.model.add(rows_from("limit of computes", terms, num_rows=len(limits.most), upper=limits.most))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,14 +10,13 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
-from remat.formulations.hierarchical.expand import needed_computes
+from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
-from remat.formulations.sequence import check_limits, computed_ops
+from remat.formulations.sequence import check_limits, computed_ops, useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
-#: Which of the runs that fit at a place is taken: see :func:`readings`.
+#: Which of the runs that fit at a place is taken: see :func:`encoded`.
 WAYS = ("whole", "longest", "apart")
 
 
@@ -70,7 +69,14 @@ def encoded(
     encode: Callable[[list[FoundRun]], Values],
     claim: Callable[[Values], tuple[float, ...]],
 ) -> Values:
-    """Values that stand for a schedule: of all :func:`readings` that can be encoded those with the least claim.
+    """Values that stand for a schedule: of all ways to read it that can be encoded those with the least claim.
+
+    Recomputations may have been left out of runs. At each place one of the runs that fit there is taken: the longest of
+    which nothing is left out, or else the longest; or the longest in any case; or forward parts before longer backward
+    parts that begin like them, since in their place a forward part and another backward part may have run, which hold
+    less where a forward part's outputs are live. What comes out the same is not encoded again. A run that may be
+    several options is the one of the backward run that follows; a forward run without one is a fast-forward, or else
+    what saves least.
 
     Parameters
     ----------
@@ -84,57 +90,28 @@ def encoded(
     Raises
     ------
     ProblemError
-        If no reading can be encoded: why the last one cannot.
-    """
-    found: list[Values] = []
-    why: ProblemError | None = None
-    for steps in readings(whole, schedule):
-        if isinstance(steps, ProblemError):
-            why = steps
-            continue
-        try:
-            found.append(encode(steps))
-        except ProblemError as error:
-            why = error
-    if not found:
-        assert why is not None
-        raise why
-    return found[0] if len(found) == 1 else min(found, key=claim)
-
-
-def readings(whole: CompositeProblem, schedule: Schedule) -> Iterator[list[FoundRun] | ProblemError]:
-    """The runs that make up a schedule, in sequence, as they can be read; or why not, one way or another.
-
-    Recomputations may have been left out of runs. At each place one of the runs that fit there is taken: the longest of
-    which nothing is left out, or else the longest; or the longest in any case; or forward parts before longer backward
-    parts that begin like them, since in their place a forward part and another backward part may have run, which hold
-    less where a forward part's outputs are live. What comes out the same is not said again. A run that may be several
-    options is the one of the backward run that follows; a forward run without one is a fast-forward, or else what
-    saves least.
-
-    Raises
-    ------
-    ProblemError
-        If the schedule names an unknown op, misses one or computes one too often.
+        If the schedule names an unknown op, misses one or computes one too often, or it can be encoded in no way: why
+        it cannot in the last one.
     """
     sequence = computed_ops(whole.problem, schedule)
-    sequence = sequence[needed_computes(whole.problem, sequence)]
+    sequence = sequence[useful_computes(whole.problem, sequence, refills=True)]
     check_limits(whole.problem, sequence)
-    if not whole.composites:
-        yield [FoundRun(node, 0, NOTHING, NOTHING) for node in whole.node_of[sequence].tolist()]
-        return
+    found: list[Values] = []
+    faults: list[ProblemError] = []
     seen: list[list[tuple[int, int, int]]] = []
     for way in WAYS:
         try:
             parts = _parts(whole, sequence, way)
             _settle(whole, parts)
+            this = [(part.node, part.runs[0].option, len(part.ops)) for part in parts]
+            if this not in seen:
+                seen.append(this)
+                found.append(encode([part.found() for part in parts]))
         except ProblemError as error:
-            yield error
-            continue
-        this = [(part.node, part.runs[0].option, len(part.ops)) for part in parts]
-        if this not in seen:
-            seen.append(this)
-            yield [part.found() for part in parts]
+            faults.append(error)
+    if not found:
+        raise faults[-1]
+    return found[0] if len(found) == 1 else min(found, key=claim)
 
 
 def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:

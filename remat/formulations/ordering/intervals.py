@@ -8,7 +8,8 @@ import numpy as np
 
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
-from remat.formulations.ordering.layout import Groups
+from remat.formulations.ordering.layout import rows_where
+from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model
 from remat.modeling.model import Named
 from remat.modeling.rows import difference_rows
@@ -66,17 +67,17 @@ class OrderIntervals(OrderFormulation):
         return self.statement[0]
 
     @cached_property
-    def _several(self) -> tuple[Groups, Groups]:
+    def _several(self) -> tuple[Csr, Csr]:
         """Groups of several first ops, and of several last ones."""
         at = self.layout
-        return at.first.some(at.first.counts > 1), at.last.some(at.last.counts > 1)
+        return rows_where(at.first, at.first.counts > 1), rows_where(at.last, at.last.counts > 1)
 
     @cached_property
     def _ends(self) -> Int:
         """Ops after which something ends: their workspace, or what no other op reads as late."""
         at = self.layout
         ends = at.workspace > 0
-        ends[at.last.ops[((at.last.counts == 1) & ~at.kept)[at.last.rows]]] = True
+        ends[at.last.indices[((at.last.counts == 1) & ~at.kept)[at.last.rows]]] = True
         return np.flatnonzero(ends)
 
     @cached_property
@@ -87,26 +88,24 @@ class OrderIntervals(OrderFormulation):
         firsts, lasts = self._several
         model.integers("start", n, soonest, latest)
         model.integers("after", len(ends), soonest[ends] + 1, latest[ends] + 1)
-        least, most = (firsts.reduce(np.minimum, place) for place in (soonest, latest))
-        model.integers("begin", len(firsts), least, most)
-        least, most = (lasts.reduce(np.maximum, place) + 1 for place in (soonest, latest))
-        model.integers("end", len(lasts), least, most)
+        model.integers("begin", len(firsts), firsts.lowest(soonest, n), firsts.lowest(latest, n))
+        model.integers("end", len(lasts), lasts.highest(soonest, 0) + 1, lasts.highest(latest, 0) + 1)
         model.integers("finish", 1, n + 1, n + 1)
         tau, x = self.aim(model), model.named
         model.add(AllDifferent("(1) different positions", x.start.index))
         u, v = at.arcs
         model.add(
             difference_rows("(2) precedence", x.start[v], x.start[u], 1),
-            difference_rows("(3) begins", x.start[firsts.ops], x.begin[firsts.rows], 0),
-            difference_rows("(3) ends", x.end[lasts.rows], x.start[lasts.ops], 1),
+            difference_rows("(3) begins", x.start[firsts.indices], x.begin[firsts.rows], 0),
+            difference_rows("(3) ends", x.end[lasts.rows], x.start[lasts.indices], 1),
             difference_rows("(3) after", x.after.index, x.start[ends], 1, exact=True),
         )
         self.deadline.check()
         after = np.zeros(n, dtype=np.int64)
         after[ends] = x.after.index
-        begin = x.start[at.first.ops[at.first.indptr[:-1]]].copy()
+        begin = x.start[at.first.indices[at.first.indptr[:-1]]].copy()
         begin[at.first.counts > 1] = x.begin.index
-        end = after[at.last.ops[at.last.indptr[:-1]]]
+        end = after[at.last.indices[at.last.indptr[:-1]]]
         end[at.last.counts > 1] = x.end.index
         end[at.kept] = x.finish.index[0]
         working = np.flatnonzero(at.workspace > 0)
@@ -129,20 +128,20 @@ class OrderIntervals(OrderFormulation):
         arrays = self.problem.graph.arrays
         if n > CLOSURE_OPS:
             edges = len(arrays.edge_producer)
-            return ModelSize(3 * n, 2 * edges, 6 * edges, 2 * n * n)
+            return ModelSize(6 * edges, 2 * n * n)
         at, (firsts, lasts), ends = self.layout, self._several, len(self._ends)
-        literals = len(firsts.ops) + len(lasts.ops)
+        literals = len(firsts.indices) + len(lasts.indices)
         rows = at.arcs.shape[1] + literals + ends
         held = len(at.size) + int((at.workspace > 0).sum())
-        return ModelSize(n + ends + len(firsts) + len(lasts) + 2, rows + 2, 2 * rows + n + 3 * held + 1)
+        return ModelSize(2 * rows + n + 3 * held + 1)
 
     def fill(self, values: Values, position: Int) -> None:
         _, x = self.statement
         firsts, lasts = self._several
         values[x.start.index] = position
         values[x.after.index] = position[self._ends] + 1
-        values[x.begin.index] = firsts.reduce(np.minimum, position)
-        values[x.end.index] = lasts.reduce(np.maximum, position) + 1
+        values[x.begin.index] = firsts.lowest(position, self.num_ops)
+        values[x.end.index] = lasts.highest(position, 0) + 1
         values[x.finish.index] = self.num_ops + 1
 
     def ranks(self, values: Values) -> Values:

@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import standing_buffers
 from remat.graphs.arrays import Csr
+from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Groups of ops, one after the other; none is empty.
-
-    Attributes
-    ----------
-    indptr : int64 array, shape (groups + 1,)
-    ops : int64 array, shape (entries,)
-        Group i is ``ops[indptr[i]:indptr[i + 1]]``.
-    """
-
-    indptr: Int
-    ops: Int
-
-    @classmethod
-    def of(cls, groups: list[list[int]]) -> Groups:
-        """From lists."""
-        ends = np.cumsum([0, *map(len, groups)], dtype=np.int64)
-        return cls(ends, np.array([op for group in groups for op in group], dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
-    @property
-    def counts(self) -> Int:
-        """Size of each group."""
-        return np.diff(self.indptr)
-
-    @property
-    def rows(self) -> Int:
-        """Group of each entry."""
-        return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
-
-    def some(self, which: Bool) -> Groups:
-        """The groups that a mask names."""
-        ends = np.concatenate([[0], np.cumsum(self.counts[which])])
-        return Groups(ends, self.ops[which[self.rows]])
-
-    def reduce(self, function: np.ufunc, values: Int) -> Int:
-        """What the values of the ops of each group come to; ``np.maximum``: the largest."""
-        return function.reduceat(values[self.ops], self.indptr[:-1]) if len(self) else values[:0]
+def rows_where(table: Csr, which: Bool) -> Csr:
+    """Return the rows that a mask of shape (rows,) names."""
+    ends = np.concatenate([[0], np.cumsum(table.counts[which])])
+    return Csr(ends, table.indices[which[table.rows]])
 
 
 class OrderLayout:
@@ -73,9 +37,9 @@ class OrderLayout:
     size : int64 array, shape (held,)
         Bytes. Tensors that are written and last read by the same ops are one; graph inputs, which are always there,
         and what nobody reads or keeps are left out.
-    first : Groups
+    first : Csr
         Of each: the writers of which one comes first in every order. One, but for accumulation buffers.
-    last : Groups
+    last : Csr
         Of each: the readers of which one comes last in every order; of what is kept to the end there are none, and
         one of its writers stands in their place.
     kept : bool array, shape (held,)
@@ -102,8 +66,8 @@ class OrderLayout:
             last = () if problem.kept[tensor] else _extreme(consumers[tensor], self.earlier)
             held[first, last] = held.get((first, last), 0) + int(arrays.size[tensor])
         self.size = np.array(list(held.values()), dtype=np.int64)
-        self.first = Groups.of([list(first) for first, _ in held])
-        self.last = Groups.of([list(last or first[:1]) for first, last in held])
+        self.first = _table([first for first, _ in held])
+        self.last = _table([last or first[:1] for first, last in held])
         self.kept = np.array([not last for _, last in held], dtype=np.bool_)
 
     @property
@@ -115,6 +79,12 @@ class OrderLayout:
     def latest(self) -> Int:
         """Last position, from 1, that each op can have: before its descendants; shape (ops,)."""
         return len(self.workspace) - self.earlier.sum(axis=0)
+
+
+def _table(rows: Collection[tuple[int, ...]]) -> Csr:
+    """Return rows of ops as a table."""
+    row, _ = expand([len(ops) for ops in rows])
+    return Csr.from_pairs(row, np.array([op for ops in rows for op in ops], dtype=np.int64), len(rows))
 
 
 def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, Int]:

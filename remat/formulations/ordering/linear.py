@@ -110,7 +110,7 @@ class LinearOrder(OrderFormulation):
     def estimate(self) -> ModelSize:
         n = self.num_ops
         if n > CLOSURE_OPS:
-            return ModelSize(n * n // 2, n**3 // 3, n**3, n * n)
+            return ModelSize(n**3, n * n)
         at = self.layout
         earlier = at.earlier
         possible = (~earlier).astype(np.float32)
@@ -119,10 +119,9 @@ class LinearOrder(OrderFormulation):
         pairs = int((~earlier & ~earlier.T).sum()) - n
         share = pairs / max(1, n * n)  # of what is a matter of choice
         several = sum(int(groups.counts[groups.counts > 1].sum()) for groups in (at.first, at.last))
-        groups = sum(int((groups.counts > 1).sum()) for groups in (at.first, at.last))
-        held, literals = int(share * n * groups), int(share * n * several)
+        literals = int(share * n * several)
         entries = int(share * n * (2 * len(at.size) - int(at.kept.sum())))
-        return ModelSize(pairs // 2 + held + 1, cycles + literals + n, 3 * cycles + 2 * literals + entries)
+        return ModelSize(3 * cycles + 2 * literals + entries)
 
     def fill(self, values: Values, position: Int) -> None:
         _, y, held = self.statement

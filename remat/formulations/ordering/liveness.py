@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.formulations.ordering.layout import Groups, OrderLayout
-from remat.modeling import ALWAYS, Linear, Model, Vars
-from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows
+from remat.formulations.ordering.layout import OrderLayout
+from remat.graphs.arrays import Csr
+from remat.modeling import ALWAYS, Model, Vars
+from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
 from remat.runtime.arrays import Float, Int
 
 
@@ -18,21 +19,16 @@ class Liveness:
 
     Attributes
     ----------
-    begun, wanted : Vars
-        For things with several first, or several last, ops, where it is a matter of more than one of these.
     entry, literal : int64 arrays, shape (entries,)
         Variables, each with the literals of which it is the largest.
     """
 
-    begun: Vars
-    wanted: Vars
     entry: Int
     literal: Int
 
     def fill(self, values: Float) -> None:
         """Set the values of the variables from those of all others."""
-        truth = values[np.where(self.literal < 0, ~self.literal, self.literal)]
-        np.maximum.at(values, self.entry, np.where(self.literal < 0, 1 - truth, truth))
+        np.maximum.at(values, self.entry, literal_values(self.literal, values))
 
 
 def add_memory(
@@ -68,10 +64,9 @@ def add_memory(
         Of the constraints, for the names of the records.
     """
     steps = done.shape[1]
-    begun, begun_record, some_begun = _largest(model, "begun", number, layout.first, done)
-    wanted, wanted_record, some_wanted = _largest(model, "wanted", number, layout.last, ~before)
+    begun, some_begun = _largest(model, "begun", number, layout.first, done)
+    wanted, some_wanted = _largest(model, "wanted", number, layout.last, ~before)
     some_wanted[layout.kept] = ALWAYS
-    model.add(begun_record[0], wanted_record[0])
     step = np.arange(steps, dtype=np.int64)
     size = layout.size // unit
     working = np.flatnonzero(layout.workspace > 0)
@@ -89,29 +84,22 @@ def add_memory(
         literal_rows(f"{number} memory", np.concatenate(row), np.concatenate(literal), np.concatenate(weight),
                      upper=np.full(steps, float(limit)))
     )  # fmt: skip
-    return Liveness(
-        begun, wanted, np.concatenate([begun_record[1], wanted_record[1]]),
-        np.concatenate([begun_record[2], wanted_record[2]]),
-    )  # fmt: skip
+    return Liveness(*(np.concatenate(both) for both in zip(begun, wanted, strict=True)))
 
 
-def _largest(
-    model: Model, name: str, number: str, groups: Groups, literals: Int
-) -> tuple[Vars, tuple[Linear, Int, Int], Int]:
-    """For each group and step a literal that is at least the literals of all ops of the group.
+def _largest(model: Model, name: str, number: str, groups: Csr, literals: Int) -> tuple[tuple[Int, Int], Int]:
+    """For each group and step a literal that is at least the literals of all ops of the group, with rows for it.
 
     Returns
     -------
-    variables : Vars
-        Where it is none of them.
-    record, variable, literal : Linear, and int64 arrays of shape (rows,)
-        Its rows, and the pairs they state.
+    variable, literal : int64 arrays, shape (rows,)
+        The pairs that the rows state, where it is a variable of its own.
     largest : int64 array, shape (groups, steps)
     """
     if not len(groups):
-        none = np.zeros(0, dtype=np.int64)
-        return model.implied(name, 0, 0, 1), (Linear.rows(name, none, none, 1), none, none), literals[:0]
-    entries = literals[groups.ops]
+        model.implied(name, 0, 0, 1)
+        return (literals[:0, 0], literals[:0, 0]), literals[:0]
+    entries = literals[groups.indices]
     start = groups.indptr[:-1]
     sure = np.logical_or.reduceat(entries == ALWAYS, start, axis=0)
     is_open = (entries != ALWAYS) & (entries != NEVER)
@@ -123,5 +111,5 @@ def _largest(
     largest[new] = block.index
     mine = is_open & new[groups.rows]
     entry, literal = largest[groups.rows][mine], entries[mine]
-    record = literal_differences(f"{number} {name}", entry, literal)
-    return block, (record, entry, literal), largest
+    model.add(literal_differences(f"{number} {name}", entry, literal))
+    return (entry, literal), largest

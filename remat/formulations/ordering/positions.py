@@ -110,7 +110,7 @@ class OrderPositions(OrderFormulation):
         arrays = self.problem.graph.arrays
         if n > CLOSURE_OPS:
             edges = len(arrays.edge_producer)
-            return ModelSize(n * n, n * (n + edges), n * (2 * edges + 4 * n), 2 * n * n)
+            return ModelSize(n * (2 * edges + 4 * n), 2 * n * n)
         at = self.layout
         soonest, latest = at.soonest, at.latest
         width = latest - soonest
@@ -119,15 +119,14 @@ class OrderPositions(OrderFormulation):
         held, literals = 0, 0  # at the most: where each of several ops may be the first, or the last
         for groups in (at.first, at.last):
             several = groups.counts[groups.rows] > 1
-            wide = np.where(several, width[groups.ops], 0)
+            wide = np.where(several, width[groups.indices], 0)
             literals += int(wide.sum())
             held += int(np.maximum.reduceat(wide, groups.indptr[:-1]).sum()) if len(groups) else 0
-        single = int(width[at.first.ops[at.first.indptr[:-1]]].sum()) + int(
-            width[at.last.ops][~at.kept[at.last.rows]].sum()
+        single = int(width[at.first.indices[at.first.indptr[:-1]]].sum()) + int(
+            width[at.last.indices][~at.kept[at.last.rows]].sum()
         )
         ones = int(width.sum())
-        rows = 2 * n + ones + arcs + literals
-        return ModelSize(ones + held + 1, rows, 3 * ones + 2 * arcs + 2 * literals + held + single)
+        return ModelSize(3 * ones + 2 * arcs + 2 * literals + held + single)
 
     @property
     def _open(self) -> Bool:

@@ -133,15 +133,13 @@ class RetentionIntervals(Formulation):
 
     def estimate(self) -> ModelSize:
         at = self.layout
-        copies, instances, pairs = len(at.copy_node), len(at.made), len(at.pair_read)
-        choices = int((np.diff(at.tables.run_first) * at.copies).sum()) - copies
+        instances, pairs = len(at.made), len(at.pair_read)
+        choices = int((np.diff(at.tables.run_first) * at.copies).sum()) - len(at.copy_node)
         stages = 0  # values of the starts, each of them an entry
         if at.fixed:
             again = np.flatnonzero(at.copy_rank > 0)
             stages = int((at.last_stage[at.copy_node[again]] - at.slot[again] - at.copy_rank[again] + 1).sum())
-        variables = 2 * copies + choices + instances + pairs
-        rows = choices + 3 * instances + 4 * pairs
-        return ModelSize(variables, rows, 8 * instances + 8 * pairs + 2 * (stages + choices))
+        return ModelSize(8 * instances + 8 * pairs + 2 * (stages + choices))
 
     @property
     def asks_peak(self) -> bool:

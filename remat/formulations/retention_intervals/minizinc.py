@@ -10,6 +10,7 @@ import numpy as np
 
 from remat.formulations.base import Values
 from remat.formulations.retention_intervals.layout import grid_event
+from remat.graphs.arrays import Csr
 from remat.modeling.written import WrittenModel
 
 if TYPE_CHECKING:
@@ -51,9 +52,6 @@ def written(f: RetentionIntervals, *, highest_peak: int | None = None) -> Writte
 def _copies(f: RetentionIntervals) -> dict[str, Any]:
     """Copies, instances and reads."""
     at = f.layout
-    choices: list[set[int]] = [set() for _ in range(len(at.read))]
-    for read, instance in zip(at.pair_read.tolist(), at.pair_made.tolist(), strict=True):
-        choices[read].add(instance + 1)
     return {
         "horizon": at.horizon,
         "fixed_order": at.fixed,
@@ -64,7 +62,7 @@ def _copies(f: RetentionIntervals) -> dict[str, Any]:
         "instance_size": at.tables.size[at.made.tensor] // f.unit,
         "instance_kept": at.tables.kept[at.made.tensor],
         "read_copy": at.read.copy + 1,
-        "read_choices": choices,
+        "read_choices": [set(each) for each in Csr.from_pairs(at.pair_read, at.pair_made + 1, len(at.read)).lists()],
     }
 
 

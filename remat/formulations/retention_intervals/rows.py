@@ -10,7 +10,7 @@ from remat.formulations.retention_intervals.tables import EVERY
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Reservoir
-from remat.modeling.rows import difference_rows, expand, rows_from
+from remat.modeling.rows import ONE, difference_rows, expand, rows_from
 from remat.runtime.arrays import Int
 
 
@@ -39,6 +39,8 @@ class IntervalRows:
             steps.append(self._buffers)
         if not self.layout.tables.is_plain:
             steps.append(self._options)
+        if self.layout.tables.compute_limits is not None:
+            steps.append(self._limits)
         for step in deadline.each(steps, 1):
             step()
 
@@ -80,6 +82,22 @@ class IntervalRows:
             rows_from("(8) one of some", (part, options, 1), (own, x.some.index, -1),
                       num_rows=len(own), lower=0, upper=0),
         )  # fmt: skip
+
+    def _limits(self) -> None:
+        """(14), where there are copies enough to exceed it."""
+        at, tables, limits = self.layout, self.layout.tables, self.layout.tables.compute_limits
+        assert limits is not None
+        node = tables.run_node[limits.run]
+        entry, rank = expand(at.copies[node])
+        copy, place = at.copy_first[node[entry]] + rank, (limits.run - tables.run_first[node])[entry]
+        place[self.variables.choice_counts[copy] == 0] = EVERY
+        row, times = limits.row[entry], limits.times[entry]
+        tight = np.bincount(row, times, minlength=len(limits.most)) > limits.most
+        mine = tight[row]
+        literal = self.variables.literal(copy[mine], place[mine])
+        computes = ((np.cumsum(tight) - 1)[row[mine]], np.where(literal == ALWAYS, ONE, literal), times[mine])
+        upper = limits.most[tight]
+        self.model.add(rows_from("(14) limits of computes", computes, num_rows=len(upper), upper=upper))
 
     def _instances(self) -> None:
         """(2) and (3)."""

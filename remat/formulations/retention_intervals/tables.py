@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.formulations.sequence import standing_buffers
+from remat.formulations.staging import ComputeLimits
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
@@ -71,6 +72,8 @@ class NodeTables:
         What must be alive at the end.
     buffers : int64 array
         Accumulation buffers that cross borders and are read or kept.
+    compute_limits : ComputeLimits or None
+        Of ops in composites; None where every node is an op, which has no more copies than it may have computes.
     """
 
     position: Int
@@ -93,6 +96,7 @@ class NodeTables:
     size: Int
     kept: Bool
     buffers: Int
+    compute_limits: ComputeLimits | None = None
 
     @property
     def width(self) -> int:

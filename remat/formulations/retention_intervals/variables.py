@@ -112,9 +112,7 @@ class IntervalVariables:
 
     def literal(self, copy: Int, runs: Int) -> Int:
         """The literal by which a copy runs with one of a set of its options."""
-        x, at = self.blocks, self.layout
-        if at.tables.is_plain:
-            return self.active[copy]
+        x = self.blocks
         own = self.choice_counts[copy]
         option = self.choice_first[copy] + runs
         some = (np.cumsum(self.set_counts) - self.set_counts)[copy] + runs - own

@@ -55,7 +55,7 @@ def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadli
     reads = np.bincount(arrays.edge_consumer, minlength=n)[arrays.order]
     runs, read = int(may_run.sum() * share), int((may_run.sum(axis=1) * reads).sum() * share)
     tables = TABLE_BYTES * n * max(n, len(arrays.size))
-    return ModelSize(3 * runs + read, 2 * (runs + read), 6 * runs + 7 * read, tables)
+    return ModelSize(6 * runs + 7 * read, tables)
 
 
 class StageLayout:
