@@ -37,23 +37,16 @@ def test_native_records_stay_as_they_are(mixed):
     assert lowered.extend(values) is not values
 
 
-def test_only_what_is_not_native_is_rewritten(mixed):
+def test_only_what_is_not_native_is_rewritten_and_the_source_is_left_alone(mixed):
+    before = (str(mixed), list(mixed.records), mixed.num_vars)
     lowered = lower(mixed, {Linear, AllDifferent})
     assert [type(record) for record in lowered.model.records] == [Linear, Linear, AllDifferent]
-    assert lowered.model.records[1] is mixed.records[1]
+    assert lowered.model.records[1] is mixed.records[1], "rows with literals are linear, too"
     assert lowered.model.num_vars == mixed.num_vars
-    assert lowered.source is mixed
-
-
-def test_plain_linear_excludes_enforced_rows_and_linear_does_not(mixed):
-    assert lower(mixed, {Linear, Clauses, AllDifferent}).model.records[1].enforce is not None
     assert lower(mixed, {PlainLinear, Clauses, AllDifferent}).model.records[1].enforce is None
-
-
-def test_the_source_is_left_alone(mixed):
-    before = (str(mixed), list(mixed.records), mixed.num_vars)
     lowered = lower(mixed, {PlainLinear})
     assert (str(mixed), list(mixed.records), mixed.num_vars) == before
+    assert lowered.source is mixed
     assert lowered.model.num_vars > mixed.num_vars
     assert lowered.model.blocks[: len(mixed.blocks)] == mixed.blocks
     assert lowered.model.objective is mixed.objective
@@ -69,16 +62,13 @@ class Strange(Record):
         return ""
 
 
-def test_a_record_of_an_unknown_kind():
+def test_what_has_no_bridge(mixed):
     model = Model("m")
     model.add(Strange())
     with refused("model.no-bridge", culprit="strange"):
         lower(model, {PlainLinear})
     with refused("model.unknown-record", culprit="strange"):
         violations(model, [])
-
-
-def test_rows_that_are_not_native_have_no_bridge(mixed):
     with refused("model.no-bridge", culprit="either"):
         lower(mixed, {Cumulative})
 
