@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,11 +81,6 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     began, used = time.monotonic(), time.process_time()
     value = call()
     return value, time.monotonic() - began, time.process_time() - used
-
-
-def peak_megabytes() -> float:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def percent(value: float | None, base: float) -> str:

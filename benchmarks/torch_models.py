@@ -1,4 +1,4 @@
-"""Models that the benchmarks of PyTorch train, at two sizes, and their steps by eager PyTorch."""
+"""Models that the benchmarks of PyTorch train, at two sizes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
 
-from eager import Record, different, eager, greatest_difference, record
-from generators import dropping
+from eager import Record, different, greatest_difference, record
 from models import FULL, bert, encoder_decoder, gpt, resnet, unet
 
-__all__ = [
-    "MODELS", "OWN", "SIZES", "Record", "build", "different", "dropping", "eager", "greatest_difference", "record",
-]  # fmt: skip
+__all__ = ["MODELS", "OWN", "SIZES", "Record", "build", "different", "greatest_difference", "record"]
 
 Sample = tuple[nn.Module, tuple[torch.Tensor, ...]]
 Sizes = dict[str, Any]

@@ -13,8 +13,6 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {
     "bench_allocation": ("--seconds 2 swiftnet-folded", "first-fit"),
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
-    "bench_first_run": ("--graph vgg16 --budget 90% --time-limit 3 --repeat 1", "warm median"),
-    "bench_matrix": ("--rows 1000", "passModel"),
     "bench_methods": ("published --graphs layered@12 --budgets 80 --seconds 2", "layered@12"),
     "bench_models": ("--problems chain --seconds 2", "advancing"),
     "bench_orders": ("--graphs layered@12 --methods serenity-table,valley-order --seconds 2", "DP + divide"),

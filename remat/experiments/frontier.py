@@ -241,14 +241,10 @@ class _Work:
         """Method by method, in this process."""
         total = len(self.so_far.methods) * len(self.problems)
         for method in self.so_far.methods:
-            while (budget := self._next(method)) is not None:
-                number = len(self.so_far.cells) + 1
-                line = f"[{number}/{total}] {method.label}, budget {self.problems[budget].budget}"
+            while (job := self._next(method)) is not None:
+                line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label}, budget {job[1].budget}"
                 with watch(line) as on_progress:
-                    cell = solve_cell(
-                        method, self.problems[budget], self.limits, self._below(method, budget),
-                        on_progress=on_progress,
-                    )  # fmt: skip
+                    cell = solve_cell(*job, on_progress=on_progress)
                 self._take(method, cell)
                 if cell.interrupted or interrupted():
                     raise KeyboardInterrupt
@@ -258,11 +254,8 @@ class _Work:
         running: dict[Future[Cell], Contestant] = {}
 
         def submit(method: Contestant) -> None:
-            if (budget := self._next(method)) is not None:
-                job = executor.submit(
-                    solve_cell, method, self.problems[budget], self.limits, self._below(method, budget)
-                )
-                running[job] = method
+            if (job := self._next(method)) is not None:
+                running[executor.submit(solve_cell, *job)] = method
 
         try:
             for method in self.so_far.methods:
@@ -295,19 +288,19 @@ class _Work:
             if not job.cancelled() and job.exception() is None:
                 self._take(running[job], job.result())
 
-    def _next(self, method: Contestant) -> int | None:
-        """The next budget of a method that is to be solved; what the folder has is taken on the way."""
+    def _next(self, method: Contestant) -> tuple[Contestant, Problem, Limits, Cell | None] | None:
+        """Take the cells of a method that the folder has, up to the first to solve; return that one's arguments."""
         for budget, problem in self.problems.items():
             if (method.label, budget) in self.so_far.cells:
                 continue
-            known = None if self.folder is None else self.folder.read(method, problem)
-            if known is None:
-                return budget
             below = self._below(method, budget)
+            known = None if self.folder is None else self.folder.read(method, problem)
             least = None if below is None or self.limits.options.start == "none" else below.cost
-            if below is not None and least is not None and (known.cost is None or known.cost > least):
+            if known and below and least is not None and (known.cost is None or known.cost > least):
                 _check(below, known)
-                return budget  # done before there was a neighbour with something cheaper
+                known = None  # done before there was a neighbour with something cheaper
+            if known is None:
+                return method, problem, self.limits, below
             self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)
             self._take(method, known, fresh=False)
         return None

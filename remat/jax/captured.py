@@ -57,12 +57,6 @@ class Captured:
     mode: str
     remarks: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.equations) != len(self.graph.ops):
-            raise CaptureError(
-                f"{len(self.equations)} equations for {len(self.graph.ops)} ops of graph {self.graph.name!r}"
-            )
-
     @property
     def saved(self) -> tuple[str, ...]:
         """Tensors that the forward pass of :attr:`schedule` saves for the backward pass: JAX's residuals.

@@ -20,7 +20,7 @@ from remat.jax.keys import parameters_key
 CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr", "custom_lin": "",
+    "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",
 }  # fmt: skip
 #: Primitives whose results are their operands.
 RENAMES = frozenset({

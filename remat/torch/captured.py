@@ -15,8 +15,6 @@ from remat.graphs import ComputeGraph
 
 #: The op between forward and backward pass: it stands for what the user does with the outputs, and writes the tangents.
 BEGIN_BACKWARD = "begin_backward"
-INPUT_KINDS = ("parameter", "buffer", "input", "tangent")
-RESULT_KINDS = ("output", "gradient", "mutation")
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,6 @@ class Input:
     size: int
     output: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.kind not in INPUT_KINDS:
-            raise CaptureError(
-                f"input {self.name!r} is of kind {self.kind!r}, not one of {', '.join(INPUT_KINDS)}", "kind"
-            )
-
 
 @dataclass(frozen=True)
 class ResultValue:
@@ -70,12 +62,6 @@ class ResultValue:
     kind: str
     name: str
     value: Any = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in RESULT_KINDS:
-            raise CaptureError(
-                f"result {self.name!r} is of kind {self.kind!r}, not one of {', '.join(RESULT_KINDS)}", "kind"
-            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,11 +118,6 @@ class Captured(Traced):
     constants : mapping of str to torch.Tensor
         Tensors that the module reads and that are neither its parameters, nor its buffers, nor arguments; inputs of
         kind ``"buffer"`` with these names.
-
-    Raises
-    ------
-    CaptureError
-        If the parts do not fit together.
     """
 
     graph: ComputeGraph
@@ -149,35 +130,10 @@ class Captured(Traced):
         put(self, "homes", MappingProxyType(dict(self.homes)))
         put(self, "partitioner_facts", MappingProxyType(dict(self.partitioner_facts)))
         put(self, "constants", MappingProxyType(dict(self.constants)))
-        if len(self.nodes) != len(self.graph.ops):
-            raise CaptureError(
-                f"{len(self.nodes)} nodes for {len(self.graph.ops)} ops of graph {self.graph.name!r}", "parts"
-            )
-        for node, op in zip(self.nodes, self.graph.ops, strict=True):
-            if (node is None) != (op.name == BEGIN_BACKWARD) or (node is not None and node.name != op.name):
-                raise CaptureError(f"op {op.name!r} does not stand for its fx node {node}", "parts")
-        known = self.graph.tensor_index
-        for node, tensors in self.homes.items():
-            for tensor in tensors:
-                if tensor is not None and tensor not in known:
-                    raise CaptureError(f"fx node {node} lives in {tensor!r}, which is no tensor of the graph", "parts")
-        placeholders = self.module.graph.find_nodes(op="placeholder")
-        if [each.node for each in self.inputs] != list(placeholders):
-            raise CaptureError(
-                f"the inputs of graph {self.graph.name!r} are not the placeholders of its fx graph", "parts"
-            )
 
     @cached_property
     def _op_of(self) -> dict[torch.fx.Node, str]:
         return {node: op.name for node, op in zip(self.nodes, self.graph.ops, strict=True) if node is not None}
-
-    @cached_property
-    def _written_by(self) -> dict[str, tuple[torch.fx.Node | None, int]]:
-        return {
-            tensor: (node, position)
-            for node, op in zip(self.nodes, self.graph.ops, strict=True)
-            for position, tensor in enumerate(op.outputs)
-        }
 
     def op_of(self, node: torch.fx.Node) -> str | None:
         """The op that an fx node stands for; None for views, items, placeholders and the output."""
@@ -195,19 +151,6 @@ class Captured(Traced):
             return self.nodes[self.graph.op_index[op]]
         except KeyError:
             raise CaptureError(f"graph {self.graph.name!r} has no op {op!r}", "name") from None
-
-    def writer(self, tensor: str) -> torch.fx.Node | None:
-        """The fx node that computes a tensor of the graph; None where :data:`BEGIN_BACKWARD` does.
-
-        Raises
-        ------
-        CaptureError
-            If no op writes such a tensor.
-        """
-        try:
-            return self._written_by[tensor][0]
-        except KeyError:
-            raise CaptureError(f"no op of graph {self.graph.name!r} writes a tensor {tensor!r}", "name") from None
 
     def inputs_of(self, kind: str) -> tuple[Input, ...]:
         """The inputs of one kind, in order."""

@@ -12,22 +12,12 @@ from torch.utils._pytree import tree_leaves
 aten = torch.ops.aten
 
 
-def random_state(device: torch.device | str) -> torch.Tensor:
-    """The state of the random number generator of a device, or of the present one of a kind (a copy)."""
-    device = torch.device(device)
-    if device.type == "cpu":
+def random_state(device: str) -> torch.Tensor:
+    """The state of the random number generator of a device (a copy)."""
+    if device == "cpu":
         return torch.get_rng_state()
-    state: torch.Tensor = torch.get_device_module(device.type).get_rng_state(device)
+    state: torch.Tensor = torch.get_device_module(torch.device(device).type).get_rng_state(device)
     return state
-
-
-def set_random_state(device: torch.device | str, state: torch.Tensor) -> None:
-    """Go on with the numbers that follow `state`."""
-    device = torch.device(device)
-    if device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device.type).set_rng_state(state, device)
 
 
 def run_and_save_state(device: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
@@ -38,16 +28,13 @@ def run_and_save_state(device: str, op: Callable[..., Any], *args: Any, **kwargs
 
 def run_with_state(device: str, state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `op` returns from `state` on; the generator then goes on as if nothing had happened."""
-    before = random_state(device)
-    set_random_state(device, state)
-    try:
+    kind = torch.device(device).type
+    with torch.random.fork_rng([] if kind == "cpu" else [device], device_type=kind):
+        if kind == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(kind).set_rng_state(state, device)
         return op(*args, **kwargs)
-    finally:
-        set_random_state(device, before)
-
-
-#: Plain functions, so that every dispatch mode sees the op inside. They take the device first.
-RANDOM_PAIR = (run_and_save_state, run_with_state)
 
 
 def device_of(node: fx.Node) -> str:

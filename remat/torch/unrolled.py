@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,10 +14,8 @@ from torch.fx.node import map_arg
 from remat.errors import ExecutionError
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.effects import RANDOM_PAIR, device_of, read_arguments, without_statistics
+from remat.torch.effects import device_of, read_arguments, run_and_save_state, run_with_state, without_statistics
 
-#: How a random op runs that is computed again: (run and save the state, run with a saved state).
-RandomPair = tuple[Callable[..., Any], Callable[..., Any]]
 #: A value of a node: the node, and the position of the value where it has several (0 otherwise).
 Value = tuple[fx.Node, int]
 
@@ -70,9 +68,7 @@ def begin_backward(*results: Any) -> tuple[Any, ...]:
     raise ExecutionError(f"{BEGIN_BACKWARD} is carried out by an interpreter")
 
 
-def unroll(
-    captured: Captured, schedule: Schedule, *, random_pair: RandomPair = RANDOM_PAIR, apart: bool = False
-) -> Unrolled:
+def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Unrolled:
     """Write the graph that carries out `schedule`, step by step.
 
     An op that is computed again is copied (``x_recompute``, ``x_recompute_2``, ...), unless all that it writes is live.
@@ -84,7 +80,6 @@ def unroll(
     captured : Captured
     schedule : Schedule
         Valid, with its frees written out.
-    random_pair : pair of callables
     apart : bool
         Whether the passes run apart. Results of the forward pass are then held by others from
         :func:`begin_backward` on, and no step replaces them; the output has the gradients only.
@@ -95,7 +90,7 @@ def unroll(
         Naming an op that cannot be repeated.
     """
     _check(captured)
-    writer = _Writer(captured, schedule, random_pair, apart)
+    writer = _Writer(captured, schedule, apart)
     for step, (kind, name) in enumerate(schedule.steps()):
         if kind == "free":
             writer.free(name)
@@ -109,12 +104,11 @@ def unroll(
 class _Writer:
     """The graph while it is written, and where the values of the captured nodes are now."""
 
-    def __init__(self, captured: Captured, schedule: Schedule, random_pair: RandomPair, apart: bool) -> None:
+    def __init__(self, captured: Captured, schedule: Schedule, apart: bool) -> None:
         self.captured, self.apart = captured, apart
         self.made = Unrolled()
         counts = Counter(schedule.computes())
         self._drawn_again = {name for name in captured.random_ops if counts[name] > 1}
-        self._pair = random_pair
         self._ops = {node for node in captured.nodes if node is not None}
         self._done: Counter[str] = Counter()
         self._live: set[str] = set(captured.graph.inputs)
@@ -203,9 +197,9 @@ class _Writer:
         device = device_of(node)
         if run.number:
             args = (device, self._states[node.name], node.target, *args)
-            return self._add(self._pair[1], args, kwargs, name, node.meta, run=run)
+            return self._add(run_with_state, args, kwargs, name, node.meta, run=run)
         plain = {key: value for key, value in node.meta.items() if key != "val"}
-        pair = self._add(self._pair[0], (device, node.target, *args), kwargs, f"{name}_and_state", plain, run=run)
+        pair = self._add(run_and_save_state, (device, node.target, *args), kwargs, f"{name}_and_state", plain, run=run)
         state = self._add(operator.getitem, (pair, 0), {}, f"{name}_state", {**plain, "val": None})
         self._states[node.name], self.made.states[state] = state, device
         return self._add(operator.getitem, (pair, 1), {}, name, node.meta)

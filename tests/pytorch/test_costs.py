@@ -279,20 +279,6 @@ def test_values_that_are_not_known_are_named() -> None:
         Flops().costs([node for node in symbolic.nodes if node.op == "call_function"])
 
 
-def test_random_ops_inside_a_wrapper_cost_what_they_cost() -> None:
-    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-
-    (plain, *_) = traced(lambda x: aten.native_dropout(x, 0.5, True), (6, 4))
-    graph, x = plain.graph, plain.args[0]
-    saved = graph.call_function(run_and_save_rng_state, (plain.target, *plain.args))
-    saved.meta["val"] = (torch.empty(5056, dtype=torch.uint8), plain.meta["val"])
-    state = graph.call_function(lambda: None)
-    state.meta["val"] = saved.meta["val"][0]
-    again = graph.call_function(run_with_rng_state, (state, plain.target, x, 0.5, True))
-    again.meta["val"] = plain.meta["val"]
-    assert len(set(Flops().costs([plain, saved, again]))) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sizes", "billions"),

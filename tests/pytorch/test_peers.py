@@ -196,15 +196,6 @@ def test_faults_are_named(step: Captured, monkeypatch: pytest.MonkeyPatch) -> No
     ]  # fmt: skip
 
 
-def test_auto_goes_on_from_what_torch_found(step: Captured) -> None:
-    found = compare_peers(step, [], [], knobs=(0.3, 0), from_peers=True, stop=0.3)
-    torchs, mine = found.by_maker()["torch's partitioner (dp)"], found.by_maker()["auto from torch's schedule"]
-    assert [point.knob for point in mine] == [str(torchs[0].peak)]  # budget 0 saves nothing
-    assert mine[0].certified
-    assert mine[0].peak <= torchs[0].peak
-    assert mine[0].cost <= torchs[0].cost
-
-
 def test_a_comparison_at_the_peaks_of_torch(step: Captured) -> None:
     found = compare_peers(
         step, methods=["greedy"], knobs=(1, 0.3, 0.1, 0), others={"none": lambda s: Schedule.reference(s.graph)}

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat.errors import CaptureError
 from remat.torch.capture.places import frames_in, users_frame
-from remat.torch.capture.traced import RouteError, opaque
+from remat.torch.capture.traced import opaque
 
 #: What Dynamo says of an output that it cannot flatten.
 _OPAQUE = re.compile(r"unrecognized type \w+\((\w+)\) at output (\d+)")
@@ -40,9 +40,9 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
         )
     refused = _OPAQUE.search(str(error))
     if refused is not None:
-        return RouteError(opaque(*refused.groups()), "opaque-output")
+        return CaptureError(opaque(*refused.groups()), "opaque-output")
     if isinstance(error, TorchDynamoException):
-        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {first_line(error)}", "dynamo")
+        return CaptureError(f"Dynamo cannot follow module {name!r}{_place(error)}: {first_line(error)}", "dynamo")
     return CaptureError(
         f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {first_line(error)}",
         "fails",

@@ -10,8 +10,9 @@ from torch._dynamo.functional_export import _dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as aot
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
-from remat.torch.capture.traced import RouteError, joint_io
+from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Traced
 
 
@@ -20,7 +21,7 @@ def trace_joint(world: FakeWorld) -> Traced:
 
     Raises
     ------
-    RouteError
+    CaptureError
         If the module returns or changes what has no place in a captured step.
     Exception
         What torch raises where it cannot trace the module.
@@ -49,7 +50,7 @@ def trace_joint(world: FakeWorld) -> Traced:
     inputs, results = joint_io(graph, lambda _, descriptor: _input(descriptor, known), result_of)
     outputs = [each for each in results if each.kind == "output"]
     if [each.name for each in outputs] != [str(k) for k in range(len(outputs))]:
-        raise RouteError("some outputs of the module are aliases of one another, or of its inputs")
+        raise CaptureError("some outputs of the module are aliases of one another, or of its inputs")
     return Traced(
         module=joint.graph_module,
         inputs=inputs,
@@ -74,7 +75,7 @@ def _input(descriptor: Any, known: dict[str, str]) -> tuple[str, str, int | None
             return "input", str(idx), None
         case aot.TangentAOTInput(aot.PlainAOTOutput(idx)):
             return "tangent", str(idx), idx
-    raise RouteError(f"the graph has an input of a kind without a place here: {descriptor.expr()}")
+    raise CaptureError(f"the graph has an input of a kind without a place here: {descriptor.expr()}")
 
 
 def _result(descriptor: Any, known: dict[str, str]) -> tuple[str, str]:
@@ -85,4 +86,4 @@ def _result(descriptor: Any, known: dict[str, str]) -> tuple[str, str]:
             return "gradient", _input(source, known)[1]
         case aot.InputMutationAOTOutput(source):
             return "mutation", _input(source, known)[1]
-    raise RouteError(f"the graph has an output of a kind without a place here: {descriptor.expr()}")
+    raise CaptureError(f"the graph has an output of a kind without a place here: {descriptor.expr()}")

@@ -11,10 +11,6 @@ from remat.errors import CaptureError
 from remat.torch.captured import Input, ResultValue
 
 
-class RouteError(CaptureError):
-    """A route cannot capture this module; another one may."""
-
-
 def storage_bytes(value: Any) -> int:
     """Bytes of the storage of a tensor; 0 for anything else.
 

@@ -13,9 +13,6 @@ from torch.utils._pytree import tree_iter
 
 from remat.errors import MeasurementError
 
-#: Higher-order ops that run another op with a state of the random numbers; the op is among their arguments.
-RANDOM_WRAPPERS = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
-
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -26,7 +23,7 @@ class Call:
     name : str
         Of the node.
     target : callable
-        What is called; of a wrapper that keeps the random state, the op inside.
+        What is called.
     args, kwargs
         Arguments, with fake tensors.
     out
@@ -100,20 +97,14 @@ def call_of(node: torch.fx.Node) -> Call:
         raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own", "no-cost")
     args = torch.fx.node.map_arg(node.args, lambda argument: _value(argument, node))
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda argument: _value(argument, node))
-    target, out = node.target, _value(node, node)
-    if getattr(target, "__name__", "") in RANDOM_WRAPPERS:
-        kwargs = {name: value for name, value in kwargs.items() if name != "rng_state"}
-        place = next(i for i, argument in enumerate(args) if isinstance(argument, torch._ops.OpOverload))
-        if getattr(target, "__name__", "") == "run_and_save_rng_state":
-            out = out[1]
-        target, args = args[place], args[place + 1 :]
+    out = _value(node, node)
     for tensor in tensors((args, kwargs, out)):
         if any(not isinstance(size, int) for size in (*tensor.shape, *strides(tensor))):
             raise MeasurementError(
                 f"node {node.name!r}: a tensor of shape {tuple(tensor.shape)} has no cost before its sizes are numbers",
                 "symbolic-size",
             )
-    return Call(node.name, target, tuple(args), kwargs, out)
+    return Call(node.name, node.target, tuple(args), kwargs, out)
 
 
 def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:

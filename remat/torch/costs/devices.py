@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -47,7 +47,6 @@ class Device:
     bandwidth: float
     launch: int = GPU_LAUNCH
     random: float | None = None
-    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "products", MappingProxyType(dict(self.products)))
@@ -75,57 +74,37 @@ def precision(dtype: torch.dtype) -> str:
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
 
 
-def _device(
-    name: str, source: str, bandwidth: float, vector: float, launch: int = GPU_LAUNCH, **products: float
-) -> Device:
+def _device(name: str, bandwidth: float, vector: float, launch: int = GPU_LAUNCH, **products: float) -> Device:
     """Rates in TFLOP/s, bandwidth in GB/s."""
     rates = {kind: rate * 1e12 for kind, rate in products.items()}
     random = CPU_RANDOM if launch == CPU_LAUNCH else None
-    return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, random, source)
+    return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, random)
 
 
 #: Dense rates (half of those that data sheets give "with sparsity"), 16-bit products with sums of 32 bits.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        _device("V100", "NVIDIA Tesla V100 data sheet, SXM2", 900, 15.7, fp64=7.8, fp32=15.7, fp16=125),
-        _device("T4", "NVIDIA T4 data sheet; fp64 is 1/32 of fp32 (Turing)", 320, 8.1, fp64=0.253, fp32=8.1, fp16=65),
-        _device(
-            "A100-40GB", "NVIDIA A100 data sheet, SXM", 1555, 19.5,
-            fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312,
-        ),
-        _device(
-            "A100", "NVIDIA A100 data sheet, SXM 80 GB", 2039, 19.5,
-            fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312,
-        ),
-        _device(
-            "H100", "NVIDIA H100 data sheet, SXM", 3350, 67,
-            fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
-        ),
-        _device(
-            "H200", "NVIDIA H200 data sheet, SXM", 4800, 67,
-            fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
-        ),
-        _device(
-            "RTX3090", "NVIDIA Ampere GA102 architecture, appendix A", 936, 35.6,
-            fp64=0.56, fp32=35.6, tf32=35.6, fp16=71.2, bf16=71.2,
-        ),
-        _device(
-            "RTX4090", "NVIDIA Ada GPU architecture, appendix A", 1008, 82.6,
-            fp64=1.29, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330.3,
-        ),
+        # NVIDIA Tesla V100 data sheet, SXM2
+        _device("V100", 900, 15.7, fp64=7.8, fp32=15.7, fp16=125),
+        # NVIDIA T4 data sheet; fp64 is 1/32 of fp32 (Turing)
+        _device("T4", 320, 8.1, fp64=0.253, fp32=8.1, fp16=65),
+        # NVIDIA A100 data sheet, SXM, 40 and 80 GB
+        _device("A100-40GB", 1555, 19.5, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
+        _device("A100", 2039, 19.5, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
+        # NVIDIA H100 and H200 data sheets, SXM
+        _device("H100", 3350, 67, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979),
+        _device("H200", 4800, 67, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979),
+        # NVIDIA Ampere GA102 and Ada GPU architectures, appendices A
+        _device("RTX3090", 936, 35.6, fp64=0.56, fp32=35.6, tf32=35.6, fp16=71.2, bf16=71.2),
+        _device("RTX4090", 1008, 82.6, fp64=1.29, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330.3),
         # cores x base clock x operations per cycle: two 256-bit (or one 512-bit) units, each a product and a sum
-        _device(
-            "laptop-cpu", "Intel Core i7-1185G7: 4 x 3.0 GHz x 32, LPDDR4x-4266", 68.3, 0.384, CPU_LAUNCH,
-            fp64=0.192, fp32=0.384,
-        ),
-        # two 512-bit units
-        _device(
-            "server-cpu", "Intel Xeon Platinum 8358: 32 x 2.6 GHz x 64, eight channels of DDR4-3200", 204.8, 5.32,
-            CPU_LAUNCH, fp64=2.66, fp32=5.32,
-        ),
+        # Intel Core i7-1185G7: 4 x 3.0 GHz x 32, LPDDR4x-4266
+        _device("laptop-cpu", 68.3, 0.384, CPU_LAUNCH, fp64=0.192, fp32=0.384),
+        # Intel Xeon Platinum 8358: 32 x 2.6 GHz x 64 (two 512-bit units), eight channels of DDR4-3200
+        _device("server-cpu", 204.8, 5.32, CPU_LAUNCH, fp64=2.66, fp32=5.32),
     )
-}  # fmt: skip
+}
 #: What stands for the machine that this runs on, measured once.
 THIS_MACHINE = "this-machine"
 

@@ -23,9 +23,8 @@ TAPS = {
 }  # fmt: skip
 #: Pooling with a window: the position of the window's size among the arguments.
 WINDOWS = {
-    "max_pool2d_with_indices": 1, "max_pool3d_with_indices": 1, "avg_pool2d": 1, "avg_pool3d": 1, "max_pool1d": 1,
-    "avg_pool1d": 1, "max_pool2d": 1, "max_pool3d": 1, "avg_pool2d_backward": 2, "avg_pool3d_backward": 2,
-    "mkldnn_max_pool2d": 1, "mkldnn_max_pool3d": 1,
+    "max_pool2d_with_indices": 1, "max_pool3d_with_indices": 1, "avg_pool1d": 1, "avg_pool2d": 1, "avg_pool3d": 1,
+    "avg_pool2d_backward": 2, "avg_pool3d_backward": 2,
 }  # fmt: skip
 SORTS = {"sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "bucketize", "searchsorted"}
 

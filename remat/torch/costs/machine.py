@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -12,6 +11,7 @@ from remat.errors import MeasurementError
 from remat.torch.costs.alone import alone
 from remat.torch.costs.devices import THIS_MACHINE, Device
 from remat.torch.costs.store import Store, machine_name
+from remat.torch.costs.timing import times
 
 #: Elements of the copied tensor: 32 MiB each way, more than most caches.
 COPIED = 1 << 23
@@ -55,7 +55,7 @@ def _measured(kind: str, machine: str) -> Device:  # the machine changes with th
     *rates, bandwidth, launch, random = (store[name] for name in names)
     products = dict(zip(TYPES, rates, strict=True))
     # the units for 32-bit products are those for vectors, on a CPU and on a GPU without TF32
-    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, random, machine)
+    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, random)
 
 
 def _measure(kind: str) -> list[float]:
@@ -78,14 +78,4 @@ def _measure(kind: str) -> list[float]:
 
 def _best(call: Callable[[], object], kind: str) -> float:
     """Least seconds of a call: what else runs on the machine makes it only slower."""
-    call()
-    least, end = float("inf"), time.perf_counter() + EACH
-    while least == float("inf") or time.perf_counter() < end:
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        call()
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - begin)
-    return least
+    return min(times(call, kind, EACH)) / 1e9

@@ -43,10 +43,6 @@ def _convolution_backward(call: Call) -> int:
     return forward * (bool(mask[0]) + bool(mask[1])) + gradient.numel() * bool(mask[2])
 
 
-def _mkldnn_convolution(call: Call) -> int:
-    return _convolution(call.args[0].shape, call.args[1], call.outputs[0].shape, transposed=False)
-
-
 def _attention(call: Call) -> int:
     query, key, value = (tensor.shape for tensor in call.args[:3])
     return int(sdpa_flop_count(query, key, value))
@@ -124,12 +120,10 @@ def _cubic(factor: float) -> Formula:
 #: What PyTorch's counters do not know, or count wrongly.
 OWN: dict[str, Formula] = {
     **dict.fromkeys(("convolution_backward", "convolution_backward_overrideable"), _convolution_backward),
-    "mkldnn_convolution": _mkldnn_convolution,
     **dict.fromkeys(
         (
             "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_fused_attention_overrideable",
-            "_scaled_dot_product_attention_math", "_scaled_dot_product_attention_math_for_mps",
-            "scaled_dot_product_attention",
+            "_scaled_dot_product_attention_math_for_mps",
         ),
         _attention,
     ),
@@ -137,7 +131,7 @@ OWN: dict[str, Formula] = {
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     **dict.fromkeys(
         (
-            "linear", "mkldnn_linear", "matmul", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
+            "linear", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
             "linalg_solve_triangular", "triangular_solve", "cholesky_solve",
         ),
         _last_contracted,
@@ -145,12 +139,9 @@ OWN: dict[str, Formula] = {
     "linear_backward": _linear_backward,
     **dict.fromkeys(("addmv", "_addmm_activation"), _added),
     "addbmm": _batch_reduced,
-    **dict.fromkeys(("addr", "ger"), _outer),
+    "addr": _outer,
     "_trilinear": _trilinear,
-    **dict.fromkeys(
-        ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru"),
-        _recurrent,
-    ),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
     "_cdist_forward": _distances,
     **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _transform),
     # Golub and Van Loan, Matrix Computations: orders of n cubed

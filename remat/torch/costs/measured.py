@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import torch
 
 from remat.deadline import Deadline
 from remat.torch.costs.base import CostModel
 from remat.torch.costs.calls import Call, call_of
-from remat.torch.costs.distinct import Distinct, Progress
+from remat.torch.costs.distinct import Progress, measure_distinct
 from remat.torch.costs.roofline import Roofline, device_kind
 from remat.torch.costs.samples import real_arguments
+from remat.torch.costs.timing import times
 
-#: Calls before the measured ones: the first ones choose kernels and fill caches.
-WARM_UP = 2
 #: Measured calls: at least so many, then until they have taken so many seconds together, at most so many.
 FEWEST, ENOUGH, MOST = 5, 0.02, 100
 
@@ -37,8 +35,6 @@ class Measured(CostModel):
         Seconds for all ops of one call of :meth:`costs`.
     on_progress : callable, optional
         ``on_progress(done, total, name)``: distinct ops measured, ops to measure, the name of the next.
-    folder : Path, optional
-        Where to keep what was measured; default: the user's cache folder.
 
     Raises
     ------
@@ -59,50 +55,26 @@ class Measured(CostModel):
     name = "measured"
     unit = "ns"
 
-    def __init__(
-        self,
-        *,
-        deadline: Deadline | float | None = None,
-        on_progress: Progress | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self._deadline, self._on_progress, self._folder = deadline, on_progress, folder
+    def __init__(self, *, deadline: Deadline | float | None = None, on_progress: Progress | None = None) -> None:
+        self._deadline, self._on_progress = deadline, on_progress
 
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
         calls = [call_of(node) for node in nodes]
-        distinct = Distinct("time", calls, self._deadline, self._on_progress, self._folder)
-        distinct.measure(_time)
+        found = measure_distinct(
+            "time",
+            calls,
+            lambda call: partial(int, _time(call)),
+            deadline=self._deadline,
+            on_progress=self._on_progress,
+        )
         roofline = Roofline()
         return [
-            roofline.nanoseconds(call) if known is None else known
-            for call, known in zip(calls, distinct.found(), strict=True)
+            roofline.nanoseconds(call) if known is None else known for call, known in zip(calls, found, strict=True)
         ]
 
 
 def _time(call: Call) -> int:
     """Median of the nanoseconds of a call."""
     args, kwargs = real_arguments(call)
-    clock = _gpu_clock if device_kind(call) == "cuda" else _cpu_clock
-    for _ in range(WARM_UP):
-        call.target(*args, **kwargs)
-    taken: list[float] = []
-    while len(taken) < FEWEST or (sum(taken) < ENOUGH * 1e9 and len(taken) < MOST):
-        taken.append(clock(call, args, kwargs))
+    taken = times(lambda: call.target(*args, **kwargs), device_kind(call), ENOUGH, fewest=FEWEST, most=MOST)
     return max(1, round(statistics.median(taken)))
-
-
-def _cpu_clock(call: Call, args: tuple, kwargs: dict) -> float:
-    begin = time.perf_counter_ns()
-    out = call.target(*args, **kwargs)
-    taken = time.perf_counter_ns() - begin
-    del out  # giving memory back is not the op's time
-    return taken
-
-
-def _gpu_clock(call: Call, args: tuple, kwargs: dict) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call.target(*args, **kwargs)
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e6

@@ -11,8 +11,8 @@ from remat.torch.costs.flops import Flops
 from remat.torch.costs.measured import Measured
 from remat.torch.costs.roofline import Roofline
 
-#: What may follow the name of a device.
-TF32 = ":tf32"
+#: Models other than rooflines.
+NAMED: dict[str, type[CostModel]] = {"flops": Flops, "measured": Measured}
 
 
 def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
@@ -43,20 +43,16 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
         raise MeasurementError(f"{model!r} is no cost model: give a name ({_known()}) or a CostModel", "no-cost-model")
     kind, _, device = model.partition(":")
     if kind.lower() == "roofline":
-        tf32 = device.lower().endswith(TF32) or device.lower() == TF32[1:]
-        device = device[: -len(TF32)] if device.lower().endswith(TF32) else "" if tf32 else device
-        return Roofline(device or THIS_MACHINE, tf32=tf32)
-    if not device and kind.lower() in (named := _named()):
-        return named[kind.lower()]()
-    near = difflib.get_close_matches(model.lower(), ["roofline", *_named()], n=1)
+        name, _, last = device.rpartition(":")
+        tf32 = last.lower() == "tf32"
+        return Roofline((name if tf32 else device) or THIS_MACHINE, tf32=tf32)
+    if not device and kind.lower() in NAMED:
+        return NAMED[kind.lower()]()
+    near = difflib.get_close_matches(model.lower(), ["roofline", *NAMED], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise MeasurementError(f"unknown cost model {model!r}{hint}; known: {_known()}", "unknown-cost-model")
 
 
-def _named() -> dict[str, type[CostModel]]:
-    return {"flops": Flops, "measured": Measured}
-
-
 def _known() -> str:
     devices = ", ".join(f"roofline:{name}" for name in DEVICES)
-    return f"{', '.join(_named())}, roofline, {devices}"
+    return f"{', '.join(NAMED)}, roofline, {devices}"

@@ -37,7 +37,7 @@ def machine_name(kind: str) -> str:
     return f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
 
 
-class Store:
+class Store(dict[str, int]):
     """Measured numbers by name, in one file per machine (:func:`machine_name`); in memory where none can be written.
 
     A file that is damaged, or not ours, is measured anew. Several processes may write: each adds what it has measured
@@ -47,42 +47,23 @@ class Store:
     ----------
     kind : str
         ``"cpu"`` or ``"cuda"``.
-    folder : Path or None
-        None: the user's cache folder.
     """
 
-    def __init__(self, kind: str, folder: Path | None = None) -> None:
-        if folder is None and (user := user_cache()) is not None:
-            folder = user / "remat" / "torch"
-        self.machine = machine_name(kind)
+    def __init__(self, kind: str) -> None:
+        self.machine, folder = machine_name(kind), user_cache()
         digest = hashlib.sha256(self.machine.encode()).hexdigest()[:16]
-        self.path = None if folder is None else folder / f"costs-{digest}.json"
-        self._values = self._read()
-        self._new: dict[str, int] = {}
-
-    def __getitem__(self, key: str) -> int:
-        return self._values[key]
-
-    def get(self, key: str) -> int | None:
-        """Return a number, None where it is not known."""
-        return self._values.get(key)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def __setitem__(self, key: str, value: int) -> None:
-        self._values[key] = self._new[key] = value
+        self.path = None if folder is None else folder / "remat" / "torch" / f"costs-{digest}.json"
+        super().__init__(self._read())
 
     def save(self) -> None:
         """Write what is new; a folder that cannot be written is no reason to lose what was measured."""
-        if not self._new or self.path is None:
+        known = self._read()
+        if self.path is None or known.items() >= self.items():
             return
-        merged = {**self._read(), **self._new}
-        content = {"machine": self.machine, "remat": __version__, "values": dict(sorted(merged.items()))}
+        content = {"machine": self.machine, "remat": __version__, "values": dict(sorted({**known, **self}.items()))}
         with contextlib.suppress(OSError, FormatError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomic(self.path, json.dumps(content, indent=0) + "\n")
-        self._new = {}
 
     def _read(self) -> dict[str, int]:
         try:

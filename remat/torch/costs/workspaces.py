@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import torch
 
 from remat.deadline import Deadline
-from remat.errors import MeasurementError
 from remat.torch.costs.calls import Call, call_of
-from remat.torch.costs.distinct import Distinct, Progress
+from remat.torch.costs.distinct import Progress, measure_distinct
+from remat.torch.costs.roofline import device_kind
 from remat.torch.costs.samples import real_arguments
 from remat.torch.memory.allocator import allocator_events, within
 from remat.torch.memory.measure import measure_peak
-
-#: Name of the annotation around the op of a number.
-LABEL = "remat workspace {}"
 
 
 def measured_workspaces(
@@ -25,7 +23,6 @@ def measured_workspaces(
     *,
     deadline: Deadline | float | None = None,
     on_progress: Progress | None = None,
-    folder: Path | None = None,
 ) -> list[int]:
     """Bytes that the kernel of each op takes for itself: the allocator's peak while it runs, less what it returns.
 
@@ -36,7 +33,7 @@ def measured_workspaces(
     ----------
     nodes : sequence of torch.fx.Node
         As for :meth:`CostModel.costs`.
-    deadline, on_progress, folder
+    deadline, on_progress
         See :class:`Measured`.
 
     Raises
@@ -44,47 +41,33 @@ def measured_workspaces(
     MeasurementError
         If the time is over before all are measured.
     """
-    calls = [call_of(node) for node in nodes]
-    distinct = Distinct("workspace", calls, deadline, on_progress, folder)
-    if distinct.kind == "cuda":
-        distinct.measure(_on_gpu)
-    elif distinct.pending:
-        with distinct.measuring():
-            _on_cpu(distinct)
-    return [known or 0 for known in distinct.found()]
+    calls, events = [call_of(node) for node in nodes], list[dict[str, Any]]()
+    on_gpu = any(device_kind(call) == "cuda" for call in calls)
+    found = measure_distinct(
+        "workspace", calls, _on_gpu if on_gpu else partial(_on_cpu, events),
+        session=None if on_gpu else allocator_events(events), deadline=deadline, on_progress=on_progress,
+    )  # fmt: skip
+    return [known or 0 for known in found]
 
 
-def _on_cpu(distinct: Distinct) -> None:
-    """All in one session of the profiler, each op within an annotation of its own; inputs are made outside."""
-    labels: dict[str, str] = {}
-    overdue: MeasurementError | None = None
-    with allocator_events() as events:
-        try:
-            for number, (key, call) in enumerate(distinct.each()):
-                label = LABEL.format(number)
-                if distinct.attempt(call, partial(_run, label)) is not None:
-                    labels[key] = label
-        except MeasurementError as error:  # what has run is kept
-            overdue = error
-    records = within(events, set(labels.values()))
-    for key, label in labels.items():
-        distinct.store[key] = (records[label].peak or 0) - (records[label].live or 0)
-    if overdue is not None:
-        raise overdue
-
-
-def _run(label: str, call: Call) -> int:
-    """Run an op twice, the second time within an annotation; 0, since the number comes later."""
+def _on_cpu(events: list[dict[str, Any]], call: Call) -> Callable[[], int]:
+    """Run an op twice, the second time within an annotation; inputs are made outside."""
+    label = f"remat workspace {uuid4()}"
     args, kwargs = real_arguments(call)
     call.target(*args, **kwargs)
     with torch.profiler.record_function(label):
         out = call.target(*args, **kwargs)
     del out
-    return 0
+
+    def number() -> int:
+        record = within(events, label)
+        return (record.peak or 0) - (record.live or 0)
+
+    return number
 
 
-def _on_gpu(call: Call) -> int:
+def _on_gpu(call: Call) -> Callable[[], int]:
     args, kwargs = real_arguments(call)
     call.target(*args, **kwargs)
     use = measure_peak(lambda: call.target(*args, **kwargs), by="cuda")
-    return max(0, use.peak - use.live)
+    return partial(max, 0, use.peak - use.live)

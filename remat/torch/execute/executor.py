@@ -17,7 +17,8 @@ from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simu
 from remat.torch.captured import Captured, Input
 from remat.torch.effects import device_of
 from remat.torch.execute.step import Step, give_buffers, give_gradients, returned
-from remat.torch.execute.tangents import Loss, loss_output, tangents
+from remat.torch.execute.tangents import Loss, scalar_outputs, tangents
+from remat.torch.layout import Layout
 from remat.torch.unrolled import Unrolled, begin_backward, unroll
 
 
@@ -182,9 +183,9 @@ class Executor:
             elif each.node is not None:
                 kind = each.kind if each.kind == "gradient" else "buffer" if each.name in is_buffer else "input"
                 named[kind][each.name] = value
-        own_loss = loss_output(self.captured)
-        if loss is None and own_loss is not None:
-            loss = outputs[own_loss]
+        own = scalar_outputs(self.captured)
+        if loss is None and len(own) == 1:
+            loss = outputs[own[0]]
         return Step(returned(self.captured, outputs), loss, named["gradient"], named["buffer"], named["input"])
 
     @property
@@ -242,20 +243,14 @@ def _checked(each: Input, given: Mapping[str, Any]) -> Any:
         return value
     if not isinstance(value, torch.Tensor):
         raise ExecutionError(f"{each.kind} {each.name!r} is no tensor but a {type(value).__name__}", "unlike-capture")
-    for what, found, wanted in (
-        ("shape", tuple(value.shape), tuple(sample.shape)),
-        ("type", value.dtype, sample.dtype),
-        ("device", value.device.type, sample.device.type),
-        ("strides", _strides(value), _strides(sample)),
-    ):
-        if found != wanted:
-            raise ExecutionError(
-                f"{each.kind} {each.name!r} has {what} {found}; the graph was captured with {wanted}", "unlike-capture"
-            )
+    difference = _layout(sample).difference(_layout(value))
+    if difference:
+        raise ExecutionError(f"{each.kind} {each.name!r} has {difference} as in the captured graph", "unlike-capture")
     return value.detach()
 
 
-def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides where they matter: of dimensions with more than one element."""
+def _layout(tensor: torch.Tensor) -> Layout:
+    """Layout as far as ops see it: the kind of device, and strides of dimensions with more than one element."""
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    return tuple(stride if length > 1 else 0 for stride, length in pairs) if tensor.numel() else ()
+    strides = tuple(stride if length > 1 else 0 for stride, length in pairs) if tensor.numel() else ()
+    return Layout.of(tensor)._replace(strides=strides, device=torch.device(tensor.device.type))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,53 +64,42 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
     >>> memory.peak, memory.live
     (8000, 4000)
     """
-    record = AllocatorRecord()
-    with allocator_events() as events:
+    record, events = AllocatorRecord(), list[dict[str, Any]]()
+    with allocator_events(events):
         yield record
     fill(record, events)
 
 
 @contextmanager
-def allocator_events() -> Iterator[list[dict[str, Any]]]:
-    """Events of the profiler in a ``with`` block, allocations among them; the list is filled when the block ends."""
-    events: list[dict[str, Any]] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        yield events
-    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events.extend(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+def allocator_events(events: list[dict[str, Any]]) -> Iterator[None]:
+    """Add to `events` those of the profiler in a ``with`` block, allocations among them, when the block ends."""
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    profiler.start()
+    try:
+        yield
+    finally:
+        profiler.stop()
+        with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+            path = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(path))
+            events.extend(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
 
 
-def within(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, AllocatorRecord]:
-    """What the allocator did within each of the annotations (``torch.profiler.record_function``) of some names."""
-    changes = _changes(events)
-    found = {}
-    for event in events:
-        if event.get("cat") == "user_annotation" and event["name"] in names:
-            begin, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
-            found[event["name"]] = record = AllocatorRecord()
-            _sum(record, (change for change in changes if begin <= float(change["ts"]) <= end))
-    return found
+def within(events: Sequence[Mapping[str, Any]], name: str) -> AllocatorRecord:
+    """What the allocator did within the annotation (``torch.profiler.record_function``) of a name."""
+    span = next(each for each in events if each.get("cat") == "user_annotation" and each["name"] == name)
+    begin, end = float(span["ts"]), float(span["ts"]) + float(span["dur"])
+    record = AllocatorRecord()
+    fill(record, [each for each in events if begin <= float(each.get("ts", -1)) <= end])
+    return record
 
 
 def fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
     """Sum the memory events of a Chrome trace, and name the op at the peak."""
-    top = _sum(record, _changes(events))
-    record.peak_op = None if top is None else _innermost(events, float(top["ts"]), top.get("tid"))
-
-
-def _changes(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Memory events of the CPU in the order in which they happened; times of neighbours may be equal."""
     changes = [event for event in events if event.get("name") == "[memory]" and _on_cpu(event["args"])]
-    return sorted(changes, key=lambda event: int(event["args"]["Ev Idx"]))
-
-
-def _sum(record: AllocatorRecord, changes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Fill a record from memory events; the one at the peak."""
     held: dict[int, int] = {}
     live, peak, top, timeline = 0, 0, None, []
-    for event in changes:
+    for event in sorted(changes, key=lambda event: int(event["args"]["Ev Idx"])):  # times of neighbours may be equal
         address, size = int(event["args"]["Addr"]), int(event["args"]["Bytes"])
         if size >= 0:
             held[address] = size
@@ -123,7 +112,7 @@ def _sum(record: AllocatorRecord, changes: Iterable[Mapping[str, Any]]) -> Mappi
         if live > peak:
             peak, top = live, event
     record.peak, record.live, record.timeline = peak, live, timeline
-    return top
+    record.peak_op = None if top is None else _innermost(events, float(top["ts"]), top.get("tid"))
 
 
 def _on_cpu(arguments: Mapping[str, Any]) -> bool:

@@ -15,8 +15,8 @@ from remat.schedule import Schedule
 from remat.schedule.early_frees import running
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.effects import RANDOM_PAIR, state_bytes
-from remat.torch.unrolled import RandomPair, Unrolled, unroll
+from remat.torch.effects import state_bytes
+from remat.torch.unrolled import Unrolled, unroll
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Split:
         )
 
 
-def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair = RANDOM_PAIR) -> Split:
+def split(captured: Captured, schedule: Schedule) -> Split:
     """The forward and the backward graph that carry out `schedule`, step by step.
 
     Everything before ``begin_backward`` is the forward pass, everything after it the backward pass. An op that is
@@ -101,8 +101,6 @@ def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair = R
         A training step with tangents (route ``joint``).
     schedule : Schedule
         A valid schedule of its graph.
-    random_pair : pair of callables, optional
-        How random ops run that are computed again; default: plain functions that any dispatch mode sees through.
 
     Returns
     -------
@@ -128,7 +126,7 @@ def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair = R
         raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is no training step")
     written = running(captured.graph, schedule)
     _check_random_order(captured, written)
-    unrolled = unroll(captured, written, random_pair=random_pair, apart=True)
+    unrolled = unroll(captured, written, apart=True)
     forward_results = _forward_results(captured, unrolled)
     forward, backward, saved = _halves(captured, unrolled)
     counts = Counter(written.computes())

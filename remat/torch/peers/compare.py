@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,9 @@ from remat.experiments.compare import Watch
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier import frontier
 from remat.experiments.trade_off import Point, TradeOff
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.scope import covers
 from remat.solving.method import MethodLike
-from remat.solving.solve import solve
 from remat.solving.stop import Stop
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
@@ -43,8 +41,6 @@ def compare_peers(
     solvers: Sequence[Any] = ("dp",),
     others: Mapping[str, Schedule | Callable[[Captured], Schedule]] | None = None,
     order: str | OrderRule = "free",
-    from_peers: bool = False,
-    least_peak: bool = False,
     stop: Stop = None,
     options: SolveOptions = DEFAULT_OPTIONS,
     watch: Watch | None = None,
@@ -68,10 +64,6 @@ def compare_peers(
         More schedules of the captured step, or functions that make one of it, by the names of their makers.
     order : {"free", "fixed"}
         For this package's methods; torch's own schedules are free.
-    from_peers : bool
-        Whether ``auto`` is also started from each valid schedule of torch, at its peak; these are points of their own.
-    least_peak : bool
-        Whether the methods are also asked for the least peak that they can reach.
     stop, options
         For each solve.
     watch : callable, optional
@@ -100,7 +92,6 @@ def compare_peers(
             _point(captured, who, f"{knob:g}", partial(partitioner_schedule, budget=knob, solver=solver))
             for knob in knobs
         ]
-    theirs = [point for point in points if point.certified]
     for who, made in (others or {}).items():
         points.append(_point(captured, who, "", made))
     if isinstance(budgets, str):
@@ -109,10 +100,6 @@ def compare_peers(
         budgets = sorted({min(point.peak, graph.reference_peak) for point in points if point.peak is not None})
     if budgets and methods:
         points += _ours(Problem(graph, order=order), budgets, methods, stop=stop, options=options, watch=watch)
-    if from_peers:
-        points += _improved(Problem(graph, order=order), theirs, stop, options)
-    if least_peak:
-        points += _least(Problem(graph, order=order, objective=Objective.LEAST_PEAK), stop, options)
     return TradeOff(graph, tuple(points))
 
 
@@ -158,33 +145,6 @@ def _ours(
                 bound = found.bound(cell) if cell.complete else None
                 points.append(Point.of(problem.graph, cell.schedule, method.label, f"{cell.budget}", bound=bound))
     return points
-
-
-def _improved(problem: Problem, theirs: Sequence[Point], stop: Stop, options: SolveOptions) -> list[Point]:
-    """What ``auto`` makes of each schedule of a peer that computes something again, at its peak."""
-    who, points, peaks = "auto from torch's schedule", [], set()
-    for peer in sorted(theirs, key=lambda point: (point.peak, point.cost)):
-        if not peer.overhead or peer.peak is None or peer.peak in peaks or peer.peak >= problem.reference_peak:
-            continue
-        peaks.add(peer.peak)
-        try:
-            result = solve(replace(problem, budget=peer.peak), "auto", stop=stop, options=options,
-                           warm_start=peer.schedule)  # fmt: skip
-        except RematError as error:
-            points.append(Point.failed(who, f"{peer.peak}", str(error)))
-            continue
-        if result.schedule is not None:
-            bound = result.bound if covers(result.scope, result.problem) else None
-            points.append(Point.of(problem.graph, result.schedule, who, f"{peer.peak}", bound=bound))
-    return points
-
-
-def _least(problem: Problem, stop: Stop, options: SolveOptions) -> list[Point]:
-    """The least peak by ``auto``, whatever the methods: few others can be asked for it."""
-    result = solve(problem, "auto", stop=stop, options=options)
-    if result.schedule is None:
-        return [Point.failed("auto", "least peak", f"no schedule: {result.status}")]
-    return [Point.of(problem.graph, result.schedule, "auto", "least peak")]
 
 
 @dataclass(frozen=True)

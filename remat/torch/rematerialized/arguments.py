@@ -25,12 +25,15 @@ class Sample:
 
     def __init__(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._signature = inspect.signature(forward)
-        self._num_args, self._names = len(args), tuple(kwargs)
-        self._given = self._bound(args, kwargs)
-        leaves, self._spec = pytree.tree_flatten((args, dict(kwargs)))
-        self._kinds = [Layout.of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
-        self._differentiable = [isinstance(each, torch.Tensor) and each.requires_grad for each in leaves]
-        self.tensors = tuple(i for i, each in enumerate(leaves) if isinstance(each, torch.Tensor))
+        given = self._given(args, kwargs)
+        values, self._spec = pytree.tree_flatten(given)
+        self._names = tuple(given)
+        self._kinds = [Layout.of(each) if isinstance(each, torch.Tensor) else each for each in values]
+        self._differentiable = [isinstance(each, torch.Tensor) and each.requires_grad for each in values]
+        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+        self._leaves = [None if isinstance(each, torch.Tensor) else each for each in leaves]
+        places = self._by_name(*pytree.tree_unflatten(list(range(len(leaves))), spec))
+        self._places = pytree.tree_leaves({name: places[name] for name in given})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sample:
         return self
@@ -43,15 +46,19 @@ class Sample:
         ExecutionError
             Naming the first argument that is not as in the sample.
         """
-        if len(args) != self._num_args or tuple(kwargs) != self._names:
-            args, kwargs = self._in_form(args, kwargs)
-        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+        given = self._given(args, kwargs)
+        for name in given.keys() ^ self._names:
+            which = "only the sample has" if name in self._names else "the sample does not have"
+            raise ExecutionError(f"{which} argument {name!r}{_ADVICE}", "unlike-sample")
+        values, spec = pytree.tree_flatten({name: given[name] for name in self._names})
         if spec != self._spec:
             raise ExecutionError("the arguments are nested in another way than those of the sample" + _ADVICE)
-        for position, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
-            wrong = self._difference(leaf, kind, self._differentiable[position])
+        leaves = list(self._leaves)
+        for number, (value, kind) in enumerate(zip(values, self._kinds, strict=True)):
+            wrong = self._difference(value, kind, self._differentiable[number])
             if wrong:
-                raise ExecutionError(f"{self._name(position)} {wrong}{_ADVICE}", "unlike-sample")
+                raise ExecutionError(f"{self._path(number)} {wrong}{_ADVICE}", "unlike-sample")
+            leaves[self._places[number]] = value
         return leaves
 
     def _difference(self, leaf: Any, kind: Any, differentiable: bool) -> str:
@@ -65,48 +72,31 @@ class Sample:
             return f"has {difference} as in the sample"
         return "requires grad, but did not in the sample" if leaf.requires_grad and not differentiable else ""
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name; those that are the default are left out."""
+    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by the names of their parameters."""
         try:
-            bound = self._signature.bind(*args, **kwargs).arguments
+            found = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise ExecutionError(f"the module cannot be called so: {error}", "not-callable") from None
-        found: dict[str, Any] = {}
-        for name, value in bound.items():
-            parameter = self._signature.parameters[name]
+        for name, parameter in self._signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                found.update(value)
-            elif value is not parameter.default and not same_number_or_text(value, parameter.default):
-                found[name] = value
+                found.update(found.pop(name, {}))
         return found
 
-    def _in_form(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same arguments, positional and by name as in the sample."""
-        given = self._bound(args, kwargs)
-        for name in self._given.keys() ^ given.keys():
-            which = "only the sample has" if name in self._given else "the sample does not have"
-            raise ExecutionError(f"{which} argument {name!r}{_ADVICE}", "unlike-sample")
-        positional: list[Any] = []
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                positional += given.get(name, ())
-            elif len(positional) < self._num_args and parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-                positional.append(given.get(name, parameter.default))
-        return tuple(positional), {name: given.get(name, self._default(name)) for name in self._names}
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name; those that are the default are left out."""
+        defaults = {name: parameter.default for name, parameter in self._signature.parameters.items()}
+        return {
+            name: value
+            for name, value in self._by_name(args, kwargs).items()
+            if name not in defaults or not (value is defaults[name] or same_number_or_text(value, defaults[name]))
+        }
 
-    def _default(self, name: str) -> Any:
-        return self._signature.parameters[name].default
-
-    def _name(self, position: int) -> str:
+    def _path(self, number: int) -> str:
         """``argument 'x'`` or a path to it, for messages."""
         tree = pytree.tree_unflatten(list(range(len(self._kinds))), self._spec)
-        path = next(path for path, leaf in pytree.tree_flatten_with_path(tree)[0] if leaf == position)
-        side, key, *rest = path
-        names = list(self._signature.parameters)
-        first = key.idx if isinstance(key, pytree.SequenceKey) else key.key
-        if isinstance(side, pytree.SequenceKey) and side.idx == 0:
-            first = names[first] if first < len(names) else f"#{first}"
-        return f"argument {first!r}" + (f" at {pytree.keystr(tuple(rest))}" if rest else "")
+        (name, *rest), _ = pytree.tree_flatten_with_path(tree)[0][number]
+        return f"argument {name.key!r}" + (f" at {pytree.keystr(tuple(rest))}" if rest else "")
 
 
 def same_number_or_text(one: Any, other: Any) -> bool:

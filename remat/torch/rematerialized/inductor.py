@@ -11,29 +11,21 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from remat.errors import ExecutionError
 from remat.torch.capture.explaining import first_line
+from remat.torch.effects import run_and_save_state, run_with_state
 from remat.torch.partition import Split
 
 #: Runs a graph: takes one list, which it empties.
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
 
-def _run_and_save(device: str, op: Any, *args: Any, **kwargs: Any) -> Any:
-    return run_and_save_rng_state(op, *args, **kwargs)
-
-
-def _run_with(device: str, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    return run_with_rng_state(state, op, *args, **kwargs)
-
-
-#: Random ops as the operators of torch that the compiler knows.
-RANDOM_PAIR = (_run_and_save, _run_with)
+#: Operators of torch that the compiler knows, in place of the functions with which random ops run again.
+RANDOM = {run_and_save_state: run_and_save_rng_state, run_with_state: run_with_rng_state}
 
 
 def compiled(split: Split) -> tuple[Compiled, Compiled]:
     """The forward and the backward graph, compiled; they take and return what those of `split` do.
 
-    The split must have been made with :data:`RANDOM_PAIR`. Random ops stay those of eager PyTorch, so that they draw
-    the same numbers.
+    Random ops stay those of eager PyTorch, so that they draw the same numbers.
 
     Raises
     ------
@@ -63,6 +55,9 @@ def _compiled(split: Split, module: fx.GraphModule, *, backward: bool) -> Compil
         ]
         graph = fx.Graph()  # without the boxed calling convention, which make_fx does not know
         graph.output(graph.graph_copy(module.graph, {}))
+        for node in graph.nodes:
+            if node.target in RANDOM:
+                node.target, node.args = RANDOM[node.target], node.args[1:]  # without the device
         plain = fx.GraphModule(module, graph)
         # random ops stay whole, also those that run once: their decompositions draw other numbers
         seeded = torch.Tag.nondeterministic_seeded

@@ -122,7 +122,7 @@ def planned(
         )
     if not certificate.accepted:
         raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
-    parts, graph = _split(captured, found, settings.engine), captured.graph
+    parts, graph = split(captured, found), captured.graph
     report = Report(
         name=graph.name, engine=settings.engine, ops=len(graph.ops), recomputations=certificate.recomputations,
         reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=certificate.peak,
@@ -135,14 +135,6 @@ def planned(
         costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
     )  # fmt: skip
     return parts, report
-
-
-def _split(captured: Captured, schedule: Schedule, engine: str) -> Split:
-    if engine == "eager":
-        return split(captured, schedule)
-    from remat.torch.rematerialized.inductor import RANDOM_PAIR
-
-    return split(captured, schedule, random_pair=RANDOM_PAIR)
 
 
 def _problem(captured: Captured, settings: Settings) -> Problem:
