@@ -1,10 +1,10 @@
 """The largest batch: what exhaustive search and closed forms say, and never more than is proved."""
 
 from dataclasses import replace
-from math import comb
 
 import pytest
 from helpers import ONE
+from oracles import revolve
 from scripted import register
 
 import remat.experiments.max_batch as module
@@ -45,22 +45,12 @@ def chain(n, constant=0):
     return replace(family, constant_memory=Affine(constant, 0))
 
 
-def chain_optimum(n, slots):
-    """Least cost of the unit training chain in that many slots (Griewank and Walther 2000); None: impossible."""
-    if slots < 3:
-        return None
-    length, memory, r = n + 1, slots - 2, 0
-    while comb(memory + r, memory) < length:
-        r += 1
-    return n + 1 + r * length - comb(memory + r, memory + 1)
-
-
 def expected(n, memory):
     """Largest batch of the chain by its closed form, and whether the next one is too expensive (or else infeasible)."""
     batch = 0
-    while (cost := chain_optimum(n, memory // (batch + 1))) is not None and cost <= 2 * n + 1 + n:
+    while (slots := memory // (batch + 1)) >= 3 and n + 1 + revolve(n + 1, slots - 2) <= 2 * n + 1 + n:
         batch += 1
-    return batch, cost is not None
+    return batch, slots >= 3
 
 
 @pytest.mark.parametrize(
