@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -233,17 +232,17 @@ class BlockCheckpointing(Heuristic):
 
     def _frontier(self, measure: Measure, deadline: Deadline) -> list[Measured]:
         """Plans of all families that no other beats, of those that are measured in time: at least one."""
-        best: list[Measured] = []
+        found: list[Measured] = []
         looking = deadline.share(LOOKING)
         families = FAMILIES if self.options.which == "all" else [self.options.which]
         chains = self._chains(measure.step)
         with suppress(OverdueError):
             for family, ends in product(families, chains):
                 for plan in FAMILIES[family](len(ends), self.options.k):
-                    if best:
+                    if found:
                         looking.check()
-                    _insert(best, measure.measured(plan, ends))
-        return best
+                    found.append(measure.measured(plan, ends))
+        return _unbeaten(found)
 
     def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
         """Return the best of the plans near `best`, in steps that are halved when none of them is better."""
@@ -279,14 +278,10 @@ def _above(frontier: list[Measured], budget: int) -> list[Measured]:
     return list(dict.fromkeys(some[-1] for some in found if some))
 
 
-def _insert(frontier: list[Measured], found: Measured) -> None:
-    """Take note of a plan unless another one is as good; `frontier` is by rising peak and falling cost."""
-    at = bisect_left(frontier, found.peak, key=lambda other: other.peak)
-    if at and frontier[at - 1].cost <= found.cost:
-        return
-    if at < len(frontier) and frontier[at].peak == found.peak and frontier[at].cost <= found.cost:
-        return
-    end = at
-    while end < len(frontier) and frontier[end].cost >= found.cost:
-        end += 1
-    frontier[at:end] = [found]
+def _unbeaten(found: list[Measured]) -> list[Measured]:
+    """Return the plans that no other one beats in both, by rising peak and falling cost; the first of equal ones."""
+    best: list[Measured] = []
+    for one in sorted(found, key=lambda one: (one.peak, one.cost)):
+        if not best or one.cost < best[-1].cost:
+            best.append(one)
+    return best
