@@ -424,13 +424,6 @@ def test_partitioners_and_methods_in_levels_have_tables() -> None:
         Config.from_mapping({**alone, "partitioners": {"h-partitoin": {}}})
 
 
-def test_the_objective(tmp_path: Path) -> None:
-    write_graph(unit_chain(4), tmp_path / "chain.json")
-    tables = {"problem": {"graph": str(tmp_path / "chain.json"), "objective": "least-peak"}, "solve": {"threads": 1}}
-    found = Config.from_mapping(tables).run(write=False)
-    assert (found.peak, found.proved) == (3, True)
-
-
 def test_outputs_stay_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
     """Or in the current one; links are followed, and what the command line names may be anywhere."""
     (tmp_path / "link").symlink_to("/")

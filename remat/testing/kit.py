@@ -24,6 +24,8 @@ T = TypeVar("T")
 MakeFormulation = Callable[[Problem], Formulation]
 #: Solvers that compute with floats are right up to this, relative to the number.
 TOLERANCE = 1e-6
+#: Seconds between the time of an incumbent and that of the call that reports it.
+LATE = 5.0
 #: Runs in each of which a backend must be late before it is called late.
 TRIES = 3
 
@@ -192,6 +194,8 @@ def _asked(
 
     def tell(incumbent: Incumbent) -> object:
         told.append(incumbent)
+        age = call.deadline.elapsed - incumbent.time
+        require(abs(age) < LATE, f"{backend.full_name} gives an incumbent a time that is {age:.1f} s from now")
         return on_incumbent(incumbent) if on_incumbent else None
 
     return backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound)), told, bounds
@@ -204,6 +208,8 @@ def _check_answer(who: str, model: Model, raw: RawResult, told: list[Incumbent],
     _statuses(who, raw)
     for incumbent in (*raw.incumbents, *told):
         _solution(who, model, incumbent.values, incumbent.objective)
+    reported = [incumbent.objective for incumbent in told] == [incumbent.objective for incumbent in raw.incumbents]
+    require(raw.stop is not StopReason.FINISHED or reported, f"{who} ends with other incumbents than it reported")
     for sequence in (raw.incumbents, told):
         for before, after in itertools.pairwise(sequence):
             require(before.time <= after.time, f"{who} reports incumbents that go back in time")

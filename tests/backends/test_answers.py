@@ -17,9 +17,11 @@ from remat.backends.processes.isolated import Isolated
 from remat.backends.pyomo import Pyomo
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
+from remat.testing import BACKEND_CHECKS, Effort
 from remat.testing.backend_checks import knapsack
-from remat.testing.raw_models import KINDS, tiny_models
+from remat.testing.raw_models import KINDS
 
+CHECKS = {check.__name__: check for check in BACKEND_CHECKS}
 #: Backends with kinds of records and the number of models of each. The bridges before linear solvers are HiGHS's task.
 CASES = [
     (Highs(), KINDS, 12),
@@ -42,21 +44,7 @@ def named(cases):
     named([(backend, kind, number) for backend, kinds, number in CASES for kind in kinds]),
 )
 def test_tiny_models(backend, kind, number):
-    usable(backend)
-    for tiny in tiny_models(kind, number):
-        seen = []
-        raw = backend.solve(tiny.model, options(60, relative_gap=0.0), on_incumbent=seen.append)
-        assert raw.stop is StopReason.FINISHED, raw.message
-        assert seen == list(raw.incumbents)
-        assert raw.versions
-        if tiny.optimum is None:
-            assert raw.status is Status.INFEASIBLE
-            assert raw.objective is raw.bound is raw.values is None
-        else:
-            assert raw.status is Status.OPTIMAL
-            assert raw.objective == raw.bound == raw.incumbents[-1].objective == tiny.optimum
-            assert violations(tiny.model, raw.values) == []
-            assert raw.values.shape == (tiny.model.num_vars,)
+    CHECKS[kind.replace(" ", "_")](usable(backend), Effort(cases=number))
 
 
 def lp():

@@ -25,29 +25,16 @@ def large():
 @pytest.mark.filterwarnings("ignore:.*rows are more than Pyomo:UserWarning")
 @pytest.mark.parametrize("isolate", [False, True], ids=["", "isolated"])
 @pytest.mark.parametrize(
-    ("backend", "options"),
-    [
-        ("highs", {}),
-        ("cp-sat", {}),
-        ("pyomo:cbc", {}),
-        ("pyomo:highs", {}),
-        ("minizinc:gecode", {}),
-        ("minizinc:cp-sat", {}),
-        ("minizinc:highs", {}),
-    ],
+    "backend",
+    ["highs", "cp-sat", "pyomo:cbc", "pyomo:highs", "minizinc:gecode", "minizinc:cp-sat", "minizinc:highs"],
 )
-def test_within_a_second(large, backend, options, isolate):
+def test_within_a_second(large, backend, isolate):
     state = make_backend(backend).ready()
     if not state.ready and backend == "minizinc:gecode":
         pytest.skip(f"{backend}: {state.reason}")
     began = time.monotonic()
-    result = solve(
-        Problem(large, "80%"),
-        "checkmate",
-        backend,
-        stop=SECONDS,
-        options=SolveOptions(threads=1, solver=options, isolate=isolate),
-    )
+    options = SolveOptions(threads=1, isolate=isolate)
+    result = solve(Problem(large, "80%"), "checkmate", backend, stop=SECONDS, options=options)
     assert time.monotonic() - began < SECONDS + 1
     assert result.stop is StopReason.DEADLINE
     assert result.bound >= large.base_cost

@@ -111,23 +111,6 @@ def test_the_text_of_a_formulation_is_used_only_where_it_serves():
 # -- on the way --------------------------------------------------------------------------------------------------------
 
 
-def test_incumbents_are_streamed_and_a_callback_stops():
-    backend, seen = solver("gecode"), []
-
-    def enough(incumbent):
-        seen.append((incumbent, time.monotonic()))
-        return len(seen) == 3
-
-    began = time.monotonic()
-    raw = backend.solve(knapsack(60), options(60), on_incumbent=enough)
-    assert (raw.status, raw.stop, raw.bound) == (Status.FEASIBLE, StopReason.INTERRUPTED, None)
-    assert [incumbent for incumbent, _ in seen] == list(raw.incumbents[:3])
-    assert np.all(np.diff([incumbent.objective for incumbent in raw.incumbents]) < 0)
-    assert all(at - began == pytest.approx(incumbent.time, abs=0.2) for incumbent, at in seen)
-    assert raw.objective == raw.incumbents[-1].objective
-    assert time.monotonic() - began < 20
-
-
 def test_bounds_arrive_before_the_end():
     bounds = []
     raw = solver("cp-sat").solve(knapsack(60), options(), on_bound=lambda _, bound: bounds.append(bound))
