@@ -1,5 +1,7 @@
 """The books that backends keep: what is found only gets better, and callbacks never raise into a solver."""
 
+import time
+
 import numpy as np
 import pytest
 from refusals import refused
@@ -15,7 +17,9 @@ def books(on_incumbent=None, on_bound=None):
     x = model.integers("x", 1, 0, 9)
     model.minimize(x.index, 1)
     asked = []
-    return Bookkeeping("S", model, Deadline(), on_incumbent, on_bound, lambda: asked.append(1)), asked
+    return Bookkeeping(
+        "S", model, Deadline(started=time.monotonic() - 5), on_incumbent, on_bound, lambda: asked.append(1)
+    ), asked
 
 
 def test_only_better_ones_are_taken():
@@ -26,6 +30,7 @@ def test_only_better_ones_are_taken():
     for bound in (None, 0.0, -1.0, 2.0, 1.0):
         kept.raise_bound(bound)
     assert (seen, told, kept.best.objective, asked) == ([5, 3], [0.0, 2.0], 3, [])
+    assert kept.best.time == pytest.approx(5, abs=0.5)  # on the clock of the deadline
     kept.closed = True
     kept.found(np.array([1.0]))
     kept.raise_bound(3.0)

@@ -22,7 +22,6 @@ from remat.backends.processes.isolated import Isolated
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations
 from remat.testing.backend_checks import knapsack
-from remat.testing.kit import answer
 
 #: Not finished in seconds, with incumbents on the way.
 HARD = knapsack(120)
@@ -62,13 +61,14 @@ def nothing_left():
 
 
 def test_everything_is_streamed_and_passed_on():
-    """The kit compares the result with what is told on the way."""
-    lines = []
+    """The kit compares incumbents with what is told on the way."""
+    lines, bounds = [], []
     given = options(2, log=lines.append, solver={"mip_heuristic_effort": 0.5})
-    raw = answer(Isolated(Highs()), HARD, given, np.zeros(120))
+    raw = Isolated(Highs()).solve(HARD, given, np.zeros(120), on_bound=lambda _, bound: bounds.append(bound))
     assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
     assert raw.incumbents[0].objective == 0  # the hint
-    assert raw.objective == raw.incumbents[-1].objective < 0 and raw.bound is not None
+    assert raw.objective == raw.incumbents[-1].objective < 0
+    assert bounds == sorted(bounds) and bounds[-1] <= raw.bound <= raw.objective
     assert 0 < raw.build_seconds < 2 and 0 < raw.solve_seconds < 2.5
     assert any("HiGHS" in line for line in lines)
     assert "highspy" in raw.versions
