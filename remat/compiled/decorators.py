@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat.compiled import pipeline, places
+from remat.compiled import places
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -24,7 +24,7 @@ def inner(function: Callable[..., Any]) -> Any:
         def __call__(self, *arguments: object) -> None:  # else the process would crash
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
 
-    found = _compiled(function, pipeline.callee(), no_cpython_wrapper=True)
+    found = _compiled(function, no_cpython_wrapper=True)
     if type(found) is CPUDispatcher:  # not so if numba is told to compile nothing
         found.__class__ = Inner
     return found
@@ -56,7 +56,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     return found
 
 
-def _compiled(function: Callable[..., Any], compiler: type | None = None, **more: bool) -> Any:
+def _compiled(function: Callable[..., Any], **more: bool) -> Any:
     # Before any part of it: a thread that imports a part holds that while it waits for numba, and another thread, which
     # holds numba, needs the part. Python lets one of them have a half of it.
     import numba
@@ -66,7 +66,7 @@ def _compiled(function: Callable[..., Any], compiler: type | None = None, **more
     # None of these is a promise of numba's; without them the same is compiled and run, more slowly.
     known = CPUDispatcher.targetdescr.options
     options = {key: value for key, value in options.items() if hasattr(known, key)}
-    return numba.njit(nogil=True, pipeline_class=compiler, **options)(function)
+    return numba.njit(nogil=True, **options)(function)
 
 
 def _stamp(function: Callable[..., Any]) -> str | None:

@@ -17,8 +17,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Packages whose versions compiled code depends on.
 MAKERS = ("numba", "llvmlite", "numpy")
-#: Modules that say how functions are compiled.
-COMPILER = ("decorators.py", "pipeline.py")
+#: The module that says how functions are compiled.
+COMPILER = "decorators.py"
 #: How many folders of older sources or versions stay.
 KEPT = 3
 
@@ -30,7 +30,7 @@ def digest() -> str:
     All modules, since functions of one are inlined in those of another.
     """
     found = hashlib.sha256()
-    for path in (*sorted(PACKAGE.rglob("*kernel.py")), *(PACKAGE / "compiled" / name for name in COMPILER)):
+    for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / "compiled" / COMPILER):
         found.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
     options = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_") and k != "NUMBA_CACHE_DIR")
     found.update(repr((sys.version, [_version(name) for name in MAKERS], _processor(), options)).encode())
