@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,13 @@ from typing import Annotated, Any, TypeGuard
 
 from pydantic import GetPydanticSchema
 
-from remat import registry
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
+from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
-from remat.hierarchy.flat import NO_DEADLINE, least_peaks, polish, schedules
 from remat.hierarchy.options import Budgets, Effort, Solvers
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Knobs, Recursion
@@ -25,9 +25,10 @@ from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
-from remat.solving.bounding import raise_bounds
+from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, MethodLike, make_method
 from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.portfolio import Policy, Stage
 from remat.solving.session import Session
 
 #: In a configuration, a name, or several.
@@ -36,6 +37,11 @@ Words = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...]))
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
+#: Shares of the time left for each heuristic at the start, for those that are worth more, while there is no schedule
+#: yet, and for each once more where none has one.
+START_SHARE, START_SHARES, FIRST_START_SHARE, AGAIN_SHARE = 0.1, {"drops": 0.2}, 0.2, 0.3
+#: Heuristics that polish, by shares of the time.
+POLISH_SHARES = {"annealing": 0.7, "lns": 0.3}
 #: Share for choices where a model chooses next, and for the first of such models where nothing else is left.
 FEW_SHARE, FIRST_SHARE = 0.1, 0.8
 #: Share of the time left for groups where the least peak is asked for.
@@ -121,7 +127,7 @@ class HierarchicalOptions(Options):
 class Hierarchical(Method):
     """Partition, options from below upward, the whole from them, and a flat search that polishes the best.
 
-    0. Heuristics that look at the ops alone find a schedule (:mod:`remat.hierarchy.flat`).
+    0. Heuristics that look at the ops alone find a schedule, so that groups have something to beat.
     1. A partitioner groups the ops, groups in groups (:mod:`remat.hierarchy.partition`).
     2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
        own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods: these schedules are its
@@ -174,43 +180,65 @@ class Hierarchical(Method):
                 session.versions |= versions
 
 
-class _Run:
+class _Run(Policy):
     """The method on one session."""
 
+    endless = 600.0
+
     def __init__(self, session: Session, options: HierarchicalOptions, executor: Executor | None) -> None:
-        self.session, self.options, self.executor = session, options, executor
-        self.problem, self.clock = session.problem, session.call.deadline
+        super().__init__(session)
+        self.options, self.executor = options, executor
         self.solvers = Solvers()
         self.leaf = self._effort(options.leaf_methods, options.leaf_backend)
         self.upper = self._effort(options.group_methods, options.group_backend)
-        self.names = self._known(options.top_methods)
-        self.top = [make_method(each) for each in self.names]
+        self.top = [make_method(each) for each in options.top_methods]
+        self.starts: list[Heuristic] = []
+        """Heuristics on the ops alone; those on chains of blocks only where there are some, and not too many ops."""
+        chains = chain_starts(self.problem)
+        for each, method in zip(options.top_methods, self.top, strict=True):
+            if isinstance(method, HeuristicMethod) and (each not in OPTIONS or each in chains):
+                self.starts.append(chain_start(method.name) if each in OPTIONS else method.heuristic)
 
     def least_cost(self) -> None:
-        """Steps 1 to 4."""
-        session = self.session
-        schedules(session, self.names, self._answer)
-        self._formulations(self._candidates())
-        self._flat_methods()
-        if self.options.polish:
-            if not (session.enough or self.clock.expired):
-                raise_bounds(session, self._share(BOUND_SHARE))
-            polish(session, self.clock)
-        session.conclude()
+        """Steps 0 to 4."""
+        self.follow(STAGES)
+        for name in self.waiting:
+            self.session.not_compiled(name)
+        self.session.conclude()
 
     def least_peak(self) -> None:
         """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
-        session = self.session
-        search = MinPeakSearch(session)
-        least_peaks(session, self.names, search)
+        session, search = self.session, MinPeakSearch(self.session)
+        if any(each.name in OPTIONS for each in self.starts) and not self.over:
+            search.ask_chains()
+        for heuristic in self.starts:
+            if heuristic.name not in OPTIONS and not self.over:
+                deadline = self.share(START_SHARES.get(heuristic.name, START_SHARE))
+                with session.step(heuristic.name), contextlib.suppress(OverdueError, ProblemError):
+                    search.descend(heuristic.name, deadline, heuristic)
         # The flat search is as good as it is by itself only if most of the time is left to it.
-        self.clock = self._share(PEAK_SHARE)
-        self._formulations(self._candidates())
+        self.clock = self.share(PEAK_SHARE)
+        self.groups()
         self.clock = session.call.deadline
         if not session.enough:
             search.run()
 
     # -- steps -------------------------------------------------------------------------------------------------------
+
+    def heuristics(self, _: Deadline) -> None:
+        """Step 0: a schedule by each heuristic; where none has one, once more."""
+        for heuristic in self.starts:
+            share = START_SHARES.get(heuristic.name, START_SHARE)
+            deadline = self.share(share if self.session.best is not None else max(share, FIRST_START_SHARE))
+            self.heuristic(heuristic, deadline, wait=deadline.remaining)
+        for heuristic in self.starts:
+            if self.session.best is None:
+                deadline = self.share(AGAIN_SHARE)
+                self.heuristic(heuristic, deadline, wait=deadline.remaining)
+
+    def groups(self) -> None:
+        """Steps 1 to 3, but for methods that look at the ops alone."""
+        self._formulations(self._candidates())
 
     def _candidates(self) -> list[Chosen]:
         """Steps 1 and 2, with each partitioner that applies: groups, those of the best choice first."""
@@ -219,16 +247,15 @@ class _Run:
         self._prepare()
         session, reasons = self.session, list[str]()
         candidates: list[Chosen] = []
-        known, defaults = registry.partitioners(), HierarchicalOptions().partitioners
-        given = [each for each in self.options.partitioners if each in known or each not in defaults]
+        given = self.options.partitioners
         for number, each in enumerate(given):
-            if session.enough or self.clock.expired:
+            if self.over:
                 break
             partitioner = as_partitioner(each)
             name = partitioner.name
             try:
                 with session.step("partition"):
-                    deadline = self._share(PARTITION_SHARE)
+                    deadline = self.share(PARTITION_SHARE)
                     hierarchy = partitioner.partition(self.problem, deadline)
             except (ProblemError, OverdueError) as error:
                 reasons.append(f"{name}: {error}")
@@ -255,7 +282,7 @@ class _Run:
         knobs = Knobs(budgets, self.leaf, self.upper, options.options, options.total_options)
         with session.step(f"options ({name})"):
             recursion = Recursion(
-                hierarchy, knobs, self._share(OPTIONS_SHARE / left), self.executor, options.workers,
+                hierarchy, knobs, self.share(OPTIONS_SHARE / left), self.executor, options.workers,
                 None if options.store is None else Store(options.store),
                 lambda text: session.enter(f"options: {text}"), session.note,
             )  # fmt: skip
@@ -271,12 +298,14 @@ class _Run:
             return Chosen(composites)
         with self.session.step("choices of options"):
             model = self._nodes(composites) <= self.options.nodes and bool(self._models())
-            clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left)
+            clock = self.share((FEW_SHARE if model else CHOICES_SHARE) / left)
             return choose(self.session, composites, self.upper, self.leaf, moves=self.options.moves, clock=clock)
 
     def _effort(self, methods: tuple[MethodLike, ...], backend: BackendLike | None) -> Effort:
         """Methods of a level with their solver; the options of the call go to the solver that they are meant for."""
         session = self.session
+        for method in methods:
+            make_method(method)  # which refuses what is none
         solver: Backend | None = session.solver if backend is None else as_backend(backend)
         given: Mapping[str, Any] = {}
         if solver is not None and not solver.ready().ready:
@@ -286,30 +315,14 @@ class _Run:
             own = session.call.solver if solver.full_name == session.backend else {}
             given = self.options.solver_options.get(solver.full_name, own)
         call = replace(session.call, deadline=Deadline(), threads=1, log=None, start="auto", solver=given)
-        return Effort(self._known(methods), self.options.seconds, solver, call, self.solvers)
+        return Effort(methods, self.options.seconds, solver, call, self.solvers)
 
     def _prepare(self) -> None:
         """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
         for each in dict.fromkeys((*self.leaf.methods, *self.upper.methods)):
             method = make_method(each)
             if isinstance(method, HeuristicMethod) and not self.session.enough:
-                method.heuristic.prepared(self._share(PREPARE_SHARE))
-
-    def _known(self, names: tuple[MethodLike, ...]) -> tuple[MethodLike, ...]:
-        """Those that are registered; what is not is an error, but for the defaults, which may not be installed."""
-        defaults = HierarchicalOptions()
-        known: list[MethodLike] = []
-        for name in names:
-            if (
-                not isinstance(name, str)
-                or name in registry.methods()
-                or name in registry.heuristics()
-                or name in registry.formulations()
-            ):
-                known.append(name)
-            elif name not in (*defaults.leaf_methods, *defaults.group_methods, *defaults.top_methods):
-                make_method(name)  # which says what there is
-        return tuple(known)
+                method.heuristic.prepared(self.share(PREPARE_SHARE))
 
     def _models(self) -> list[FormulationMethod]:
         """Formulations among `top_methods` that choose an option of each group."""
@@ -331,7 +344,7 @@ class _Run:
             few.sort(key=lambda one: max((len(g.forward) + len(g.backward) for g in one.composites), default=0))
             asked += [(model, each) for each in few]
         for number, (model, chosen) in enumerate(asked):
-            if not (session.enough or self.clock.expired):
+            if not self.over:
                 narrow = {"ahead": False} if model.options is None and model.has_option("ahead") else {}
                 method = model.with_options(composites=tuple(chosen.composites), **narrow)
                 alone = max(FIRST_SHARE, 1 / (len(asked) - number))
@@ -342,11 +355,11 @@ class _Run:
         grouped = sum(len(each.forward) + len(each.backward) for each in composites)
         return sum(1 + bool(len(each.backward)) for each in composites) + len(self.problem.graph.ops) - grouped
 
-    def _flat_methods(self) -> None:
+    def flat_methods(self, _: Deadline) -> None:
         """Step 3: methods that look at the ops alone, but for heuristics, which were asked first."""
         for method in self.top:
             asked = isinstance(method, HeuristicMethod) or _takes_composites(method)
-            if not (asked or self.session.enough or self.clock.expired):
+            if not (asked or self.over):
                 self._answer(method)
 
     def _answer(
@@ -359,13 +372,20 @@ class _Run:
         session = self.session
         last = [each.name for each in self.top if not isinstance(each, HeuristicMethod)]
         only = last == [method.name] and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(alone if only else share), start="none")
+        call = replace(session.call, deadline=self.share(alone if only else share), start="none")
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
-        session.part(method.name, method.run, call, session.solver if method.needs_backend else None, start=best)
+        solver = session.solver if method.needs_backend else None
+        session.part(method.name, method.run, call, solver, start=best, step=method.name)
 
-    def _share(self, share: float) -> Deadline:
-        """A deadline after a share of the time left; after :data:`NO_DEADLINE` where there is none."""
-        return self.clock.share(share, NO_DEADLINE)
+
+#: The method as a table: what runs, its share of the time left, and when.
+STAGES = (
+    Stage(_Run.heuristics),
+    Stage(lambda run, _: run.groups()),
+    Stage(_Run.flat_methods),
+    Stage(_Run.bounds, BOUND_SHARE, when=lambda run: run.options.polish),
+    Stage(lambda run, _: run.turns(POLISH_SHARES), when=lambda run: run.options.polish),
+)
 
 
 def _takes_composites(method: Method) -> TypeGuard[FormulationMethod]:

@@ -115,9 +115,8 @@ class AutoMethod(Method):
         if session.asks_peak:
             MinPeakSearch(session).run()
             return
-        assert session.solver is not None
         session.any_method = True
-        Auto(session, session.solver, session.warm_start).run()
+        Auto(session).run()
         session.conclude()
 
 

@@ -39,7 +39,7 @@ def minimize(
     It is :func:`remat.solve` for the objective ``least-peak`` without a budget, and any method that can state it will
     do. With ``auto``, heuristics are asked for less and less memory, each time starting from the schedule with the
     least peak so far; small graphs are searched exhaustively; orders without recomputation up to some two hundred ops;
-    and a solver minimises the peak in the preliminary model of retention intervals. The time that is left goes into a
+    and a solver minimises the peak in the model of retention intervals. The time that is left goes into a
     lower cost at the peak found. The bound is that of what cannot be made again, or comes from an exhaustive search, or
     from the solver where its model holds all schedules that the problem allows.
 
@@ -125,7 +125,7 @@ def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0
     """
     call, _ = stopping(deadline, SolveOptions(threads=1, seed=seed))
     session = Session(replace(problem, budget=None, objective=Objective.LEAST_PEAK), call, "auto")
-    MinPeakSearch(session).run(quick=True)
+    MinPeakSearch(session, quick=True).run()
     if interrupted():
         raise KeyboardInterrupt
     assert session.incumbents.least_peak is not None

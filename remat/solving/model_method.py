@@ -167,7 +167,7 @@ class ModelMethod:
 
     def _on_main(self, values: Values, objective: float) -> bool:
         self.last_cost = self.session.problem.value(self.reader.main(values, objective).certificate)
-        return False
+        return self.session.decided
 
     def _call(
         self,
@@ -223,9 +223,9 @@ class ModelMethod:
         best = self.incumbents.best
         value = session.value
         if best is not None and value is not None and session.bound > value and self._in_scope(formulation, best):
-            word = "holds" if session.asks_peak else "costs"
+            word, unit = ("holds", " bytes") if session.asks_peak else ("costs", "")
             raise BackendError(
-                f"{self.source} claims that no schedule {word} less than {session.bound:,}, "
+                f"{self.source} claims that no schedule {word} less than {session.bound:,}{unit}, "
                 f"but that of {best.source} {word} {value:,}",
                 "refuted",
             )

@@ -282,7 +282,7 @@ class Session:
         start : Schedule, optional
             To begin with.
         step : str, optional
-            Name of the step; default: that of the method.
+            Name of the step; none where it is empty.
 
         Returns
         -------
@@ -301,8 +301,8 @@ class Session:
             self.note(f"backend {backend!r} was left out: {solver.ready().reason}")
             return None
         part = Session(self.problem, call, name, backend, solver=solver, warm_start=start, whole=self)
-        part.on_progress, part.criterion = lambda _: self.tell(), self.criterion
-        with self.step(step or name):
+        part.on_progress, part.criterion, part.bound = lambda _: self.tell(), self.criterion, self.bound
+        with self.step(step) if step else contextlib.nullcontext():
             try:
                 run(part)
             except (ProblemError, ModelError, BackendError, OverdueError) as error:

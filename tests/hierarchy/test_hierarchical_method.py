@@ -186,7 +186,7 @@ def test_after_the_deadline_options_are_chosen_only_where_there_is_no_schedule(
     monkeypatch.setattr(Recursion, "run", lambda self: (run(self), over.append(True))[0])
     monkeypatch.setattr("remat.hierarchy.method.choose", lambda *_, **__: asked.append(True) or Chosen([]))
     if not known:
-        monkeypatch.setattr("remat.hierarchy.method.schedules", lambda *_: None)
+        monkeypatch.setattr(method, "STAGES", method.STAGES[1:])
     stop = Deadline.after(600).until(lambda: bool(over))
     result = solve(Problem(unit_chain(8), 7), Hierarchical(QUICK), stop=stop)
     assert (bool(over), result.schedule is not None, bool(asked)) == (True, known, not known)

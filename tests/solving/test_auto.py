@@ -15,6 +15,7 @@ from small_graphs import KNOWN
 import remat.solving.auto
 import remat.solving.bounding
 import remat.solving.chain_starts
+import remat.solving.portfolio
 import remat.solving.session
 from remat.backends.base import Availability, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
@@ -52,13 +53,8 @@ def no_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def models_alone(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
     """Only models can prove anything."""
-    monkeypatch.setattr(remat.solving.auto.Auto, "_bounds", lambda *_: None)
+    monkeypatch.setattr(remat.solving.portfolio, "raise_bounds", lambda *_: None)
     monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages prove something, too
-
-
-def without_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name: target for name, target in heuristics().items() if name != "annealing"}
-    monkeypatch.setattr(remat.solving.auto, "heuristics", lambda: others)
 
 
 def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> Iterator[Problem]:
@@ -303,7 +299,7 @@ def test_a_solver_that_fails_is_a_remark(problem: Problem, status: Status, objec
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "somebody took it away"))
-    without_annealing(monkeypatch)
+    monkeypatch.setattr(remat.solving.auto, "SHARES", {"lns": 0.5, "bounds": 0.5})  # annealing would take all the time
     result = solve(CHAIN, backend=Scripted(BROKEN), stop=3, options=ONE)
     assert result.stop is StopReason.EXHAUSTED, "what is missing is not asked for again and again"
     assert result.objective is not None

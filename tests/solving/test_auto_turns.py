@@ -9,6 +9,7 @@ import pytest
 from helpers import ONE
 
 import remat.solving.auto
+import remat.solving.portfolio
 from remat import Problem, layered, solve
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
@@ -21,6 +22,7 @@ from remat.heuristics.eviction import Eviction
 from remat.schedule import Schedule
 from remat.solving.auto import Auto
 from remat.solving.conclusion import concluded
+from remat.solving.portfolio import Policy, Stage
 from remat.solving.session import Session
 
 NEVER = float("inf")
@@ -103,21 +105,19 @@ class Stages:
             Made.name = name
             return Made
 
-        auto = remat.solving.auto
-        names = ("block-checkpointing", "drops", "lower-sets", "few-stages", "rotor", "eviction", "greedy", "annealing")
-        patch.setattr(auto, "heuristics", lambda: dict.fromkeys((*names, "lns"), ""))
-        patch.setattr(auto, "load", lambda group, name: kind(name) if group == "heuristics" else name)
-        patch.setattr(auto, "chain_start", lambda name: kind(name)())
-        patch.setattr(auto, "Greedy", kind("greedy"))
-        patch.setattr(auto, "raise_bounds", lambda _, deadline: step("bounds", deadline))
+        auto, portfolio = remat.solving.auto, remat.solving.portfolio
+        for module in (auto, portfolio):
+            patch.setattr(module, "load", lambda _, name: kind(name))
+        patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
+        patch.setattr(portfolio, "raise_bounds", lambda _, deadline: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
         patch.setattr(auto, "LOOK", 0.0)
-        patch.setattr(Auto, "_order", lambda _: step("order", self.session.call.deadline))
-        patch.setattr(Auto, "_options_of_lns", lambda *_: None)
-        patch.setattr(Auto, "_model", lambda _, name, options, other, deadline: step(name, deadline))
-        self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto")
-        self.auto = Auto(self.session, CpSat(), None)
-        self.auto.order.pending = False
+        patch.setattr(auto, "STAGES", (Stage(lambda _, deadline: step("order", deadline)), *auto.STAGES[1:]))
+        patch.setattr(Auto, "made", Policy.made)
+        patch.setattr(Auto, "whole_model", lambda _, name, options, other, deadline: step(name, deadline))
+        self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto", solver=CpSat())
+        self.auto = Auto(self.session)
+        self.auto.pending = False
 
     def run(self) -> str:
         """Return the steps in order."""
