@@ -194,7 +194,7 @@ class TwoWaySearch:
     >>> from remat.graphs.families import unit_chain
     >>> from remat.ordering.instance import OrderInstance
     >>> search = TwoWaySearch(Lifetimes.of(OrderInstance.of(Problem(unit_chain(4)))))
-    >>> search.go(6, 1000).name, search.order.tolist()
+    >>> search.go(6, 1000, Deadline()).name, search.order.tolist()
     ('FOUND', [0, 1, 2, 3, 4, 5, 6, 7, 8])
     """
 

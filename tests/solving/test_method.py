@@ -104,7 +104,7 @@ def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB", start=wasteful)
     result = solve(CHAIN, method, backend, stop=AnyOf(1, TargetCost(21)), options=options)
     assert result.backend == backend
-    assert result.objective in (20, 21, 22)
+    assert 20 <= result.objective <= CHAIN.validate(wasteful).cost
     assert set(asked) == {backend}
 
 

@@ -71,6 +71,7 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
 
     Examples
     --------
+    >>> from remat import Problem
     >>> from remat.formulations.hierarchical import Composite, Option
     >>> from remat.graphs.families import unit_chain
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [1, 2, 6, 7])])
