@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -18,6 +19,7 @@ from remat.backends.base import Backend, SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
 from remat.formulations.base import Formulation
+from remat.graphs import ComputeGraph
 from remat.heuristics import HeuristicRun
 from remat.modeling import violations
 from remat.problem import Problem
@@ -68,6 +70,28 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
     assert violations(model, again) == []
     assert judged(problem, formulation.decode(again)).cost <= certificate.cost
     return certificate.cost
+
+
+def steps(words: str | Iterable[str], **header: Any) -> Schedule:
+    """``a b -a`` computes a and b and frees a."""
+    listed = words.split() if isinstance(words, str) else words
+    return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in listed], **header)
+
+
+def costs(graph: ComputeGraph) -> dict[str, int]:
+    return {op.name: op.cost for op in graph.ops}
+
+
+def sizes(graph: ComputeGraph) -> dict[str, int]:
+    return {tensor.name: tensor.size for tensor in graph.tensors}
+
+
+@contextmanager
+def at_most(seconds: float, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
+    """Require that a block takes less time, of the processor or by another clock."""
+    began = clock()
+    yield
+    assert clock() - began < seconds
 
 
 class Countdown(Deadline):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from refusals import refused
+from shell import facts, ok
 
-from remat.cli import main
 from remat.config import Config
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
@@ -113,26 +113,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def facts(capsys, *words, code=0):
-    assert main([*words, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def test_commands_take_costs(folder, capsys):
+def test_commands_take_costs(folder):
     gpu = ["--costs", "costs.csv", "--device", "gpu"]
     base = sum(range(10, 19))
-    shown = facts(capsys, "show", "chain.json", *gpu)
+    shown = facts("show chain.json", *gpu)
     assert (shown["base_cost"], shown["cost_unit"]) == (base, "us")
-    solved = facts(capsys, "solve", "chain.json", "-b", "5", *gpu, "--threads", "1", "-q", "-o", "s.json")
+    solved = facts("solve chain.json -b 5 --threads 1 -q -o s.json", *gpu)
     measured = with_costs(read_graph("chain.json"), read_profile("costs.csv"), "gpu")
     best = optimum(Problem(measured, 5), Scope(OrderRule.FIXED, staged=True))
     assert (solved["status"], solved["objective"]) == ("optimal", best.cost)
     assert best.cost > base
-    assert facts(capsys, "validate", "chain.json", "s.json", *gpu)["cost"] == solved["objective"]
-    assert main(["convert", "chain.json", "gpu.json", *gpu]) == 0
+    assert facts("validate chain.json s.json", *gpu)["cost"] == solved["objective"]
+    ok("convert chain.json gpu.json", *gpu)
     assert read_graph("gpu.json").base_cost == base
-    assert facts(capsys, "validate", "gpu.json", "s.json")["cost"] == solved["objective"]
-    assert any(row["value"] == base for row in facts(capsys, "bounds", "chain.json", "-b", "6", *gpu)["bounds"])
+    assert facts("validate gpu.json s.json")["cost"] == solved["objective"]
+    assert any(row["value"] == base for row in facts("bounds chain.json -b 6", *gpu)["bounds"])
 
 
 def test_the_configuration_takes_costs(folder, tmp_path):
@@ -142,15 +137,13 @@ def test_the_configuration_takes_costs(folder, tmp_path):
     assert Config.from_file(path).make_problem().graph.base_cost == sum(range(100, 109))
 
 
-def test_mistakes_are_one_line(folder, capsys):
-    commands = (["show", "chain.json"], ["solve", "chain.json", "-b", "5"], ["convert", "chain.json", "new.json"])
-    for words, message, command in (
-        (["--costs", "costs.csv"], "name one of them: 'gpu', 'cpu'", commands[0]),
-        (["--device", "gpu"], "device 'gpu' is named, but no file of costs", commands[1]),
-        (["--costs", "missing.csv"], "missing.csv: no such file", commands[2]),
-        (["--costs", "chain.json"], "chain.json: format is 'remat-graph', not 'remat-costs'", commands[0]),
+def test_mistakes_are_one_line(folder):
+    for line, message in (
+        ("show chain.json --costs costs.csv", "name one of them: 'gpu', 'cpu'"),
+        ("solve chain.json -b 5 --device gpu", "device 'gpu' is named, but no file of costs"),
+        ("convert chain.json new.json --costs missing.csv", "missing.csv: no such file"),
+        ("show chain.json --costs chain.json", "chain.json: format is 'remat-graph', not 'remat-costs'"),
     ):
-        assert main([*command, *words]) == 2
-        err = capsys.readouterr().err
+        err = ok(line, code=2).err
         assert message in err and err.count("\n") == 1
     assert not (folder / "new.json").exists()

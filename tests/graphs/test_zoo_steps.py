@@ -1,23 +1,13 @@
 """Training graphs op by op: counts of the HiRemate paper, FLOPs in closed form, and what backward ops read."""
 
-import time
 from math import prod
 
 import pytest
+from helpers import at_most
 from refusals import refused
 
 from remat.graphs.batch_scaling import AffineGraph
-from remat.graphs.zoo import (
-    TRAINING_STEPS,
-    fno,
-    gpt,
-    mlp_mixer,
-    resnet_ops,
-    transformer,
-    u_fno,
-    unet_ops,
-    uno,
-)  # fmt: skip
+from remat.graphs.zoo import TRAINING_STEPS, fno, gpt, mlp_mixer, resnet_ops, transformer, u_fno, unet_ops, uno
 from remat.graphs.zoo.autograd import FLAG, FLOAT, FLOPS_PER_BYTE, INDEX, Output, Tape
 from remat.schedule.schedule import Schedule
 from remat.schedule.validate import validate
@@ -248,7 +238,5 @@ def test_refused_networks():
 
 @pytest.mark.slow
 def test_a_hundred_thousand_ops_in_seconds():
-    began = time.process_time()
-    graph = gpt(layers=3340, width=256, heads=4, sequence=128)
-    assert len(graph.ops) == 30 * 3340 + 15
-    assert time.process_time() - began < 30
+    with at_most(30):
+        assert len(gpt(layers=3340, width=256, heads=4, sequence=128).ops) == 30 * 3340 + 15

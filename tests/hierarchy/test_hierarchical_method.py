@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ONE
+from helpers import ONE, at_most
 from refusals import refused
 
 import remat.solving.bounding
@@ -253,16 +253,13 @@ class Halves(Partitioner):
     """Groups of `size` neighbours."""
 
     name = "halves"
-    size = 6
+
+    def __init__(self, size: int = 6) -> None:
+        super().__init__()
+        self.size = size
 
     def forward_groups(self, problem: Problem, ops: Any, deadline: Deadline) -> list[Group]:
         return [Group(str(k), ops[k : k + self.size]) for k in range(0, len(ops) - self.size, self.size)]
-
-
-def thirds() -> Halves:
-    made = Halves()
-    made.size = 4
-    return made
 
 
 @pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])
@@ -278,7 +275,7 @@ def test_levels_take_classes_and_objects(monkeypatch: pytest.MonkeyPatch, execut
     monkeypatch.setattr(Eviction, "run", watched)
     given = Eviction(), FormulationMethod(HIlp, HIlpOptions(ahead=True))
     options = replace(
-        QUICK, partitioners=(Halves, thirds(), HPartition(HPartitionOptions(max_top=4))),
+        QUICK, partitioners=(Halves, Halves(4), HPartition(HPartitionOptions(max_top=4))),
         leaf_methods=(given[0], Eviction), group_methods=given, top_methods=given,
     )  # fmt: skip
     with contextlib.nullcontext() if executor is None else executor(2) as pool:
@@ -342,9 +339,8 @@ def test_workers_that_are_late_are_not_waited_for(monkeypatch: pytest.MonkeyPatc
     """One that ran for ever held up the whole, a minute beyond the limit and more."""
     monkeypatch.setattr("remat.hierarchy.tasks.run_task", late)
     monkeypatch.setattr(recursion, "run_here", lambda *_: iter(()))
-    began = time.monotonic()
-    solved(Deadline.after(2), workers=2)
-    assert time.monotonic() - began < 40
+    with at_most(40, time.monotonic):
+        solved(Deadline.after(2), workers=2)
 
 
 def test_what_a_solver_cannot_take_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,10 +80,10 @@ def test_the_border_between_backward_groups_lies_between_ops_of_both_sides(share
     assert conv in after.backward
 
 
-def random_step(seed: int) -> tuple[ComputeGraph, random.Random]:
+def random_step(seed: int, most: int = 10) -> tuple[ComputeGraph, random.Random]:
     """A training graph whose backward ops read anything: some forward values, some gradients."""
     draw = random.Random(seed)
-    forward, backward = draw.randint(1, 10), draw.randint(1, 12)
+    forward, backward = draw.randint(1, most), draw.randint(1, most + 2)
     b = GraphBuilder("random")
     names: list[str] = []
     for k in range(forward + 1 + backward):

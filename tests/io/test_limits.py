@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import at_most
 from refusals import refused
 
 from remat.errors import FormatError, FormatRemark, RematError, ScheduleError
@@ -25,11 +26,9 @@ CHAIN = unit_chain(4)
 
 
 def test_five_megabytes_of_values() -> None:
-    begun = time.process_time()
     for piece in ("[],", "{},", '{"a":1},', '{"a":{}},', "0.1,", "[[[[]]]],", '"a",'):
-        with read_limits(memory="80MiB"), refused("format.read-memory", culprit="bomb"):
+        with at_most(2), read_limits(memory="80MiB"), refused("format.read-memory", culprit="bomb"):
             parse_json('{"format": "remat-graph", "ops": [' + piece * (5_000_000 // len(piece)) + "1]}", "bomb")
-    assert time.process_time() - begun < 5
 
 
 def test_what_graphs_and_schedules_need_is_read() -> None:
@@ -54,20 +53,18 @@ def test_an_archive_that_is_read_and_then_asks_for_millions_of_computes(dtype: s
     matrix, bomb = np.tril(np.ones((2850, 2850), dtype=np.dtype(dtype))), tmp_path / "bomb.npz"
     np.savez_compressed(bomb, R=matrix, S=np.tril(matrix, -1))
     assert bomb.stat().st_size < 300_000
-    begun = time.process_time()
     tracemalloc.start()
     try:
-        with pytest.raises(FormatError, match=r"R asks for .* too many"):
+        with at_most(20), pytest.raises(FormatError, match=r"R asks for .* too many"):
             read_schedule(bomb, graph)
         assert tracemalloc.get_traced_memory()[1] < 3 * 8 * matrix.size  # numbers of 8 bytes
     finally:
         tracemalloc.stop()
-    assert time.process_time() - begun < 20
 
 
-def zipped(**members: bytes) -> bytes:
+def zipped(method: int = zipfile.ZIP_DEFLATED, **members: bytes) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(f"{name}.npy", content)
     return file.getvalue()
@@ -86,6 +83,8 @@ def test_archives_that_expand_to_more_than_their_matrix(tmp_path: Path, monkeypa
     for content, message in (
         (zipped(R=small + bytes(100_000), S=small), f"R is longer than a matrix of shape \\({ops}, {ops}\\)"),
         (zipped(R=header((500, 500)) + bytes(250_000), S=small), "the graph has 9 ops, one column each"),
+        (zipped(R=header((10**6, 10**6)) + bytes(1000), S=small), "no matrix with at most 250,000 entries"),
+        (zipped(zipfile.ZIP_LZMA, R=b"", S=b""), "R is compressed in a way that numpy does not write"),
         (zipped(R=small + bytes(2_100_000), S=small), "R unpacks to 2,100,"),
         (zipped(R=long_header + b" " * 2_000_000, S=small), "not an archive of matrices R and S"),
         (zipped(R=small, S=small, **{f"x{number}": b"" for number in range(100)}), "bytes or 64 files"),
@@ -111,12 +110,11 @@ def test_dotted_keys_of_toml(tmp_path: Path) -> None:
         "a" * 9 + " ." * 400_000,
     ):
         path.write_text(text)
-        begun = time.process_time()
-        try:
-            read_toml(path)
-        except RematError as error:
-            assert "run.toml" in str(error)
-        assert time.process_time() - begun < 5
+        with at_most(5):
+            try:
+                read_toml(path)
+            except RematError as error:
+                assert "run.toml" in str(error)
 
 
 def test_lists_of_very_many_steps(tmp_path: Path) -> None:
@@ -184,34 +182,28 @@ def tuple_parameters(count: int, arrays: int) -> str:
 def test_texts_that_expand(text: str, fine: str | None, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb"
     bomb.write_text(text)
-    begun = time.process_time()
-    with read_limits(memory="16MiB"):
+    with at_most(5), read_limits(memory="16MiB"):
         with refused("format.read-memory", culprit=str(bomb)):
             read_schedule(bomb, CHAIN) if fine is None else read_graph(bomb)
         if fine is not None:
             bomb.write_text(fine)
             with pytest.warns(FormatRemark, match="not scheduled"):
                 assert read_graph(bomb).ops
-    assert time.process_time() - begun < 5
 
 
 def test_a_reader_ends_in_time(tmp_path: Path) -> None:
     slow = tmp_path / "slow.hlo"
     slow.write_text(tuple_parameters(100, 20_000))  # 2 million arrays: many seconds
-    begun = time.monotonic()
-    with read_limits(seconds=1), refused("format.read-time", culprit=str(slow)):
+    with at_most(2, time.monotonic), read_limits(seconds=1), refused("format.read-time", culprit=str(slow)):
         read_graph(slow)
-    assert time.monotonic() - begun < 2
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of that kind here")
 def test_a_pipe_without_a_writer(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    begun = time.monotonic()
-    with read_limits(seconds=1), refused("format.pipe", culprit=str(pipe)):
+    with at_most(2, time.monotonic), read_limits(seconds=1), refused("format.pipe", culprit=str(pipe)):
         read_graph(pipe)
-    assert time.monotonic() - begun < 2
 
 
 def test_steps_that_touch_very_much_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -14,6 +15,7 @@ from remat.schedule import Addresses, Buffers, Memory, Schedule, check_addresses
 from remat.schedule.address_files import read_addresses, write_addresses
 from remat.schedule.addresses import AddressRule
 from remat.schedule.buffer_tables import read_table, table_text
+from tests.allocation.test_allocators import buffers as buffers_of
 
 
 def fan() -> ComputeGraph:
@@ -29,10 +31,13 @@ def fan() -> ComputeGraph:
     return b.build()
 
 
+#: Steps of the fan in which `p` is computed again.
+TWICE = ["p", "add p", "-p", "q", "add q", "p", "end"]
+
+
 def test_buffers_of_a_schedule_sum_to_its_memory_at_every_step() -> None:
     graph = fan()
-    steps = [("compute", name) for name in ("p", "add p", "q", "add q", "p", "end")]
-    schedule = Schedule.from_steps([*steps[:2], ("free", "p"), *steps[2:], ("free", "p")])
+    schedule = steps([*TWICE, "-p"])
     found = schedule_buffers(graph, schedule)
     assert set(found.names) == {"x", "p", "p#2", "q", "sum", "p workspace", "p workspace#2", "q workspace"}
     run = simulate(graph, schedule)
@@ -45,11 +50,6 @@ def test_buffers_of_a_schedule_sum_to_its_memory_at_every_step() -> None:
     assert with_all.peak() == simulate(graph, schedule, count_constant_memory=True).peak
     bare = schedule_buffers(graph, schedule, inputs=False, workspaces=False)
     assert set(bare.names) == {"p", "p#2", "q", "sum"}
-
-
-def test_a_schedule_that_does_not_run_has_no_buffers() -> None:
-    with refused("schedule.not-valid", culprit="add p"):
-        schedule_buffers(fan(), Schedule.from_steps([("compute", "add p")]))
 
 
 def three() -> Buffers:
@@ -107,10 +107,7 @@ def placed(count: int) -> st.SearchStrategy[list[tuple[int, int, int, int]]]:
 @given(placed(7))
 @settings(max_examples=40)
 def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) -> None:
-    buffers = Buffers.of(
-        [str(k) for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
-        [r[2] for r in rows],
-    )  # fmt: skip
+    buffers = buffers_of(rows)
     found = check_addresses(Addresses.in_one_memory(buffers, [r[3] for r in rows]))
     right = not any(
         max(buffers.lower[i], buffers.lower[j]) < min(buffers.upper[i], buffers.upper[j])
@@ -185,10 +182,7 @@ def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
     (tmp_path / "cut.bin").write_bytes((tmp_path / "plan.bin").read_bytes()[:-4])
     with pytest.raises(FormatError, match="not a TFLite plan"):
         read_addresses(tmp_path / "cut.bin", buffers, len(graph.tensors))
-    computed = ("p", "add p", "q", "add q", "p", "end")
-    steps = [("compute", name) for name in computed]
-    again = Schedule.from_steps([*steps[:2], ("free", "p"), *steps[2:]])
-    twice = schedule_buffers(graph, again)
+    twice = schedule_buffers(graph, steps(TWICE))
     with pytest.raises(FormatError, match="'p#2' lies at"):
         write_addresses(
             Addresses.in_one_memory(twice, np.cumsum(twice.size)), tmp_path / "twice.bin", None, len(graph.tensors)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers import steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -57,9 +58,7 @@ def example():
          Op("last", ("sum", "a"), ("y",), 1)],
         ["x"], ["y"], ["split", "one", "two", "last"],
     )  # fmt: skip
-    steps = ["compute split", "compute one", "free a", "compute two", "compute split", "free b", "compute last",
-             "free sum", "free a"]  # fmt: skip
-    return graph, Schedule.from_steps([step.split() for step in steps], source="by hand")
+    return graph, steps("split one -a two split -b last -sum -a", source="by hand")
 
 
 TEXT = """\
@@ -132,13 +131,6 @@ def test_early_frees(random):
             touched = {*ops[name].inputs, *ops[name].outputs}
         else:
             assert name in touched
-
-
-def test_what_does_not_run_has_no_plan():
-    graph = unit_chain(2)
-    for function in (with_early_frees, ExecutionPlan.of_schedule):
-        with refused("schedule.not-valid", culprit="f1"):
-            function(graph, Schedule.from_steps([("compute", "f1")]))
 
 
 #: A text of the plan, what takes its place, and the kind of the error.

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from helpers import steps
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import StepPatch
 from refusals import refused
@@ -30,7 +31,7 @@ def graph() -> ComputeGraph:
 
 @pytest.fixture
 def schedule() -> Schedule:
-    return Schedule.from_steps([("compute", op) for op in "abcad"])
+    return steps("a b c a d")
 
 
 #: Memory in bytes at each step of `schedule`, by hand: x + a; x + a + b + 512; x + b + c; x + c + a; x + a + c + d.
@@ -75,9 +76,7 @@ def test_memory_is_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -
 
 
 def test_written_frees_are_not_steps_of_the_picture(graph: ComputeGraph) -> None:
-    late = Schedule.from_steps(
-        [("compute", "a"), ("compute", "b"), ("compute", "c"), ("free", "b"), ("compute", "d"), ("free", "a")]
-    )
+    late = steps("a b c -b d -a")
     axes = plot_memory(graph, late)
     assert np.array_equal(np.array(stairs(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
     assert bars(plot_intervals(graph, late))["first computation"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
@@ -119,9 +118,7 @@ def test_both_share_their_steps_and_axes_of_the_caller_are_used(graph: ComputeGr
 
 def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> None:
     """The step is given as in the schedule, which counts frees, and as on the axis, which does not."""
-    axes = plot_memory(
-        graph, Schedule.from_steps([("compute", "a"), ("compute", "b"), ("free", "a"), ("compute", "d")])
-    )
+    axes = plot_memory(graph, steps("a b -a d"))
     title = axes.get_title()
     assert title.startswith("small: not a valid schedule\nstep 3: op 'd' reads tensor 'a'")
     assert title.endswith(" (compute step 2 of the picture)")
@@ -129,9 +126,9 @@ def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> N
     assert [line.get_xdata() for line in axes.lines if line.get_label() == "broken"] == [[2.0, 2.0]]
 
 
-@pytest.mark.parametrize("steps", [[], [("compute", "nobody")]])
-def test_schedules_with_nothing_in_them_are_drawn(graph: ComputeGraph, steps: list, tmp_path: Path) -> None:
-    save_plot(graph, Schedule.from_steps(steps), tmp_path / "nothing.png")
+@pytest.mark.parametrize("words", ["", "nobody"])
+def test_schedules_with_nothing_in_them_are_drawn(graph: ComputeGraph, words: str, tmp_path: Path) -> None:
+    save_plot(graph, steps(words), tmp_path / "nothing.png")
     assert (tmp_path / "nothing.png").stat().st_size > 0
 
 

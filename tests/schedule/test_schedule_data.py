@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ pytestmark = pytest.mark.shared
 RULES = {"reads a value that is not live": Rule.INPUT_NOT_LIVE}
 
 
-@cache
-def graph_of(path: Path):
-    return read_graph(path)
+graph_of = cache(read_graph)
 
 
 @pytest.fixture

@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers import steps
 from refusals import refused
 
 from remat.graphs import GraphBuilder
 from remat.schedule import Rule, Schedule, simulate
-
-
-def steps(text):
-    """``a b -a`` computes a and b and frees a."""
-    return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in text.split()])
 
 
 def made(*ops, **options):

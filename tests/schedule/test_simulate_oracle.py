@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_oracle import as_schedule, naive, random_graph, random_steps, random_valid_steps
 
-from remat.schedule import Rules, Schedule, Verdict, simulate, validate, with_frees
+from remat.schedule import Rules, Verdict, simulate, validate, with_frees
 
 randoms = st.integers(0, 2**32).map(Random)
 calm = settings(max_examples=300, deadline=None)
@@ -49,18 +49,11 @@ def assert_same(graph, schedule, random):
 
 @calm
 @given(randoms)
-def test_any_schedule(random):
+def test_any_schedule_and_a_valid_one(random):
     graph = random_graph(random)
     assert_same(graph, as_schedule(random, graph, random_steps(random, graph)), random)
-
-
-@calm
-@given(randoms)
-def test_valid_schedules(random):
-    graph = random_graph(random)
-    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.7))
-    got = assert_same(graph, schedule, random)
-    assert got.violations == ()
+    valid = random_valid_steps(random, graph, frees=random.random() < 0.7)
+    assert assert_same(graph, as_schedule(random, graph, valid), random).violations == ()
 
 
 @calm
@@ -89,17 +82,6 @@ def test_implied_frees_written_out(random):
     assert explicit.memory[explicit.is_compute].tolist() == implied.memory.tolist()
     assert sorted(explicit.free_tensor.tolist()) == sorted(implied.free_tensor.tolist())
     assert with_frees(graph, written) is written or not written.has_frees
-
-
-@calm
-@given(randoms)
-def test_the_reference_order_has_the_reference_peak(random):
-    graph = random_graph(random)
-    certificate = validate(graph, Schedule.reference(graph))
-    assert certificate.accepted
-    assert certificate.peak == graph.reference_peak
-    assert certificate.cost == graph.base_cost
-    assert certificate.peak >= graph.structural_bound.peak
 
 
 @calm

@@ -4,6 +4,7 @@ from functools import cache
 from random import Random
 
 import pytest
+from helpers import steps
 from refusals import refused
 from schedule_oracle import random_graph, random_valid_steps
 
@@ -20,10 +21,6 @@ from remat.schedule.traffic import off_chip_traffic
 from remat.schedule.traffic_plots import plot_traffic, save_traffic_plot
 
 KIB = 1024
-
-
-def computes(names):
-    return Schedule.from_steps([("compute", name) for name in names])
 
 
 def random_case(seed):
@@ -100,7 +97,7 @@ def test_measured_traffic_of_swiftnet_cell_a(shared):
         assert all(one.fetched == one.least_fetched for one in found)
         return [round(one.total / 1000) for one in found]
 
-    assert totals(computes(graph.order)) == [642, 317, 109, 0]
+    assert totals(steps(graph.order)) == [642, 317, 109, 0]
     problem = Problem(graph, order="free", max_computes=1)
     kahn = load("methods", "kahn")().search(OrderInstance.of(problem), deadline=Deadline(), seed=0).order
     assert totals(Schedule.of_computes(graph, kahn)) == [793, 406, 143, 3]
@@ -161,7 +158,7 @@ def small_graph():
 def test_a_long_trace():
     """More than a thousand million blocks."""
     graph = ZOO["resnet50"]()
-    (found,) = off_chip_traffic(graph, computes(graph.order), 2**30, block=64)
+    (found,) = off_chip_traffic(graph, steps(graph.order), 2**30, block=64)
     assert found.fetched == 63_112_458_368
     assert found.compulsory == 0
 
@@ -174,18 +171,18 @@ def test_a_long_trace():
         ("problem.chip", {"on_chip": 511}),
         ("problem.bytes", {"on_chip": 8, "block": True}),
         ("problem.kept-tensor", {"on_chip": 8, "block": 1, "keep": ["z"]}),
-        ("schedule.not-valid", {"on_chip": 100, "block": 1, "schedule": computes("bdcea")}),
+        ("schedule.not-valid", {"on_chip": 100, "block": 1, "schedule": steps(list("bdcea"))}),
     ],
 )
 def test_what_is_refused(kind, arguments):
     graph = small_graph()
     with refused(kind):
-        off_chip_traffic(graph, **{"schedule": computes(graph.order), **arguments})
+        off_chip_traffic(graph, **{"schedule": steps(graph.order), **arguments})
 
 
 def test_the_picture(tmp_path):
     graph = small_graph()
-    mine, theirs = (off_chip_traffic(graph, computes(order), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
+    mine, theirs = (off_chip_traffic(graph, steps(list(order)), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
     axes = plot_traffic("g", mine, theirs).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
     assert len(axes.patches) == 3 * 4

@@ -4,10 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers import steps
 from refusals import refused
 
 from remat.graphs import GraphBuilder
-from remat.schedule import OrderRule, Rule, Rules, Schedule, Verdict, validate
+from remat.graphs.families import unit_chain
+from remat.schedule import OrderRule, Rule, Rules, Verdict, schedule_buffers, validate
+from remat.schedule.early_frees import with_early_frees
+from remat.schedule.plan import ExecutionPlan
+from remat.schedule.traces import chrome_trace, layer_table, memory_snapshot
 
 RIGHT = ["f1", "f2", "-a", "loss", "g1", "-b", "f1", "g2", "-a", "-l", "up", "-g"]
 PEAK = 21  # at step 1: x 4, a 8, b 6, workspace 3
@@ -29,12 +34,8 @@ def graph():
     return b.build()
 
 
-def schedule(words, **header):
-    return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in words], **header)
-
-
 def test_the_right_schedule_is_valid(graph):
-    c = validate(graph, schedule(RIGHT), Rules(budget=PEAK, order=OrderRule.FIXED, max_computes=2))
+    c = validate(graph, steps(RIGHT), Rules(budget=PEAK, order=OrderRule.FIXED, max_computes=2))
     assert c.accepted, c
     assert c.verdict is Verdict.VALID
     assert (c.peak, c.peak_step, c.peak_op, c.workspace_at_peak) == (PEAK, 1, "f2", 3)
@@ -42,7 +43,7 @@ def test_the_right_schedule_is_valid(graph):
     assert (c.cost, c.base_cost, c.overhead) == (18, 16, 12.5)
     assert (c.steps, c.computes, c.recomputations) == (12, 7, 1)
     assert (c.first, c.violations, c.more_violations) == (None, (), 0)
-    assert (c.graph, c.graph_digest, c.schedule_digest) == ("train", graph.digest, schedule(RIGHT).digest)
+    assert (c.graph, c.graph_digest, c.schedule_digest) == ("train", graph.digest, steps(RIGHT).digest)
 
 
 EARLY = ["f1", "f2", "loss", "g2", "g1", "up"]
@@ -65,7 +66,7 @@ THREE = [*RIGHT[:7], "f1", *RIGHT[7:]]
     ],
 )  # fmt: skip
 def test_rules_by_hand(graph, words, rules, found, message):
-    certificate = validate(graph, schedule(words), Rules(**rules))
+    certificate = validate(graph, steps(words), Rules(**rules))
     v = certificate.first
     assert certificate.accepted is (v is None)
     assert (certificate.verdict is Verdict.OVER_BUDGET) is ("budget" in rules)
@@ -75,49 +76,49 @@ def test_rules_by_hand(graph, words, rules, found, message):
 
 def test_limits_and_contributions_by_name(graph):
     with refused("problem.limited-op", culprit="nobody"):
-        validate(graph, schedule(RIGHT), Rules(max_computes={"nobody": 1}))
+        validate(graph, steps(RIGHT), Rules(max_computes={"nobody": 1}))
     b = GraphBuilder("half")
     b.tensor("s", 1)
     b.op("p", outputs=["s"])
     b.op("q", outputs=["s"])
     b.output("s")
-    v = validate(b.build(), schedule(["p", "q", "-s", "p"])).first
+    v = validate(b.build(), steps(["p", "q", "-s", "p"])).first
     assert (v.step, v.rule, v.tensor) == (None, Rule.OUTPUT_INCOMPLETE, "s")
     assert "'q'" in v.message
 
 
 def test_invalid_beats_over_budget(graph):
-    certificate = validate(graph, schedule([*RIGHT[:10], "-g"]), Rules(budget=PEAK - 1))
+    certificate = validate(graph, steps([*RIGHT[:10], "-g"]), Rules(budget=PEAK - 1))
     assert certificate.verdict is Verdict.INVALID
     assert (certificate.pruned_peak, certificate.overhead) == (None, None)
-    over = validate(graph, schedule(RIGHT), Rules(budget=PEAK - 1))
+    over = validate(graph, steps(RIGHT), Rules(budget=PEAK - 1))
     assert (over.pruned_peak, over.overhead, over.budget) == (PEAK, 12.5, PEAK - 1)
     assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
 
 
 def test_constant_memory_counts_in_the_budget_when_asked_to(graph):
     heavy = replace(graph, constant_memory=100)
-    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK)).accepted
-    assert not validate(heavy, schedule(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
-    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
+    assert validate(heavy, steps(RIGHT), Rules(budget=PEAK)).accepted
+    assert not validate(heavy, steps(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
+    assert validate(heavy, steps(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
 
 
 def test_a_schedule_for_another_graph(graph):
-    assert validate(graph, schedule(RIGHT, graph_digest=graph.digest)).accepted
-    assert validate(graph, schedule(RIGHT, graph="another name")).accepted
+    assert validate(graph, steps(RIGHT, graph_digest=graph.digest)).accepted
+    assert validate(graph, steps(RIGHT, graph="another name")).accepted
     other = replace(graph, order=("f1", "f2", "loss", "g2", "g1", "up"))
-    v = validate(other, schedule(RIGHT, graph_digest=graph.digest)).first
+    v = validate(other, steps(RIGHT, graph_digest=graph.digest)).first
     assert (v.step, v.rule) == (None, Rule.GRAPH_DIGEST)
     assert graph.digest[:12] in v.message
     assert other.digest[:12] in v.message
-    certificate = validate(other, schedule(["g1"], graph_digest=graph.digest))
+    certificate = validate(other, steps(["g1"], graph_digest=graph.digest))
     assert len(certificate.violations) > 2 and str(certificate).count("\n") == 3, "what follows from that is counted"
 
 
 def test_all_violations_in_the_order_of_steps(graph):
     words = ["f1", "-x", "f2", "f2", "loss", "g2", "g1", "up", "f3", "up"]
     rules = Rules(budget=20, order=OrderRule.FIXED, max_computes=1, keep=frozenset({"g"}))
-    found = [(v.step, v.rule) for v in validate(graph, schedule([*words, "-g"], graph_digest="0"), rules).violations]
+    found = [(v.step, v.rule) for v in validate(graph, steps([*words, "-g"], graph_digest="0"), rules).violations]
     assert found == [
         (None, Rule.GRAPH_DIGEST),
         (1, Rule.FREE_GRAPH_INPUT),
@@ -134,18 +135,26 @@ def test_overhead_is_unknown_when_nothing_costs():
     b = GraphBuilder("free of cost")
     b.op("a", size=1)
     g = b.build()
-    c = validate(g, schedule(["a", "a"]))
+    c = validate(g, steps(["a", "a"]))
     assert (c.cost, c.base_cost, c.overhead, c.recomputations) == (0, 0, None, 1)
     assert "overhead" not in str(c)
 
 
+@pytest.mark.parametrize("make", [
+    memory_snapshot, chrome_trace, layer_table, with_early_frees, ExecutionPlan.of_schedule, schedule_buffers,
+])  # fmt: skip
+def test_nothing_is_made_of_a_schedule_that_does_not_run(make):
+    with refused("schedule.not-valid", culprit="f1"):
+        make(unit_chain(2), steps("f1"))
+
+
 def test_a_schedule_of_another_graph_has_no_step_of_a_peak(graph):
-    assert "at step 0\n" in str(validate(graph, schedule(["elsewhere"])))
+    assert "at step 0\n" in str(validate(graph, steps(["elsewhere"])))
 
 
 def test_certificates_read_well(graph):
     rules = Rules(budget=20, max_computes={"f1": 2}, keep=frozenset({"g"}))
-    certificate = validate(graph, schedule(RIGHT), rules, max_violations=1)
+    certificate = validate(graph, steps(RIGHT), rules, max_violations=1)
     text = str(certificate)
     assert text.startswith("verdict       invalid\ngraph         train (")
     assert "peak          21 bytes at step 1 (f2)" in text

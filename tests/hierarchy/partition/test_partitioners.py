@@ -1,17 +1,18 @@
 """All partitioners: what they make is a hierarchy, within their limits, on any graph and on real ones."""
 
 import random
-import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
 from remat import registry
 from remat.deadline import Deadline, OverdueError
-from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
@@ -24,6 +25,8 @@ from remat.hierarchy.partition.min_cut import MinCut, MinCutOptions
 from remat.hierarchy.partition.modules import Modules, ModulesOptions
 from remat.hierarchy.partition.rounds import Level, classes, closest_common_ancestor
 from remat.problem import Problem
+from remat.testing.graphs import random_graph
+from tests.hierarchy.test_pairing import random_step
 
 
 def check(hierarchy: Hierarchy) -> None:
@@ -41,31 +44,13 @@ def members(group) -> int:
     return len(group.children) + len(group.forward) - sum(len(child.forward) for child in group.children)
 
 
-def random_graph(seed: int, training: bool) -> ComputeGraph:
-    draw = random.Random(seed)
-    b = GraphBuilder("random")
-    names: list[str] = []
-    modules = {}
-    forward = draw.randint(1, 40)
-    for k in range(forward):
-        near = names[-draw.choice([2, 5, 40]) :]
-        inputs = draw.sample(near, min(len(near), draw.choice([0, 1, 1, 1, 2, 3])))
-        name = b.op(f"f{k}", inputs=inputs, size=draw.randint(0, 9), cost=1, phase="forward" if training else "")
-        modules[name] = ".".join(draw.choice("abc") for _ in range(draw.randint(0, 3)))
-        names.append(name)
-    if training:
-        last = b.op("loss", inputs=[names[-1]], size=1, phase="loss")
-        for k in reversed(range(forward)):
-            last = b.op(f"grad_f{k}", inputs=[f"f{k}", last], size=1, cost=1, phase="backward")
-    b.meta["modules"] = modules
-    return b.build()
-
-
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9))
 def test_any_graph_is_partitioned(seed: int) -> None:
     draw = random.Random(seed)
-    graph = random_graph(seed, draw.random() < 0.5)
+    graph = random_step(seed, 40)[0] if draw.random() < 0.5 else random_graph(seed, 40)
+    modules = {op.name: ".".join(draw.choices("abc", k=draw.randint(0, 3))) for op in graph.ops}
+    graph = replace(graph, meta={"modules": modules})
     large = draw.randint(2, 8)
     top = draw.randint(1, 6)
     made = [
@@ -180,7 +165,7 @@ def test_masks_do_not_hide_the_layers() -> None:
 @given(st.integers(0, 10**9))
 def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
     """``a(x)``: without it, nothing that begins the graph leads to ``x``; and it is the last such node."""
-    graph = random_graph(seed, False)
+    graph = random_step(seed, 30)[0]
     problem, count = Problem(graph, order="free"), len(graph.ops)
     level = Level.of(problem, np.arange(count), np.zeros(count, dtype=np.int64), problem.kept)
     before = graph.arrays.op_predecessors.lists()
@@ -209,10 +194,8 @@ def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
 def test_deadlines_are_kept() -> None:
     problem = Problem(layered(800, 0.1, seed=1))
     for name in ("h-partition", "min-cut", "articulation"):
-        began = time.monotonic()
-        with pytest.raises(OverdueError):
+        with at_most(20), pytest.raises(OverdueError):
             registry.make("partitioners", name, None).partition(problem, Deadline.after(0))
-        assert time.monotonic() - began < 20
 
 
 def test_the_outline_says_what_there_is() -> None:
@@ -227,8 +210,7 @@ def test_the_outline_says_what_there_is() -> None:
 def test_a_hundred_thousand_ops_are_partitioned_in_a_minute() -> None:
     for graph in (gpt(layers=3333), layered(100_000, 0.001, seed=1)):
         problem = Problem(graph)
-        began = time.process_time()
-        hierarchy = HPartition().partition(problem)
-        assert time.process_time() - began < 60
+        with at_most(60):
+            hierarchy = HPartition().partition(problem)
         assert len(hierarchy.root.children) <= 30
         assert len(identical_groups(hierarchy)) < 30 or graph.name.startswith("layered")
