@@ -19,6 +19,22 @@ from remat.cli import main
 #: The program ``remat``.
 PROGRAM = "import sys, remat.cli; sys.exit(remat.cli.main())"
 
+#: Text of a module with a heuristic and a backend that no entry point names.
+OWN_CLASSES = """
+from remat.heuristics.greedy import Greedy
+from remat.backends.highs import Highs
+class Mine(Greedy):
+    name = "mine"
+class MySolver(Highs):
+    name = "my-solver"
+"""
+#: A configuration of the graph that is in the folder of the tests of the shell.
+RUN = """
+problem = {graph = "chain.json", budget = 5}
+solve = {backend = "highs", method = "checkmate", threads = 1, time_limit = 60}
+output = {schedule = "out.json", quiet = true, json = true}
+"""
+
 
 @dataclass(frozen=True)
 class Ran:

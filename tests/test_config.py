@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from refusals import check_text, refused
+from shell import OWN_CLASSES
 
 from remat import registry
 from remat.backends.base import SolveOptions
@@ -326,22 +327,11 @@ def tables() -> dict[str, object]:
 
 # -- classes and objectives ------------------------------------------------------------------------------------------
 
-MINE = """
-from pathlib import Path
-Path("imported").touch()
-from remat.heuristics.greedy import Greedy
-from remat.backends.highs import Highs
-class Mine(Greedy):
-    name = "mine"
-class MySolver(Highs):
-    pass
-"""
-
 
 def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine_of_test_config.py").write_text(MINE)
+    (tmp_path / "mine_of_test_config.py").write_text("open('imported', 'w').close()\n" + OWN_CLASSES)
     tables = {"problem": {"graph": "vgg16", "budget": "90%"}, "solve": {"method": "mine_of_test_config:Mine"}}
     with refused("format.import-not-allowed", culprit="mine_of_test_config:Mine"):
         Config.from_mapping(tables)

@@ -19,7 +19,6 @@ from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import PlainLinear, lower
 from remat.modeling.matrix import to_matrix
-from remat.registry import make_backend
 
 
 def test_a_look_at_the_clock():
@@ -120,9 +119,3 @@ def test_reading_counts(tmp_path, monkeypatch):
     result = remat.config.Config.from_mapping({}, "options", overrides=options).run()
     assert result.stop is StopReason.DEADLINE
     assert result.source != "annealing"
-
-
-@pytest.mark.parametrize("backend", ["highs", "cp-sat"])
-def test_no_time_at_all(backend):
-    result = solve(Problem(unit_chain(8), 5), "checkmate", make_backend(backend), stop=1e-9, options=ONE)
-    assert result.stop is StopReason.DEADLINE

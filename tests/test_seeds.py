@@ -20,11 +20,8 @@ def test_odd_seeds(seed: object) -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_the_largest_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_seed() -> None:
     assert SolveOptions(seed=MOST).seed == 2**31 - 1
     assert Annealing().prepared()  # which has no end of its own
     for method, limit in (("greedy", "3"), ("annealing", "0.5"), ("auto", "3")):
         assert main(["solve", "vgg16", "-b", "90%", "-t", limit, "--seed", str(MOST), "--method", method, "-q"]) == 0
-    capsys.readouterr()
-    assert main(["solve", "vgg16", "-b", "90%", "--seed", str(2**31)]) == 2
-    assert "seed must be at most 2,147,483,647" in capsys.readouterr().err

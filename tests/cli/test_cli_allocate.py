@@ -9,7 +9,6 @@ from shell import facts, interrupt, ok, start
 
 from remat.schedule.buffer_tables import table_text
 from remat.testing.allocator_checks import random_buffers
-from tests.allocation.test_allocators import tangled
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,9 @@ def test_a_table_gets_offsets_that_check() -> None:
     ok("allocate t.csv --check o.csv")
     shown = ok("allocate t.csv --check o.csv --capacity 5", code=1).out
     assert "ends beyond the capacity of 'memory', 5 bytes" in shown
-    out.write_text(out.read_text().replace("1,3,2,4", "1,3,2,3"))
+    out.write_text(out.read_text().replace("1,3,2,4", "1,3,2,6"))
+    assert "arena         8 bytes (peak 6, fragmentation 33.33 %)" in ok("allocate t.csv --check o.csv").out
+    out.write_text(out.read_text().replace("1,3,2,6", "1,3,2,3"))
     shown = ok("allocate t.csv --check o.csv", code=1).out
     assert "step 1: buffer 'b' at [3, 5) overlaps buffer 'a' at [0, 4)" in shown
     shown = ok("allocate t.csv --capacity 5 -q", code=1).out
@@ -64,8 +65,3 @@ def test_ctrl_c_keeps_the_best() -> None:
     assert done.code == 0
     assert "addresses     valid" in done.out
     ok("allocate t.csv --check o.csv")
-
-
-def test_tangled_buffers_need_more_than_their_peak() -> None:
-    Path("t.csv").write_text(table_text(tangled()))
-    assert "arena         11 bytes (peak 10, fragmentation 10 %)" in ok("allocate t.csv -q").out

@@ -4,10 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from shell import facts, interrupt, ok, start
+from shell import OWN_CLASSES, facts, ok
 from small_graphs import PUBLISHED_PEAKS
 
-from remat import layered
 from remat.graphs import GraphBuilder
 from remat.graphs.io import read_graph, write_graph
 from remat.schedule import Rules, validate
@@ -38,28 +37,6 @@ def test_json_and_rules() -> None:
     assert found["peak"] == found["bound"] == rules["budget"] == 6
 
 
-@pytest.mark.slow
-def test_ctrl_c_writes_the_best() -> None:
-    write_graph(layered(60, 0.35, 2), "graph.json")
-    process = start("minimize graph.json --order free --backend none -t 300 -o lean.json")
-    done = interrupt(process, lambda line: "  annealing " in line)  # the orders have been searched by then
-    assert done.code == 0, done.err
-    assert "(stopped: interrupted)" in done.out
-    peak = validate(read_graph("graph.json"), read_schedule("lean.json")).peak
-    assert peak <= 25_340
-    assert f"peak      {peak:,} bytes" in done.out
-
-
-MINE = """
-from remat.heuristics.greedy import Greedy
-from remat.backends.highs import Highs
-class Mine(Greedy):
-    name = "mine"
-class MySolver(Highs):
-    name = "my-solver"
-"""
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -73,7 +50,7 @@ def test_a_class_on_the_command_line_may_lie_in_the_current_folder(
     line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the program, the folder is not on the path before."""
-    Path("mine_here.py").write_text(MINE)
+    Path("mine_here.py").write_text(OWN_CLASSES)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     monkeypatch.delitem(sys.modules, "mine_here", raising=False)
     assert told in ok(line, "-q").out

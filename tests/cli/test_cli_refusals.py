@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from refusals import check_text
+from shell import RUN
 
 from remat.cli import main
 from remat.graphs import GraphBuilder
@@ -16,11 +17,6 @@ from remat.graphs.zoo import ZOO
 from remat.schedule import Schedule, write_schedule
 
 Capture = pytest.CaptureFixture[str]
-RUN = """
-problem = {graph = "chain.json", budget = 5}
-solve = {backend = "highs", method = "checkmate", threads = 1, time_limit = 60}
-output = {schedule = "out.json", quiet = true, json = true}
-"""
 CYCLE = {
     "format": "remat-graph", "version": 1, "name": "c", "source": "", "cost_unit": "none", "constant_memory": 0,
     "tensors": [{"name": "x", "size": 1}, {"name": "y", "size": 1}],

@@ -7,18 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shell import facts, ok
+from shell import RUN, facts, ok
 
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 
-RUN = """
-problem = {graph = "chain.json", budget = 5}
-solve = {backend = "highs", method = "checkmate", threads = 1, time_limit = 60}
-output = {schedule = "out.json", quiet = true, json = true}
-"""
 #: Valid in 5 bytes, and one recomputation dearer than needed.
 DEAR = ("f0", "f1", "f2", "f3", "loss", "g3", "f0", "f1", "g2", "g1", "f0", "g0")
 
@@ -157,7 +152,10 @@ def test_compare_with_schedules_of_files() -> None:
 
 
 def test_auto_in_comparisons() -> None:
+    """Of costs, and of least peaks, which need no budget."""
     limits = "-b 90% --time-limit 20 --threads 1 -q"
+    ok("compare chain.json -m auto -q --objective least-peak --json c.json")
+    assert [(run["peak"], run["budget"]) for run in runs_of("c.json")] == [(3, "no budget")]
     said = ok(f"compare chain.json -m auto -m auto/highs {limits}").out
     assert "auto/highs" in said and said.count("11.11 %") >= 2
     assert "11.11 %" in ok(f"frontier chain.json --methods auto {limits}").out

@@ -45,6 +45,7 @@ MINIMIZE = "minimize open.json --order free -t 60 -q -o out.json --json"
         pytest.param(SOLVE, signal.SIGHUP, 129, marks=pytest.mark.slow),
         (SOLVE, signal.SIGKILL, -signal.SIGKILL),
         (MINIMIZE, signal.SIGTERM, 143),
+        pytest.param(MINIMIZE, signal.SIGINT, 0, marks=pytest.mark.slow),
     ],
 )
 def test_what_was_found_is_on_disk_and_the_code_says_that_it_was_cut_short(line: str, number: int, code: int) -> None:

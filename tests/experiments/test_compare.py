@@ -6,30 +6,17 @@ from dataclasses import replace
 
 import pytest
 from helpers import ONE
-from scripted import ABSENT, register
 
 from remat import Problem
-from remat.backends.base import Availability, RawResult, SolveOptions, Status, StopReason
-from remat.cli import main
+from remat.backends.base import SolveOptions
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
-from remat.graphs.io import write_graph
 
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
-
-
-@pytest.fixture
-def faulty(monkeypatch):
-    """A solver that crashes, is not there, or is interrupted."""
-    register(
-        monkeypatch, "faulty", crash=ZeroDivisionError("in the middle of it"), **{"ctrl-c": KeyboardInterrupt()},
-        absent=Availability(ABSENT, "pip install\nfaulty"),
-        stopped=RawResult(Status.UNKNOWN, StopReason.INTERRUPTED),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -216,15 +203,6 @@ def test_the_least_peak(chain, capsys):
     assert axes.get_ylabel() == "peak (bytes)"
     assert axes.get_legend_handles_labels()[1][0].startswith("auto: optimal, 3 bytes")
     assert min(min(line.get_ydata()) for line in axes.lines if len(line.get_ydata())) == 3
-
-
-def test_the_shell_compares_least_peaks(chain, tmp_path):
-    """Without a budget."""
-    write_graph(chain.graph, tmp_path / "chain.json")
-    given = ["compare", str(tmp_path / "chain.json"), "-m", "auto", "-q", "--json", str(tmp_path / "c.json")]
-    assert main([*given, "--objective", "least-peak"]) == 0
-    (run,) = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["runs"]
-    assert (run["peak"], run["budget"]) == (3, "no budget")
 
 
 def test_by_whom_a_schedule_is_found_is_said(chain, capsys):

@@ -3,7 +3,7 @@
 from helpers import ONE
 from refusals import refused
 
-from remat import Problem, frontier, max_batch, solve
+from remat import Problem, frontier, max_batch
 from remat.backends.highs import Highs
 from remat.backends.processes.workers import WorkerPool
 from remat.experiments.compare import compare
@@ -68,10 +68,3 @@ def test_the_largest_batch_by_a_class():
     heuristic = max_batch(AffineGraph.scaled(unit_chain(6), 1), 40, Greedy, options=ONE)
     assert heuristic.method.is_heuristic
     assert heuristic.batch >= heuristic.plain == 5
-
-
-def test_a_backend_by_its_class():
-    found = solve(Problem(unit_chain(6), 5), Checkmate, Highs, stop=60, options=ONE)
-    assert (found.objective, found.backend) == (16, "highs")
-    with refused("problem.no-backend", culprit="int"):
-        solve(Problem(unit_chain(6), 5), Checkmate, int)

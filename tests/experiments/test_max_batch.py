@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from helpers import ONE
 from oracles import revolve
-from scripted import register
 
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, validate
-from remat.backends.base import RawResult, Status, StopReason
+from remat.backends.base import Status
 from remat.errors import BackendError
 from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
@@ -23,15 +22,6 @@ from remat.heuristics.checkpointing.base import CheckpointingOptions
 from remat.schedule import OrderRule, Rules
 from remat.scope import Scope
 from remat.testing import optimum
-
-
-@pytest.fixture
-def useless(monkeypatch):
-    """A solver that finds nothing, fails, or is stopped."""
-    register(
-        monkeypatch, "useless", silent=RawResult(Status.UNKNOWN, StopReason.DEADLINE),
-        crash=ZeroDivisionError("in the middle of it"), stopped=RawResult(Status.UNKNOWN, StopReason.INTERRUPTED),
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -133,19 +123,19 @@ def test_a_heuristic_goes_on_from_its_last_success(no_start):
         assert f"{answer.upper:,} is the most that is not ruled out" in answer.claim
 
 
-def test_nothing_found_in_time_is_no_proof(useless, no_start, monkeypatch):
+def test_nothing_found_in_time_is_no_proof(faulty, no_start, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys.modules["remat.solving.method"], "START_HEURISTICS", {})
-    answer = max_batch(chain(6), 100, "checkmate/useless:silent", options=ONE)
+    answer = max_batch(chain(6), 100, "checkmate/faulty:silent", options=ONE)
     assert (answer.batch, answer.plain, answer.upper) == (12, 12, 33)
     assert answer.reason.verdict is BatchVerdict.NOT_FOUND
     assert "found none in time" in answer.claim
-    failed = max_batch(chain(6), 100, "checkmate/useless:crash", options=ONE)
+    failed = max_batch(chain(6), 100, "checkmate/faulty:crash", options=ONE)
     assert (failed.batch, failed.upper) == (12, 33)
     assert failed.reason.verdict is BatchVerdict.FAILED
     assert "ZeroDivisionError" in failed.claim
-    stopped = max_batch(chain(6), 100, "checkmate/useless:stopped", options=ONE)
+    stopped = max_batch(chain(6), 100, "checkmate/faulty:stopped", options=ONE)
     assert stopped.interrupted
     assert (stopped.batch, stopped.upper, stopped.reason) == (12, 33, None)
     assert "interrupted" in stopped.claim

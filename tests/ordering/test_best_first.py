@@ -83,12 +83,6 @@ def test_least_peaks_that_are_known(graph: ComputeGraph, order: str, limit: int 
     assert least_peak(Problem(graph, order=order, max_computes=limit)) == least
 
 
-def test_training_chain_at_the_least_budget() -> None:
-    """OPT(n, 3) = (n + 1)(n + 2) / 2."""
-    for n in (3, 5):
-        assert explore(Problem(unit_chain(n)), Aim.COST, limit=ENDLESS, peak=3).bound == (n + 1) * (n + 2) // 2
-
-
 def test_a_search_that_is_broken_off_still_bounds() -> None:
     problem = Problem(layered(12, 0.3, 0), order="free")
     bounds = []

@@ -17,7 +17,7 @@ from remat import Problem, solve  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Rules, Schedule, Verdict, validate, with_frees  # noqa: E402
 from remat.torch import Captured, Executor, OpRun, capture, fake_tensors, track_storages  # noqa: E402
-from remat.torch.execute.step import give_buffers, give_gradients  # noqa: E402
+from remat.torch.execute.step import Step, give_buffers, give_gradients  # noqa: E402
 from remat.torch.memory import StorageTracker  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
 from remat.torch.rematerialized.program import Program  # noqa: E402
@@ -45,6 +45,17 @@ class Held:
             self.wrong.append((run, most, after, predicted))
 
 
+def run_held(executor: Executor, module: Any, args: tuple[Any, ...]) -> Step:
+    """One step that holds at each op, and at its peak, what was predicted, to the byte."""
+    with track_storages(constants=(module, args), timeline=True) as tracker:
+        held = Held(executor, tracker)
+        step = executor.step(module, *args, on_op=held)
+    assert not held.wrong
+    assert held.runs >= len(executor.captured.graph.ops)
+    assert tracker.peak == executor.predicted_peak == executor.certificate.peak
+    return step
+
+
 def pinned(graph: ComputeGraph, schedule: Schedule) -> Schedule:
     """The same, but graph outputs are never freed: they are live when their ops run again for other outputs."""
     outputs = set(graph.outputs)
@@ -58,14 +69,9 @@ def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any,
     """One step: results to the bit (or up to rounding), and what is held at each op to the byte."""
     module = copy.deepcopy(module)
     torch.manual_seed(SEED)
-    with track_storages(constants=(module, args), timeline=True) as tracker:
-        held = Held(executor, tracker)
-        step = executor.step(module, *args, on_op=held)
+    step = run_held(executor, module, args)
     assert_equal(record(module, step.loss), theirs, bitwise=bitwise)
     assert sum(name.startswith("gradient") and value is not None for name, value in theirs.items()) > 3
-    assert not held.wrong
-    assert held.runs >= len(executor.captured.graph.ops)
-    assert tracker.peak == executor.predicted_peak == executor.certificate.peak
 
 
 def check_split(theirs: Record, captured: Captured, schedule: Schedule, module: Any, args: tuple[Any, ...]) -> None:
@@ -180,11 +186,8 @@ def test_inference() -> None:
     with torch.no_grad():
         expected = module(*args)
     for schedule in (Schedule.reference(captured.graph), dropping(captured.graph, 1, share=0.3)):
-        executor = Executor(captured, schedule)
-        with track_storages(constants=(module, args)) as tracker:
-            step = executor.step(module, *args)
+        step = run_held(Executor(captured, schedule), module, args)
         assert torch.equal(step.outputs, expected)
-        assert tracker.peak == executor.predicted_peak
         assert step.loss is None and not step.gradients
 
 
@@ -219,12 +222,7 @@ def test_full_size_without_memory(name: str) -> None:
             dropping(captured.graph, 1, share=0.01),
             pinned(captured.graph, dropping(captured.graph, 2, share=0.02)),
         ):
-            executor = Executor(captured, schedule)
-            with track_storages(constants=(module, args), timeline=True) as tracker:
-                held = Held(executor, tracker)
-                executor.step(module, *args, on_op=held)
-            assert not held.wrong
-            assert tracker.peak == executor.predicted_peak
+            run_held(Executor(captured, schedule), module, args)
             module.zero_grad()
 
 
@@ -271,16 +269,11 @@ def test_any_schedule_gives_the_same_values_and_holds_what_it_says(three: Captur
     module, x = Dropped(), torch.randn(4, 2)
     torch.manual_seed(3)
     expected, state = module(x), torch.get_rng_state()
-    executor = Executor(three, steps_of(three, text))
     torch.manual_seed(3)
-    with track_storages(constants=(module, x), timeline=True) as tracker:
-        held = Held(executor, tracker)
-        step = executor.step(module, x, on_op=held)
+    step = run_held(Executor(three, steps_of(three, text)), module, (x,))
     assert torch.equal(step.outputs, expected)
     assert step.loss is None
     assert torch.equal(torch.get_rng_state(), state)
-    assert held.runs >= 3 and not held.wrong
-    assert tracker.peak == executor.predicted_peak == executor.certificate.peak
 
 
 def test_what_the_validator_refuses_is_not_executed(three: Captured) -> None:

@@ -227,14 +227,6 @@ def test_ctrl_c_keeps_the_best() -> None:
     assert len(result.steps) == 1
 
 
-def test_ctrl_c_before_there_is_anything() -> None:
-    def interrupt(_: Progress) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        solve(CHAIN, on_progress=interrupt, options=ONE)
-
-
 @pytest.mark.usefixtures("no_exhaustive_search")
 def test_the_gap_that_was_asked_for_is_enough() -> None:
     result = solve(CHAIN, options=SolveOptions(threads=1, relative_gap=0.25))

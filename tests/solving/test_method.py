@@ -48,8 +48,9 @@ def test_names_classes_and_objects_stand_for_methods() -> None:
         assert result.stop == "exhausted"
     for greedy in ("greedy", Greedy, Greedy()):
         assert solve(CHAIN, greedy).objective == 20
-    checkmate = solve(CHAIN, Checkmate, Highs(), options=ONE)
-    assert (checkmate.method, checkmate.backend, checkmate.status) == ("checkmate", "highs", "optimal")
+    for backend in (Highs, Highs()):
+        checkmate = solve(CHAIN, Checkmate, backend, options=ONE)
+        assert (checkmate.method, checkmate.backend, checkmate.status) == ("checkmate", "highs", "optimal")
     kinds = [type(make_method(one)) for one in ("auto", "stages", "lns", Drops)]
     assert kinds == [AutoMethod, FormulationMethod, HeuristicMethod, HeuristicMethod]
 
@@ -66,11 +67,14 @@ def test_known_methods_are_of_all_groups() -> None:
         ((CHAIN, 3), {}, "problem.no-method"),
         ((CHAIN, Problem), {}, "problem.no-method"),
         ((CHAIN, "auto", 7), {}, "problem.no-backend"),
+        ((CHAIN, Checkmate, int), {}, "problem.no-backend"),
         ((CHAIN, "auto"), {"method_options": 3}, "problem.no-options"),
         ((CHAIN, Twice), {"method_options": 3}, "problem.no-options"),
         ((CHAIN, Greedy()), {"method_options": 3}, "problem.no-options"),
         ((CHAIN, "greedy"), {"options": SolveOptions(solver={"presolve": "off"})}, "problem.unused"),
-        ((CHAIN,), {"stop": [1]}, "problem.bad-stop"),
+        *(((CHAIN,), {"stop": stop}, "problem.bad-stop") for stop in (0, float("nan"), "60", [1])),
+        ((CHAIN,), {"options": 5}, "problem.bad-options"),
+        ((CHAIN,), {"warm_start": "x.json"}, "problem.no-schedule"),
     ],
 )
 def test_what_is_something_else_is_refused_in_one_line(arguments: tuple, named: dict, kind: str) -> None:

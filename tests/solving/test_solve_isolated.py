@@ -1,6 +1,5 @@
 """solve() and the shell with a solver in a process of its own."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,9 +10,7 @@ from refusals import refused
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes.families import family
-from remat.cli import main
 from remat.graphs.families import unit_chain
-from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
 from remat.io.sizes import memory_bytes
 
@@ -52,16 +49,10 @@ def test_a_solver_killed_in_mid_solve_leaves_the_incumbent():
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_the_memory_limit_is_named(capsys, tmp_path):
-    path = tmp_path / "g.json"
-    write_graph(layered(120, 0.27, 446), path)
-    code = main(
-        ["solve", str(path), "--budget", "70%", "-f", "checkmate", "--backend", "cp-sat", "--memory-limit", "160MiB",
-         "--time-limit", "60", "--json", "--quiet"]
-    )  # fmt: skip
-    result = json.loads(capsys.readouterr().out)
-    assert code in {0, 1}
-    assert "needs more memory than its limit of 160 MiB" in result["message"]
+def test_the_memory_limit_is_named():
+    options = SolveOptions(threads=1, memory_limit="160MiB")
+    result = solve(Problem(layered(120, 0.27, 446), "70%"), "checkmate", "cp-sat", stop=60, options=options)
+    assert "needs more memory than its limit of 160 MiB" in result.message
 
 
 def test_memory_in_words():
@@ -69,8 +60,3 @@ def test_memory_in_words():
     for wrong in (0, -1, "80%", "much", 0.5, True):
         with refused("problem.bad-memory"):
             memory_bytes(wrong)
-
-
-def test_the_shell_refuses_a_limit_that_is_none(capsys):
-    assert main(["solve", "vgg16", "--budget", "90%", "--memory-limit", "lots"]) == 2
-    assert capsys.readouterr().err.strip() == "remat: error: memory limit 'lots' is not a number of bytes (4GiB)"

@@ -1,0 +1,17 @@
+"""Fixtures of the tests of comparisons, frontiers and largest batches."""
+
+import pytest
+from scripted import ABSENT, register
+
+from remat.backends.base import Availability, RawResult, Status, StopReason
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver that crashes, is not there, is interrupted or finds nothing."""
+    register(
+        monkeypatch, "faulty", crash=ZeroDivisionError("in the middle of it"), **{"ctrl-c": KeyboardInterrupt()},
+        absent=Availability(ABSENT, "pip install\nfaulty"),
+        stopped=RawResult(Status.UNKNOWN, StopReason.INTERRUPTED),
+        silent=RawResult(Status.UNKNOWN, StopReason.DEADLINE),
+    )  # fmt: skip
