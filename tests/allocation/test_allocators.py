@@ -1,7 +1,5 @@
 """Every allocator's answer passes the check; what claims to be exact agrees with trying everything."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,8 +17,8 @@ from remat.testing.allocator_checks import least_arena, random_buffers
 OPTIONS = SolveOptions(threads=1)
 
 
-def buffers(rows: Sequence[tuple[int, ...]]) -> Buffers:
-    """From (step, step, bytes), and more that is left out."""
+def buffers(rows: list[tuple[int, int, int]]) -> Buffers:
+    """From (step, step, bytes)."""
     return Buffers.of(
         [f"b{k}" for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
         [r[2] for r in rows],

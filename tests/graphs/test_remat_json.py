@@ -116,12 +116,6 @@ def test_bad_documents(table, tmp_path):
         assert VALIDATOR.is_valid(bad) is (table is WRONG_FOR_READERS), at
 
 
-def test_document_of_another_format():
-    for value in ({"format": "else"}, {}, [], 3):
-        with refused("format.header"):
-            graph_from_document(value)
-
-
 BAD_TEXT = {
     "empty": b"",
     "spaces": b"  \n",

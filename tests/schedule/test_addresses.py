@@ -16,6 +16,7 @@ from remat.schedule.address_files import read_addresses, write_addresses
 from remat.schedule.addresses import AddressRule
 from remat.schedule.buffer_tables import read_table, table_text
 from tests.allocation.test_allocators import buffers as buffers_of
+from tests.allocation.test_allocators import rows_of
 
 
 def fan() -> ComputeGraph:
@@ -99,23 +100,18 @@ def test_addresses_must_be_for_the_buffers_of_the_schedule() -> None:
     assert found.violations[2].message == "buffer 'b' has 3 bytes, but 2 in the schedule"
 
 
-def placed(count: int) -> st.SearchStrategy[list[tuple[int, int, int, int]]]:
-    step = st.integers(0, 6)
-    return st.lists(st.tuples(step, step, st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=count)
-
-
-@given(placed(7))
+@given(rows_of(7), st.lists(st.integers(0, 12), min_size=7, max_size=7))
 @settings(max_examples=40)
-def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) -> None:
+def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int]], at: list[int]) -> None:
     buffers = buffers_of(rows)
-    found = check_addresses(Addresses.in_one_memory(buffers, [r[3] for r in rows]))
+    found = check_addresses(Addresses.in_one_memory(buffers, at[: len(rows)]))
     right = not any(
         max(buffers.lower[i], buffers.lower[j]) < min(buffers.upper[i], buffers.upper[j])
-        and max(rows[i][3], rows[j][3]) < min(rows[i][3] + rows[i][2], rows[j][3] + rows[j][2])
+        and max(at[i], at[j]) < min(at[i] + rows[i][2], at[j] + rows[j][2])
         for i, j in itertools.combinations(range(len(rows)), 2)
     )
     assert found.accepted == right
-    assert found.arena == max(r[2] + r[3] for r in rows)
+    assert found.arena == max(r[2] + offset for r, offset in zip(rows, at, strict=False))
 
 
 def written(size: object = 1, offset: object = 0, memories: str = '[{"name": "m"}]') -> str:

@@ -11,8 +11,6 @@ from remat.schedule import Rule, Rules, Verdict, read_schedule, simulate, valida
 
 pytestmark = pytest.mark.shared
 
-RULES = {"reads a value that is not live": Rule.INPUT_NOT_LIVE}
-
 
 graph_of = cache(read_graph)
 
@@ -44,7 +42,7 @@ def assert_as_recorded(graph, schedule, entry):
         assert certificate.verdict is Verdict.INVALID
         first = certificate.first
         assert (first.step, first.op, first.tensor) == (entry["step"], entry["op"], entry["tensor"])
-        assert first.rule == RULES[entry["reason"]]
+        assert (first.rule, entry["reason"]) == (Rule.INPUT_NOT_LIVE, "reads a value that is not live")
         faults = entry["faults_in_all"]
         rules = [v.rule for v in certificate.violations]
         reads = rules.count(Rule.INPUT_NOT_LIVE) + rules.count(Rule.INPUT_INCOMPLETE)

@@ -50,41 +50,30 @@ def random_network(seed: int, ops: int = 9) -> ComputeGraph:
         name, cost = f"n{number}", rng.randint(0, 50)
         some = rng.sample(list(net.shapes), min(len(net.shapes), rng.randint(2, 4)))
         one = rng.choice(list(net.shapes))
-        channels = net.shapes[one][-1]
+        alike = net.shapes[one]
         together = sum(net.shapes[tensor][-1] for tensor in some)
         folded = {"concat_inputs": True, "concat_axis": rng.choice([3, -1])}
-        workspace = rng.choice([0, 0, 7])
+        folded |= {"kernel": [3, 3], "workspace": rng.choice([0, 0, 7])}
         match rng.randrange(9):
             case 0 | 1:
                 net.op(name, "Concat", some, [*size, together], cost, axis=3)
             case 2:
-                net.op(
-                    name, "Conv", some, [*size, rng.randint(1, 4)], cost, kernel=[3, 3], workspace=workspace, **folded
-                )
+                net.op(name, "Conv", some, [*size, rng.randint(1, 4)], cost, **folded)
             case 3:
                 net.op(name, "Conv", [one], [*size, rng.randint(1, 4)], cost, kernel=[1, 1], activation="relu")
             case 4:
-                net.op(
-                    name, "DepthwiseConv", some, [*size, together], cost, kernel=[3, 3], workspace=workspace, **folded
-                )
+                net.op(name, "DepthwiseConv", some, [*size, together], cost, **folded)
             case 5:
-                net.op(
-                    name,
-                    rng.choice(["ReLU", "BatchNorm", "MaxPool"]),
-                    [one],
-                    [*size, channels],
-                    cost,
-                    stride=1,
-                    kernel=3,
-                )
+                kind = rng.choice(["ReLU", "BatchNorm", "MaxPool"])
+                net.op(name, kind, [one], alike, cost, stride=1, kernel=3)
             case 6:
-                same = [tensor for tensor in net.shapes if net.shapes[tensor] == net.shapes[one]]
-                net.op(name, rng.choice(["Add", "Mul"]), rng.sample(same, min(2, len(same))), [*size, channels], cost)
-            case 7 if channels > 1:
-                first = rng.randint(1, channels - 1)
-                net.op(name, "Slice", [one], [*size, channels - first], cost, axis=3, start=first)
+                same = [tensor for tensor in net.shapes if net.shapes[tensor] == alike]
+                net.op(name, rng.choice(["Add", "Mul"]), rng.sample(same, min(2, len(same))), alike, cost)
+            case 7 if alike[-1] > 1:
+                first = rng.randint(1, alike[-1] - 1)
+                net.op(name, "Slice", [one], [*size, alike[-1] - first], cost, axis=3, start=first)
             case _:
-                net.op(name, rng.choice(["Softmax", "Secret"]), [one], [*size, channels], cost)
+                net.op(name, rng.choice(["Softmax", "Secret"]), [one], alike, cost)
     graph = net.builder.build()
     unread = [t for t in graph.tensor_names if not len(graph.arrays.consumers[graph.tensor_index[t]])]
     return graph.with_outputs(unread[:2] if rng.random() < 0.8 else [unread[0], rng.choice(graph.tensor_names[:3])][:1])
