@@ -17,8 +17,8 @@ settings.register_profile("remat", deadline=None, print_blob=True)
 settings.load_profile("remat")
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Doctests are looked for in every module; one sleeps when it is imported, and several have the name `conftest`.
-collect_ignore = ["backends/slow_to_import.py", "conftest.py"]
+#: Doctests are looked for in every module, and several have the name `conftest`.
+collect_ignore_glob = ["*conftest.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
