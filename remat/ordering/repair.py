@@ -46,5 +46,7 @@ def repaired(instance: OrderInstance, order: Int, limit: int, work: int, deadlin
         search = TwoWaySearch(Lifetimes.of(instance.part(numbers, order[:start])))
         if search.go(limit, work, deadline) is Answer.FOUND:
             order[start:end] = numbers[search.order]
+        elif len(numbers) == len(order):
+            return None
         else:
             reach *= MORE_REACH

@@ -6,6 +6,7 @@ import pytest
 from remat import Problem, solve
 from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, layered
+from remat.graphs.families import unit_chain
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
@@ -60,6 +61,8 @@ def test_repair_of_an_order() -> None:
     assert (found != order).sum() < instance.num_ops
     assert repaired(instance, order, instance.structural_bound - 1, 10_000, Deadline()) is None
     assert repaired(instance, order, limit, 1_000_000, Deadline.after(0.0)) is None
+    small = once(unit_chain(4))  # one stretch is the whole order
+    assert repaired(small, small.reference, small.structural_bound - 1, 1_000, Deadline()) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
