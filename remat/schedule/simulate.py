@@ -17,8 +17,8 @@ from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
 from remat.schedule.schedule import Schedule, StepKind
 
-#: Most tensors that all steps together may read and write, each time counted: a microsecond each.
-MAX_TOUCHED = 200_000_000
+#: Most tensors that all steps together may read and write, each time counted: about a microsecond each.
+MAX_TOUCHED = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
