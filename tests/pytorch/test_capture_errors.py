@@ -1,6 +1,8 @@
 """What is told where a module cannot be captured, and what the other route then makes of it."""
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,19 @@ def test_what_users_get_wrong_is_named(kind: str, function: Callable[..., Any], 
     module = Does(function)
     with refused(kind, culprit="Does", hide=module.places()):
         capture(module, ARGS, route=route)
+
+
+def test_the_users_line_stands_before_that_of_an_installed_package() -> None:
+    """``torch_geometric`` begins as ``torch`` does; its frames are not torch's, and a model may have no others."""
+    installed = Path(torch.__file__).parent.with_name("torch_geometric") / "conv.py"
+    names: dict[str, Any] = {}
+    exec(compile("def conv(linear, x):\n    return linear(x)[x.sum(1).nonzero()]", installed, "exec"), names)
+    there = {f"{installed}, line 2": "<installed>"}
+    module = Does(names["conv"])
+    for _ in range(2):
+        with refused("capture.data-dependent", culprit="Does", hide=there | module.places()):
+            capture(module, ARGS, route="make_fx")
+        module.forward = functools.partial(module.function, module.linear)  # without a line of this file
 
 
 @pytest.mark.parametrize(

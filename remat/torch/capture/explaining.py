@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat.errors import CaptureError
-from remat.torch.capture.places import frames_in, users_frame
+from remat.torch.capture.places import INSTALLED, frames_in, users_frame
 from remat.torch.capture.traced import opaque
 
 #: What Dynamo says of an output that it cannot flatten.
@@ -77,7 +77,12 @@ def first_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost place in the user's source, from the traceback, or from the text of a message of Dynamo."""
+    """Return the innermost place in the user's source, from the text of a message of Dynamo or from the traceback.
+
+    Where that is in an installed package, the line of the user's own that leads there comes first.
+    """
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-    found = users_frame(frames_in(str(error))) or users_frame(frames)
-    return "" if found is None else f" ({found[0]}, line {found[1]})"
+    frames = named if users_frame(named := frames_in(str(error))) else frames
+    own = [frame for frame in frames if not frame[0].startswith(INSTALLED)]
+    places = dict.fromkeys(filter(None, (users_frame(own), users_frame(frames))))
+    return f" ({'; '.join(f'{file}, line {line}' for file, line, _ in places)})" if places else ""

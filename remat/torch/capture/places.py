@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from os.path import commonprefix
@@ -15,8 +16,11 @@ _ITEM = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^'\"\]]+)['\"]?\]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 #: File, line and function.
 Frame = tuple[str, int, str]
-#: Folders whose frames are not the user's.
-_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_TORCH = Path(torch.__file__).parent
+#: Starts of files whose frames are not the user's; "torch/" rather than "torch", which torch_geometric begins with.
+_OTHERS = (f"{_TORCH}{os.sep}", f"{Path(__file__).parent}{os.sep}", "<")
+#: The folder of installed packages.
+INSTALLED = f"{_TORCH.parent}{os.sep}"
 
 
 def module_path(node: torch.fx.Node, prefix: str = "") -> str | None:
