@@ -119,6 +119,7 @@ def _look_for_least(session: Session) -> int:
 
 
 def _suffices(session: Session, peak: int) -> str:
+    """Name a budget that suffices; its share, rounded up, is one as well."""
     whole = session.problem.reference_peak
-    share = f" ({100 * peak / whole:.4g} %)" if whole else ""
+    share = f" ({-(-10_000 * peak // whole) / 100:.12g} %)" if whole else ""
     return f"{peak:,} bytes{share} are known to suffice"

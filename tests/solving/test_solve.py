@@ -37,12 +37,12 @@ from remat.solving.session import Session
 from remat.solving.solve import solve
 
 
-def skip_graph() -> ComputeGraph:
+def skip_graph(large: int = 4, small: int = 1) -> ComputeGraph:
     """a -> b -> c -> d with a skip a -> d: reference peak 9 (c), structural bound 8 (b), base cost 4."""
     b = GraphBuilder("skip")
-    b.op("a", size=4, cost=1)
-    b.op("b", inputs=["a"], size=4, cost=1)
-    b.op("c", inputs=["b"], size=1, cost=1)
+    b.op("a", size=large, cost=1)
+    b.op("b", inputs=["a"], size=large, cost=1)
+    b.op("c", inputs=["b"], size=small, cost=1)
     b.op("d", inputs=["c", "a"], size=1, cost=1)
     b.output("d")
     return b.build()
@@ -154,6 +154,12 @@ def test_below_the_structural_bound_is_refused_at_once_with_the_op() -> None:
     assert result.least_feasible_budget == 8
     assert str(result.scope) == "any order, any number of computes"
     assert (result.objective, result.gap, result.bound) == (None, None, 4)
+
+
+def test_the_share_that_is_named_suffices() -> None:
+    graph = skip_graph(40_002, 19_999)
+    assert "80,004 bytes (80.01 %) are known to suffice" in solve(Problem(graph, "80%"), Menu, Scripted(never)).message
+    assert Problem(graph, "80.01%").budget_bytes >= 80_004
 
 
 def test_kept_tensors_count_in_the_structural_bound() -> None:
