@@ -53,6 +53,10 @@ class FormatRemark(UserWarning):
     """What is not wrong with a file, and yet to be known; the message is one line and names the file."""
 
 
+class CaptureRemark(UserWarning):
+    """A captured module does what a user should know of; the message is one line and names the module."""
+
+
 class ScheduleError(RematError):
     """A schedule cannot be built or simulated; the message names the step."""
 

@@ -1,5 +1,7 @@
 """rematerialize() starts its search also from what torch's partitioner would do."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,7 +10,7 @@ import models  # noqa: E402
 from helpers import judged  # noqa: E402
 
 from remat import Problem, validate  # noqa: E402
-from remat.errors import CaptureError  # noqa: E402
+from remat.errors import CaptureError, CaptureRemark  # noqa: E402
 from remat.schedule import OrderRule  # noqa: E402
 from remat.torch import rematerialize  # noqa: E402
 from remat.torch.peers import partitioner_schedule  # noqa: E402
@@ -47,6 +49,27 @@ def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
     monkeypatch.setattr(planning, "torch_start", None)  # a method that is named does what it does
     monkeypatch.setattr(planning, "solve", lambda *given, **options: solve(*given, **{**options, "stop": 5}))
     assert "start" not in rematerialize(module, args, peer.peak, method="greedy").report.seconds
+
+
+def test_a_module_that_checkpoints_itself_is_never_worse_than_its_checkpoints(monkeypatch) -> None:
+    class Checkpointed(torch.nn.Sequential):
+        def forward(self, x):
+            for part in self:
+                x = torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False)
+            return x
+
+    nn, x = torch.nn, torch.randn(256, 64)
+    blocks = [nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh()) for _ in range(4)]
+    solve, begun = planning.solve, []
+    monkeypatch.setattr(
+        planning, "solve", lambda *given, **options: begun.append(options["warm_start"]) or solve(*given, **options)
+    )
+    with pytest.warns(CaptureRemark, match="'Checkpointed' checkpoints itself .* 1,314,816 bytes") as told:
+        model = rematerialize(Checkpointed(*blocks), x, 1_314_816, time_limit=0.1, costs="flops")
+    assert [Path(each.filename).name for each in told] == [Path(__file__).name]
+    start = validate(model.captured.graph, begun[0])
+    assert start.peak == 1_314_816 < model.report.reference_peak
+    assert model.report.certificate.cost <= start.cost
 
 
 def test_the_cheapest_of_a_few_within_the_budget(step, monkeypatch) -> None:

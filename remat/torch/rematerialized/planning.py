@@ -21,7 +21,7 @@ from remat.solving.solve import solve
 from remat.torch.captured import Captured
 from remat.torch.partition import Split, split
 from remat.torch.rematerialized.report import Report
-from remat.torch.rematerialized.start import torch_start
+from remat.torch.rematerialized.start import checkpointed_start, torch_start
 
 #: Known values of settings.
 KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
@@ -93,8 +93,11 @@ def planned(
     if schedule is None:
         begun = time.monotonic()
         limit, start = settings.time_limit, None
+        own = checkpointed_start(captured, problem)
         if settings.method == "auto":
-            start = torch_start(captured, problem, seconds["capture"], limit)
+            peer = torch_start(captured, problem, seconds["capture"], limit)
+            starts = [each for each in (own, peer) if each is not None]
+            start = min(starts, key=lambda each: validate(captured.graph, each, problem.rules).cost, default=None)
             seconds["start"] = time.monotonic() - begun
         if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
             known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)

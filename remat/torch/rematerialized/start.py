@@ -1,17 +1,19 @@
-"""Where the search for a schedule starts: also from what torch's partitioner would do with the same step."""
+"""Where the search for a schedule starts: from the module's own checkpoints, or as torch's partitioner would do."""
 
 from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import Counter
 
-from remat.errors import RematError
+from remat.errors import CaptureRemark, RematError, ScheduleError
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
 from remat.torch.captured import Captured
 from remat.torch.peers.partitioner import partitioner_schedule
+from remat.torch.peers.saved import tagged_schedule
 
 _log = logging.getLogger("remat.torch")
 
@@ -64,6 +66,26 @@ def torch_start(captured: Captured, problem: Problem, capture_seconds: float, li
         if knob == FIRST:
             waiting = list(OTHERS if best is None else CHEAPER)
     return best
+
+
+def checkpointed_start(captured: Captured, problem: Problem) -> Schedule | None:
+    """Warn of checkpoints that the module makes itself; return their schedule where it keeps the budget.
+
+    Only the joint graph loses them: the other route records what they compute again.
+    """
+    try:
+        schedule = in_reference_order(problem, tagged_schedule(captured))
+    except ScheduleError:
+        return None
+    certificate = validate(captured.graph, schedule, problem.rules)
+    warnings.warn(
+        CaptureRemark(
+            f"module {captured.graph.name!r} checkpoints itself (torch.utils.checkpoint), and a schedule replaces that"
+            f"; it needs {certificate.peak:,} bytes so: give a budget of at most that, or turn its checkpoints off"
+        ),
+        stacklevel=7,
+    )
+    return schedule if certificate.accepted else None
 
 
 def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
