@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
 from remat.backends.base import Status, StopReason
-from remat.errors import BackendError
+from remat.errors import BackendError, ProblemError
 from remat.interruption import interrupted
+from remat.problem import Objective
+from remat.registry import load
 from remat.schedule.validate import validate
 from remat.scope import EVERY_SCHEDULE, covers
-from remat.solving.incumbents import Incumbents
+from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.min_peak import least_known_budget
 from remat.solving.result import Result
 from remat.solving.session import NOT_COMPILED, Session
@@ -19,6 +22,8 @@ from remat.solving.session import NOT_COMPILED, Session
 LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
 #: Ops up to which it is looked for even where time is over: beyond, one look at the graph takes seconds.
 LEAST_OPS = 3000
+#: Heuristics that price budgets that suffice, seconds for each, and seconds that must be left (loading takes some).
+PRICED_BY, PRICE_SECONDS, PRICED_ABOVE = ("greedy", "drops"), 0.1, 2.0
 
 
 def concluded(session: Session) -> Result:
@@ -53,8 +58,8 @@ def concluded(session: Session) -> Result:
             session.scope = session.scope if session.asks_peak else EVERY_SCHEDULE
     else:
         assert lowest is not None
-        over, least = session.incumbents.least_peak, lowest
-        session.notes.insert(0, f"{_why_none(session)}; {_suffices(session, least)}")
+        over, least = session.incumbents.least_peak, lowest.certificate.peak
+        session.notes.insert(0, f"{_why_none(session)}; {_suffices(session, lowest)}")
     if status in (Status.OPTIMAL, Status.INFEASIBLE):
         session.notes = [note for note in session.notes if not note.endswith(NOT_COMPILED)]
     session.timings["total"] = time.monotonic() - session.begun
@@ -99,10 +104,10 @@ def _why_none(session: Session) -> str:
     return f"no schedule was found {when.get(session.stop, 'before the solver gave up')}, and none is ruled out"
 
 
-def _look_for_least(session: Session) -> int:
+def _look_for_least(session: Session) -> Certified:
     """The least peak that is known, after a short look for a lower one."""
     assert session.incumbents.least_peak is not None
-    known = session.incumbents.least_peak.certificate.peak
+    known = session.incumbents.least_peak
     if session.stop is StopReason.INTERRUPTED:
         return known
     if session.call.deadline.expired and len(session.problem.graph.ops) > LEAST_OPS:
@@ -115,11 +120,29 @@ def _look_for_least(session: Session) -> int:
         raise BackendError(
             f"it is claimed that no schedule exists{session.proof}, but {found.source} found one", "refuted"
         )
-    return min(known, found.certificate.peak)
+    return min(known, found, key=lambda each: each.by_peak)
 
 
-def _suffices(session: Session, peak: int) -> str:
-    """Name a budget that suffices; its share, rounded up, is one as well."""
-    whole = session.problem.reference_peak
-    share = f" ({-(-10_000 * peak // whole) / 100:.12g} %)" if whole else ""
-    return f"{peak:,} bytes{share} are known to suffice"
+def _suffices(session: Session, lowest: Certified) -> str:
+    """Name a budget that suffices, and prices of it and of the next ten percent; its share, rounded up, is one too."""
+    peak, whole = lowest.certificate.peak, session.problem.reference_peak
+    if not whole:
+        return f"{peak:,} bytes are known to suffice"
+    share = -(-10_000 * peak // whole) / 100
+    told, ten = f"{peak:,} bytes ({share:.12g} %) are known to suffice", 10 * (int(share) // 10 + 1)
+    late = session.call.deadline.remaining < PRICED_ABOVE or interrupted()
+    if late or len(session.problem.graph.ops) > LEAST_OPS or not lowest.certificate.overhead:
+        return told
+    told += f" at +{_price(session, peak, lowest):.3g} % cost"
+    return told if ten >= 100 else f"{told}, {ten} % at +{_price(session, whole * ten // 100, lowest):.3g} %"
+
+
+def _price(session: Session, budget: int, lowest: Certified) -> float:
+    """Return the extra cost, in %, of the cheapest schedule within a budget that quick heuristics find."""
+    quick = Session(replace(session.problem, budget=budget, objective=Objective.LEAST_COST), session.call, "auto")
+    quick.see(lowest.schedule, lowest.source)
+    for name in PRICED_BY:
+        with contextlib.suppress(ProblemError):
+            quick.improve(load("heuristics", name)(), session.call.deadline.earlier(PRICE_SECONDS))
+    assert quick.best is not None
+    return quick.best.certificate.overhead or 0.0
