@@ -1,6 +1,7 @@
 """MiniZinc: answers of real solvers, both ways of stating a model, deadlines, and processes that must be gone."""
 
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -129,6 +130,13 @@ def too_large(what, variant):
         # the bridges for HiGHS refuse what a CP solver's text would take minutes to flatten
         return RetentionIntervals(Problem(unit_chain(60 if variant == "highs" else 250), 20)).build()
     return Checkmate(Problem(unit_chain(200), 20)).build()
+
+
+def test_long_sets_are_written_in_pieces():
+    """Those of 3,000 ops were one piece of work, of 5 s."""
+    texts = list(to_json({"starts": [set(range(0, 2000, 2))] * 100}))
+    assert max(map(len, texts)) < sum(map(len, texts)) / 5
+    assert "".join(texts) == json.dumps({"starts": [{"set": [[k, k] for k in range(0, 2000, 2)]}] * 100})
 
 
 @pytest.mark.parametrize("what", ["solve", "flatten", "write"])

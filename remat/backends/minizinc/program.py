@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 
 #: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.
 LARGEST = 2**62
-#: Elements of an array that are written at a time.
-PIECE = 100_000
+#: Elements of an array, and of a list of sets with thousands of members each, that are written at a time.
+PIECE, SETS = 100_000, 16
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ def to_json(data: Mapping[str, Any]) -> Iterator[str]:
             yield json.dumps(value, default=_encode, allow_nan=False)
             continue
         yield "["
-        for first in range(0, len(value), PIECE):
-            part = value[first : first + PIECE]
+        piece = PIECE if isinstance(value, np.ndarray) else SETS
+        for first in range(0, len(value), piece):
+            part = value[first : first + piece]
             yield ", " if first else ""
             if isinstance(part, np.ndarray) and part.dtype == np.float64:
                 yield ", ".join(map(_decimal, part.tolist()))

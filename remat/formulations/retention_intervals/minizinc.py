@@ -76,7 +76,7 @@ def _events(f: RetentionIntervals) -> list[set[int]] | list[range]:
     most = np.where(at.copy_rank > 0, at.last_stage[at.copy_node], slot)
     return [
         set(grid_event(np.arange(a, b + 1), j).tolist())
-        for a, b, j in zip(least.tolist(), most.tolist(), slot, strict=True)
+        for a, b, j in f.deadline.each(zip(least.tolist(), most.tolist(), slot, strict=True), 16)
     ]
 
 
