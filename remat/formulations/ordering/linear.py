@@ -89,8 +89,9 @@ class LinearOrder(OrderFormulation):
         done = before.copy()
         np.fill_diagonal(done, ALWAYS)
         held = add_memory(
-            model, self.layout, done, before, capacity=self.capacity, unit=self.unit, tau=tau, number="(3)"
-        )
+            model, self.layout, done, before, capacity=self.capacity, unit=self.unit, tau=tau,
+            number="(3)", deadline=self.deadline,
+        )  # fmt: skip
         return model, y, held
 
     def _transitive(self) -> Clauses:

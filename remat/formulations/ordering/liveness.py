@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat.deadline import Deadline
 from remat.formulations.ordering.layout import OrderLayout
 from remat.graphs.arrays import Csr
-from remat.modeling import ALWAYS, Model, Vars
+from remat.modeling import ALWAYS, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
 from remat.runtime.arrays import Float, Int
+
+#: Entries of the rows of memory, constants included, that are made at a time: about 0.1 s.
+ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ def add_memory(
     unit: int,
     tau: Vars | None,
     number: str,
+    deadline: Deadline,
 ) -> Liveness:
     """Add the rows that keep the memory of every step within the capacity.
 
@@ -62,32 +67,41 @@ def add_memory(
         The capacity, where it is a variable.
     number : str
         Of the constraints, for the names of the records.
+    deadline : Deadline
+        Checked between parts of the work.
     """
     steps = done.shape[1]
-    begun, some_begun = _largest(model, "begun", number, layout.first, done)
-    wanted, some_wanted = _largest(model, "wanted", number, layout.last, ~before)
+    begun, some_begun = _largest(model, "begun", number, layout.first, done, deadline=deadline)
+    wanted, some_wanted = _largest(model, "wanted", number, layout.last, ~before, deadline=deadline)
     some_wanted[layout.kept] = ALWAYS
-    step = np.arange(steps, dtype=np.int64)
     size = layout.size // unit
     working = np.flatnonzero(layout.workspace > 0)
     workspace = layout.workspace[working] // unit
     terms = [(some_begun, size), (some_wanted, size), (done[working], workspace), (before[working], -workspace)]
-    row = [np.broadcast_to(step, literal.shape).ravel() for literal, _ in terms]
-    weight = [np.broadcast_to(amount[:, None], literal.shape).ravel() for literal, amount in terms]
-    literal = [part.ravel() for part, _ in terms]
     if tau is not None:
-        row.append(step)
-        literal.append(np.full(steps, tau.index[0]))
-        weight.append(np.full(steps, -1))
-    limit = int(size.sum()) + (capacity if tau is None else 0)
-    model.add(
-        literal_rows(f"{number} memory", np.concatenate(row), np.concatenate(literal), np.concatenate(weight),
-                     upper=np.full(steps, float(limit)))
-    )  # fmt: skip
+        terms.append((np.full((1, steps), tau.index[0]), np.full(1, -1)))
+    limit = float(size.sum()) + (capacity if tau is None else 0)
+    weight = np.concatenate([amount for _, amount in terms])
+    rows = []
+    for part in deadline.each(np.array_split(np.arange(steps), 1 + steps * len(weight) // ENTRIES), 1):
+        literal = np.concatenate([literal[:, part] for literal, _ in terms])
+        row = np.broadcast_to(np.arange(len(part)), literal.shape)
+        rows.append(
+            literal_rows(f"{number} memory", row.ravel(), literal.ravel(), np.repeat(weight, len(part)),
+                         upper=np.full(len(part), limit))
+        )  # fmt: skip
+    begin = np.cumsum([0, *map(len, rows)])
+    row = np.concatenate([each.row + at for each, at in zip(rows, begin[:-1], strict=True)])
+    column, value, lower, upper = (
+        np.concatenate([getattr(each, name) for each in rows]) for name in ("column", "value", "lower", "upper")
+    )
+    model.add(Linear(f"{number} memory", row, column, value, lower, upper))
     return Liveness(*(np.concatenate(both) for both in zip(begun, wanted, strict=True)))
 
 
-def _largest(model: Model, name: str, number: str, groups: Csr, literals: Int) -> tuple[tuple[Int, Int], Int]:
+def _largest(
+    model: Model, name: str, number: str, groups: Csr, literals: Int, *, deadline: Deadline
+) -> tuple[tuple[Int, Int], Int]:
     """For each group and step a literal that is at least the literals of all ops of the group, with rows for it.
 
     Returns
@@ -103,13 +117,16 @@ def _largest(model: Model, name: str, number: str, groups: Csr, literals: Int) -
     start = groups.indptr[:-1]
     sure = np.logical_or.reduceat(entries == ALWAYS, start, axis=0)
     is_open = (entries != ALWAYS) & (entries != NEVER)
+    deadline.check()
     count = np.add.reduceat(is_open.astype(np.int64), start, axis=0)
     only = np.add.reduceat(np.where(is_open, entries, 0), start, axis=0)
     largest = np.where(sure, ALWAYS, np.where(count == 0, NEVER, only))
+    deadline.check()
     new = ~sure & (count > 1)
     block = model.implied(name, int(new.sum()), 0, 1)
     largest[new] = block.index
     mine = is_open & new[groups.rows]
     entry, literal = largest[groups.rows][mine], entries[mine]
+    deadline.check()
     model.add(literal_differences(f"{number} {name}", entry, literal))
     return (entry, literal), largest

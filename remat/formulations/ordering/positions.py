@@ -10,7 +10,7 @@ from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.liveness import Liveness, add_memory
 from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
-from remat.modeling.bridges.literals import NEVER
+from remat.modeling.bridges.literals import NEVER, ranges
 from remat.modeling.size import ModelSize
 from remat.runtime.arrays import Bool, Int
 
@@ -96,13 +96,14 @@ class OrderPositions(OrderFormulation):
         also = is_open[op, position - 1]
         model.add(Clauses.pairs("(2) for good", ~done[op, position - 1][also], done[op, position][also]))
         self.deadline.check()
-        u, v = self.layout.arcs
-        both = is_open[v, 1:] & is_open[u, :-1]
-        model.add(Clauses.pairs("(3) precedence", done[u, :-1][both], ~done[v, 1:][both]))
+        (u, v), soonest, latest = self.layout.arcs, self.layout.soonest, self.layout.latest
+        arc, before = ranges(np.maximum(soonest[v] - 1, soonest[u]), np.minimum(latest[v] - 1, latest[u]))
+        model.add(Clauses.pairs("(3) precedence", done[u[arc], before], ~done[v[arc], before + 1]))
         self.deadline.check()
         held = add_memory(
-            model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau, number="(5)"
-        )
+            model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau,
+            number="(5)", deadline=self.deadline,
+        )  # fmt: skip
         return model, z, held
 
     def estimate(self) -> ModelSize:
