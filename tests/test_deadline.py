@@ -10,6 +10,9 @@ from remat import Problem, solve
 from remat.backends.base import StopReason
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.checkmate import Checkmate
+from remat.formulations.hierarchical import HIlp
+from remat.formulations.hierarchical.intervals import HierarchicalIntervals
+from remat.formulations.ordering import OrderPositions, liveness
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.formulations.stages import Stages
 from remat.graphs.families import unit_chain
@@ -54,6 +57,21 @@ def test_models_are_not_built_when_time_is_over(kind):
             lower(model, {PlainLinear}, deadline=Deadline.after(0))
     with pytest.raises(OverdueError):
         to_matrix(lower(model, {PlainLinear}).model, Deadline.after(0))
+
+
+@pytest.mark.parametrize(("kind", "ops", "work", "least"), [
+    (HierarchicalIntervals, 600, lambda given: given.tables(), 3), (HIlp, 600, lambda given: given.tables, 3),
+    (OrderPositions, 60, OrderPositions.build, 10),
+    (RetentionIntervals, 60, lambda given: given.build().overrides["minizinc"](), 12),
+])  # fmt: skip
+def test_what_grows_with_the_graph_is_made_in_pieces(kind, ops, work, least, monkeypatch):
+    """With thousands of ops each of them went on for up to 5 s after the deadline."""
+    monkeypatch.setattr(liveness, "ENTRIES", 1000, raising=False)
+    looks: list[None] = []
+    formulation = kind(Problem(layered(ops, seed=1), "80%", "free" if kind is OrderPositions else "fixed"))
+    formulation.deadline = Deadline().until(lambda: bool(looks.append(None)))
+    work(formulation)
+    assert len(looks) >= least
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,14 @@ from remat.runtime.arrays import Bool, Int
 
 #: Cost of what cannot be.
 NEVER = np.iinfo(np.int64).max // 4
+#: From how many stages the size of a model is estimated; bytes of its tables for each pair of a stage and a tensor.
+SAMPLES, TABLE_BYTES = 48, 100
+
+
+def some_stages(count: int) -> Int:
+    """Return stages, evenly spaced among so many, from which the size of a model is estimated."""
+    width = max(1, count // SAMPLES)
+    return np.arange(width // 2, count, width)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class ModelMethod:
                 return
             self.model = formulation.build()
             session.size = (self.model.num_vars, self.model.num_constraints)
+            self.call.deadline.check()  # a hint may take as long as the model
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
             if warm_start is not None:
                 session.note(why_no_hint(formulation, warm_start))

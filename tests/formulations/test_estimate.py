@@ -1,5 +1,7 @@
 """The size of a model is known before it is built, and what does not fit is refused in one line."""
 
+import tracemalloc
+
 import pytest
 from helpers import ONE
 
@@ -105,3 +107,13 @@ def test_five_thousand_ops_are_refused_in_a_moment():
         assert kind(problem).estimate().lacks_memory(limit, 400)
     for kind in (OrderPositions, LinearOrder):
         assert kind(Problem(graph, order="free", objective="least-peak")).estimate().lacks_memory(2**31)
+
+
+@pytest.mark.parametrize("kind", [Stages, HIlp])
+def test_an_estimate_makes_no_table_of_all_pairs(kind):
+    """H-ILP took 3.3 GB for 20,000 ops before it refused them."""
+    formulation = kind(Problem(layered(1000, seed=1), "80%"))
+    tracemalloc.start()
+    size, (_, peak) = formulation.estimate(), tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 1000**2 < size.tables

@@ -53,6 +53,9 @@ class Phases:
     tables : Tables
     may : bool array, shape (T, T)
         [t, k]: whether node k may run in phase t.
+    now : int64 array, optional
+        Some of the phases, ascending, for which alone there are rows in `may`; only `until`, `active` and
+        `phantom_runs` can be asked for then.
 
     Attributes
     ----------
@@ -64,13 +67,14 @@ class Phases:
         Last phase into which it can be of use to keep it; T where it is kept to the end.
     """
 
-    def __init__(self, tables: Tables, may: Bool) -> None:
+    def __init__(self, tables: Tables, may: Bool, now: Int | None = None) -> None:
         self.at, self.may = tables, may
+        now = np.arange(tables.T) if now is None else now
         self.run_phase, self.run_node = np.nonzero(may)
         self.slot = np.full(may.shape, NONE, dtype=np.int64)
         self.slot[self.run_phase, self.run_node] = np.arange(len(self.run_phase))
-        last_run = tables.T - 1 - may[::-1].argmax(axis=0)  # the first compute is in phase k
-        self.last_run = last_run
+        last_run = np.where(may.any(axis=0), now[::-1][may[::-1].argmax(axis=0)], 0)
+        last_run = self.last_run = np.maximum(last_run, np.arange(tables.T))  # the first compute is in phase k
         until = np.full(len(tables.tensor), -1, dtype=np.int64)
         np.maximum.at(until, tables.read_data, last_run[tables.read_node])
         until[tables.kept] = tables.T
@@ -103,9 +107,9 @@ class Phases:
     def active(self) -> Bool:
         """[t, d]: whether a node that may run in phase t reads or makes d; shape (T, data)."""
         at = self.at
-        table = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
+        table = np.zeros((len(self.may), len(at.tensor)), dtype=np.bool_)
         for node, data in ((at.read_node, at.read_data), (at.make_node, at.make_data)):
-            for t in range(at.T):
+            for t in at.clock.each(range(len(self.may)), 16):
                 table[t, data[self.may[t, node]]] = True
         return table
 

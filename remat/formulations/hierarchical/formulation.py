@@ -17,9 +17,11 @@ from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.program import Program, stated
 from remat.formulations.hierarchical.recognition import encoded
 from remat.formulations.sequence import MemoryScale, most_computes, standing_buffers
+from remat.formulations.staging import TABLE_BYTES, some_stages
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Restriction, Scope
 
@@ -112,8 +114,12 @@ class HIlp(Formulation):
     @cached_property
     def phases(self) -> Phases:
         """What there are variables for."""
+        every = np.arange(self.tables.T)
+        return Phases(self.tables, self._may_run(every))
+
+    def _may_run(self, phases: Int) -> Bool:
         extra = None if self.most_cost is None else max(0, self.most_cost - self.tables.base)
-        return Phases(self.tables, self.tables.may_run(extra, self.deadline, ahead=self.options.ahead))
+        return self.tables.may_run(extra, phases, self.deadline, ahead=self.options.ahead)
 
     def scope(self) -> Scope:
         most = most_computes(self.problem)
@@ -123,23 +129,21 @@ class HIlp(Formulation):
         return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES, *notes))
 
     def estimate(self) -> ModelSize:
-        at, phases = self.tables, self.phases
-        t, read, *_ = phases.reads
-        slots = len(phases.run_phase)
-        rows = np.array([len(stated(each)) for each in at.rows], dtype=np.int64)[phases.run_node]
-        kept = sum(
-            int(table.max(initial=-1)) + 1 for table in (phases.kept, phases.contribution_kept, phases.phantom_kept)
-        )
-        makes = len(phases.makes[0])
-        runs = len(phases.run_choice[0])
-        phantoms = int((phases.phantom[1] == 0).sum())
-        now = np.arange(at.T)[:, None]
-        carried = int((phases.active & (now > at.maker) & (now <= phases.until)).sum())
-        ties = 3 * int(np.logical_or(*phases.phantom_runs).sum())
-        chain = int(at.read_count[read].sum()) + 3 * len(t)
-        memory = 2 * slots + makes + kept + 4 * phantoms
-        by_row = (at.num + np.bincount(at.read_node, minlength=at.T))[phases.run_node]
-        return ModelSize(2 * chain + memory + int((rows * by_row).sum()) + 3 * carried + 5 * ties + runs)
+        """Size of the model, from some of its phases."""
+        at = self.tables
+        now = some_stages(at.T)
+        phases = Phases(at, self._may_run(now), now)
+        reads = np.bincount(at.read_node, minlength=at.T)
+        rows = np.array([len(stated(each)) for each in at.rows], dtype=np.int64)
+        by_node = 2 * np.bincount(at.read_node, at.read_count + 3, at.T) + np.bincount(at.make_node, minlength=at.T)
+        by_node += 2 + at.num + rows * (at.num + reads)
+        there, parts = phases.active & (now[:, None] <= phases.until), phases.parts
+        carried = int((there & (now[:, None] > at.maker)).sum())
+        contributions = int((there[:, at.make_data[parts]] & (now[:, None] > at.make_node[parts])).sum())
+        ahead, back = phases.phantom_runs
+        phantoms = 4 * int((ahead & back).sum()) + 16 * int((ahead | back).sum())
+        entries = int((phases.may @ by_node).sum()) + 4 * carried + contributions + phantoms
+        return ModelSize(entries * at.T // len(now), TABLE_BYTES * at.T * max(at.T, len(at.tensor)))
 
     def build(self) -> Model:
         return self.statement.model

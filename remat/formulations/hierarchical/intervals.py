@@ -123,7 +123,7 @@ class HierarchicalIntervals(RetentionIntervals):
 
     def tables(self) -> NodeTables:
         """Return the nodes, and what their runs touch."""
-        return tables_of(self.whole, self.choices.profile)
+        return tables_of(self.whole, self.choices.profile, self.deadline)
 
     @cached_property
     def capacity(self) -> int:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.retention_intervals.tables import EVERY, NodeTables, Touches
@@ -71,9 +72,9 @@ class Segments:
         return cls(demand, of_step[begin], of_step[run.last], of_step, memory)
 
 
-def tables_of(whole: CompositeProblem, profile: Profile) -> NodeTables:
-    """Tables of a problem with composites."""
-    return _Gatherer(whole, profile).tables()
+def tables_of(whole: CompositeProblem, profile: Profile, clock: Deadline) -> NodeTables:
+    """Tables of a problem with composites; the clock is checked between nodes."""
+    return _Gatherer(whole, profile).tables(clock)
 
 
 class _Gatherer:
@@ -89,7 +90,7 @@ class _Gatherer:
         self.codes: dict[tuple[int, tuple[int, ...]], int] = {}
         self.sets_of: dict[int, int] = {}
 
-    def tables(self) -> NodeTables:
+    def tables(self, clock: Deadline) -> NodeTables:
         whole = self.whole
         runs: list[Run] = []
         nodes, pieces, counts = [], [], []
@@ -101,7 +102,7 @@ class _Gatherer:
                 saved.append(next(f.saved for f in whole.runs(layer[0]) if f.option == run.option))
         ends = {layer[side]: (number, side) for number, layer in enumerate(whole.layers) for side in (0, 1)}
         segments_of = []
-        for node in range(len(whole.nodes)):
+        for node in clock.each(range(len(whole.nodes))):
             own = whole.runs(node)
             counts.append(len(own))
             segments = [Segments.of(run, self.size, self.is_buffer, self.profile) for run in own]

@@ -107,7 +107,7 @@ class Tables:
         self.whole, self.corrections, self.clock = whole, corrections, clock
         arrays = whole.arrays
         self.T = len(whole.nodes)
-        by_node = [whole.runs(k) for k in range(self.T)]
+        by_node = [whole.runs(k) for k in clock.each(range(self.T))]
         self.runs: list[Run] = [run for runs in by_node for run in runs]
         self.num = np.array([len(runs) for runs in by_node], dtype=np.int64)
         self.first = np.cumsum(self.num) - self.num
@@ -262,8 +262,8 @@ class Tables:
 
     # -- what can be of use ------------------------------------------------------------------------------------------
 
-    def may_run(self, most_extra: int | None, clock: Deadline, *, ahead: bool = True) -> Bool:
-        """[t, k]: whether node k may run in phase t: its first compute, or one that can be of use; shape (T, T).
+    def may_run(self, most_extra: int | None, phases: Int, clock: Deadline, *, ahead: bool = True) -> Bool:
+        """[t, k]: whether node k may run in ``phases[t]``: its first compute, or one that can be of use.
 
         Recomputing node k in phase t serves a reader that runs for the first time in that phase or later, or a
         recomputation there that is of use itself; so it costs at least the cheapest such path of readers. Without
@@ -284,9 +284,9 @@ class Tables:
             self.cheapest,
             ~self.once,
             final,
-            np.arange(self.T),
+            phases,
             most_extra=most_extra,
             ahead=ahead,
             clock=clock,
         )
-        return may.T | np.eye(self.T, dtype=np.bool_)
+        return may.T | (np.arange(self.T) == phases[:, None])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -120,7 +119,6 @@ def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
     forward_of = {backward: forward for forward, backward in whole.layers}
     done = np.zeros(len(whole.arrays.cost), dtype=np.bool_)
     begun: dict[int, set[int]] = {}
-    runs_of = cache(whole.runs)
     parts: list[_Part] = []
     start = 0
     while start < len(sequence):
@@ -128,7 +126,7 @@ def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
         candidates: list[tuple[tuple[int, ...], int, int, Run, set[int]]] = []
         for each in layer_of.get(node, (node,)):
             forward = forward_of.get(each)
-            for run in runs_of(each):
+            for run in whole.runs(each):
                 if forward is not None and run.option not in begun.get(forward, ()):
                     continue
                 length, left_out, live = _fits(whole, run.ops, sequence, start, done)

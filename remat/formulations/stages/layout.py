@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import MemoryScale, standing_buffers
-from remat.formulations.staging import TensorUses, useful_runs
+from remat.formulations.staging import TABLE_BYTES, TensorUses, some_stages, useful_runs
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -35,10 +35,8 @@ class StagesOptions(Options):
     ahead: bool = True
 
 
-#: Stages that are looked at together, and from how many the size of a model is estimated.
-COLUMNS, SAMPLES = 512, 48
-#: Bytes of the tables by stage and tensor, for each pair.
-TABLE_BYTES = 100
+#: Stages that are looked at together.
+COLUMNS = 512
 
 
 def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> ModelSize:
@@ -48,8 +46,7 @@ def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadli
     """
     arrays = problem.graph.arrays
     n = len(arrays.cost)
-    width = max(1, n // SAMPLES)
-    stages = np.arange(width // 2, n, width)
+    stages = some_stages(n)
     share = n / len(stages)
     may_run = may_run_in(problem, most_extra, ahead, stages, clock)
     reads = np.bincount(arrays.edge_consumer, minlength=n)[arrays.order]
