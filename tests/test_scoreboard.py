@@ -158,31 +158,16 @@ def _change(**values: object):
         lambda text: text.replace("\n ", "\n"),
         lambda text: "[]",
         lambda text: "",
-        _change(version=2),
-        _change(more=1),
-        _change(cost=9),
-        _change(peak=4),
-        _change(cost="10"),
-        _change(budget=6),
-        _change(graph_digest="0" * 64),
-        _change(percent=80),
-        _change(instance="vgg16"),
-        _change(order="any"),
-        _change(ops="0-8"),
-        _change(ops="0-7 8 0"),
-        _change(ops="0-6 8 7"),
-        _change(ops="0-7"),
-        _change(ops="0-9"),
-        _change(ops="0-7 x"),
-        _change(ops="0-7  8"),
-        _change(ops=" ".join(["0-8"] * 2000)),
-        _change(bound=11),
-        _change(bound=8),
-        _change(bound=None),
-        _change(bound_order="fixed"),
-        _change(seconds=-1),
+        *(_change(**{key: value}) for key, value in (
+            ("version", 2), ("more", 1), ("cost", 9), ("cost", "10"), ("peak", 4), ("budget", 6), ("percent", 80),
+            ("graph_digest", "0" * 64), ("instance", "vgg16"), ("order", "any"), ("bound", 11), ("bound", 8),
+            ("bound", None), ("bound_order", "fixed"), ("seconds", -1),
+        )),
+        *(_change(ops=ops) for ops in (
+            "0-8", "0-7 8 0", "0-6 8 7", "0-7", "0-9", "0-7 x", "0-7  8", " ".join(["0-8"] * 2000),
+        )),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_record_is_refused_in_one_line(shelf: Shelf, change) -> None:
     shelf.offer(steps(shelf.graph, CHEAP), "a")
     path = shelf.board.path(suite.Cell("layered-12", "free", 90))
