@@ -175,35 +175,21 @@ UNSAID = {
 @pytest.mark.parametrize(
     "more",
     [
-        "[solve]\nbacknd = 'highs'",
-        "[slove]\nbackend = 'highs'",
-        "[solve]\nxyzzy = 1",
-        "[output]\njsn = true",
-        "[formulations.retention-intervals]\ncopis = 3",
-        "[formulations.retention-intervals]\ncopies = '3'",
-        "[formulations.retention-intervals]\ncopies = 0",
-        "[formulations.retention-intervals]\nprecedence = 'covr'",
-        "[formulations.chekmate]\na = 1",
-        "[formulations.greedy]\na = 1",
-        "[methods.gredy]\na = 1",
-        "[solve]\nmethod = 'gredy'",
-        "[backends.cpsat]\na = 1",
-        "[solve]\nthreads = 0",
-        "[solve]\nthreads = 'many'",
-        "[solve]\nthreads = true",
-        "[solve]\nseed = -1",
-        "[solve]\ngap = 1.0",
-        "[solve]\ntime_limit = inf",
-        "[solve]\ntime_limit = 0",
-        "[solve]\nisolate = 1",
-        "[solve]\nmethod = 3",
-        "[solve]\nwarm_start = 1979-05-27",
-        "[output]\nplot = ['a.png']",
-        "solve = 3",
-        "backends = 3",
+        *(f"[solve]\n{line}" for line in (
+            "backnd = 'highs'", "xyzzy = 1", "method = 'gredy'", "method = 3", "threads = 0", "threads = 'many'",
+            "threads = true", "seed = -1", "gap = 1.0", "time_limit = inf", "time_limit = 0", "isolate = 1",
+            "warm_start = 1979-05-27",
+        )),
+        *(f"[formulations.retention-intervals]\n{line}" for line in (
+            "copis = 3", "copies = '3'", "copies = 0", "precedence = 'covr'",
+        )),
+        *(f"[{table}]\na = 1" for table in (
+            "formulations.chekmate", "formulations.greedy", "methods.gredy", "backends.cpsat",
+        )),
+        "[slove]\nbackend = 'highs'", "[output]\njsn = true", "[output]\nplot = ['a.png']", "solve = 3", "backends = 3",
         "[backends]\ncp-sat = 3",
     ],
-)
+)  # fmt: skip
 def test_a_wrong_key_is_named(more: str, tmp_path: Path, tables: dict[str, object]) -> None:
     """By the reader; the schema refuses it, too."""
     top, _, rest = more.partition("\n") if "=" in more.partition("\n")[0] else ("", "", more)

@@ -17,18 +17,9 @@ from remat.modeling import Model
 @pytest.mark.parametrize(
     ("version", "serves"),
     [
-        ("9.15", True),
-        ("9.15.6755", True),
-        ("9.15.0.post1", True),
-        ("9.15+local", True),
-        ("9.15.1rc1", True),
-        ("9.15rc1", False),  # older than 9.15
-        ("9.16.dev3", False),  # none of the releases before 9.16
-        ("9.16rc1", False),
-        ("9.16", False),
-        ("9.2", False),
-        ("10.0", False),
-        ("unknown", False),
+        *((version, True) for version in ("9.15", "9.15.6755", "9.15.0.post1", "9.15+local", "9.15.1rc1")),
+        # A candidate for 9.15 is older than it; those for 9.16 are none of the releases before it.
+        *((version, False) for version in ("9.15rc1", "9.16.dev3", "9.16rc1", "9.16", "9.2", "10.0", "unknown")),
     ],
 )
 def test_versions(monkeypatch, version, serves):
