@@ -102,6 +102,15 @@ with guard.temporary_folder() as path:
     print(path, guard._guard._process.pid, flush=True)
     time.sleep(60)
 """
+#: One whose worker holds such a folder.
+POOL = f"""
+import time
+from remat.backends.processes.workers import WorkerPool
+
+pool = WorkerPool(1)
+pool.submit(exec, {OWNER!r})
+time.sleep(60)
+"""
 #: One that is killed between starting a solver and telling the guard its number.
 BEGINNER = """
 import os, subprocess, time
@@ -118,6 +127,15 @@ with guard.temporary_folder() as path:
 def test_a_process_that_the_guard_has_not_heard_of_ends_too(tmp_path):
     done = finish(start("", BEGINNER, env=os.environ | {"TMPDIR": str(tmp_path)}))
     wait_for_end([int(done.out)])
+    wait_for_files(tmp_path, [])
+
+
+def test_folders_of_workers_are_removed_with_the_program(tmp_path):
+    process = start("", POOL, env=os.environ | {"TMPDIR": str(tmp_path)})
+    until = time.monotonic() + 30
+    while not list(tmp_path.glob("remat-run-*/data")) and time.monotonic() < until:
+        time.sleep(0.05)
+    finish(process, signal.SIGKILL)
     wait_for_files(tmp_path, [])
 
 

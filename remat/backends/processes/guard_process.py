@@ -63,15 +63,25 @@ def working_in(folders: Collection[str]) -> set[int]:
     return found
 
 
+def is_guard(pid: int) -> bool:
+    """Return whether a process runs this program."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        return os.fsencode(__file__) in file.read().split(b"\0")
+    return False
+
+
 def kill(leaders: Collection[int]) -> None:
-    """Kill all :func:`members`; where there is no ``/proc``, the process groups of that number."""
+    """Kill all :func:`members` but guards, which remove the folders of the others and end.
+
+    Where there is no ``/proc``, kill the process groups of that number.
+    """
     for _ in range(ROUNDS):
         if not sys.platform.startswith("linux"):
             for leader in leaders:
                 with contextlib.suppress(OSError):
                     os.killpg(leader, signal.SIGKILL)
             return
-        found = members(leaders) - {os.getpid()}
+        found = {pid for pid in members(leaders) if not is_guard(pid)} - {os.getpid()}
         if not found:
             return
         for pid in found:
