@@ -93,7 +93,7 @@ def command(
                 watch=Watched(run.output.quiet), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:
-                pool.stop()
+                pool.stop(0.1)  # what they had is here, and a process that does not end soon loses its table
         writing()
         for path in tables or ():
             outputs.save_text(path, text_of(found, path))

@@ -19,6 +19,7 @@ from test_isolated import small
 from remat.backends.base import Status, StopReason
 from remat.backends.processes import children
 from remat.backends.processes.isolated import Isolated
+from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError
 
 pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork server")
@@ -58,6 +59,15 @@ def test_a_server_that_was_killed_is_replaced():
     os.kill(before, signal.SIGKILL)
     assert run("exit").objective == 9.0
     assert server() != before
+
+
+def test_ctrl_c_while_a_worker_starts_does_not_break_the_pool():
+    with WorkerPool(2) as pool:
+        pool.submit(int).result()
+        jobs = [pool.submit(time.sleep, 60) for _ in range(2)]  # the second is for a new worker
+        pool.interrupt()
+        assert [type(job.exception(30)) for job in jobs] == [KeyboardInterrupt] * 2
+        assert pool.submit(int).result() == 0
 
 
 def test_several_at_once():

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ class WorkerPool(ProcessPoolExecutor):
     One that has the imports forks them (:mod:`remat.backends.processes.children`); they share nothing with this one.
     Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a task that runs may still return what
     it has, and workers without a task take no notice. Left by an exception, the pool ends its workers, and a worker
-    ends when its parent is gone.
+    ends when its parent is gone. When a worker dies, all tasks fail; the next one starts new workers.
 
     Parameters
     ----------
@@ -45,12 +46,22 @@ class WorkerPool(ProcessPoolExecutor):
         if workers < 1:
             raise ProblemError(f"the number of workers must be at least 1, not {workers}")
         self._others = set(multiprocessing.active_children())
-        context: Any = children.ForkedContext() if children.possible() else multiprocessing.get_context("spawn")
-        super().__init__(workers, mp_context=context, initializer=_begin)
+        self._context: Any = children.ForkedContext() if children.possible() else multiprocessing.get_context("spawn")
+        self._workers = workers
+        self._interrupted = self._context.RawValue("d", -1.0)
+        self._open()
+
+    def _open(self) -> None:
+        super().__init__(self._workers, mp_context=self._context, initializer=_begin, initargs=(self._interrupted,))
 
     def submit(self, task: Callable[..., _T], /, *arguments: Any, **options: Any) -> Future[_T]:
         """As for every executor; the task runs where Ctrl-C is heard."""
-        future = super().submit(_run, task, *arguments, **options)
+        job = (_run, time.monotonic(), task, *arguments)
+        try:
+            future = super().submit(*job, **options)
+        except BrokenProcessPool:  # a worker died, or all did with the server that forked them
+            self._open()
+            future = super().submit(*job, **options)
         for process in self._mine():
             guard.watch(process.pid or 0)
         return future
@@ -64,10 +75,12 @@ class WorkerPool(ProcessPoolExecutor):
             self.stop()
 
     def interrupt(self) -> None:
-        """Ctrl-C for every task that runs."""
+        """Ctrl-C for every task that runs, and for those whose worker is still starting or importing."""
+        self._interrupted.value = time.monotonic()
         for process in self._mine():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid or 0, signal.SIGINT)
+            if _has_begun(process):  # the signal would kill another one, and break the pool
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid or 0, signal.SIGINT)
 
     def stop(self, grace: float = GRACE) -> None:
         """End the workers, whatever they do; first gently, and after `grace` seconds by killing them."""
@@ -76,6 +89,8 @@ class WorkerPool(ProcessPoolExecutor):
         self.interrupt()
         until = time.monotonic() + grace
         for process in mine:
+            if not _has_begun(process):
+                process.kill()
             process.join(max(0.0, until - time.monotonic()))
             if process.is_alive():
                 process.kill()
@@ -84,16 +99,32 @@ class WorkerPool(ProcessPoolExecutor):
         return set(multiprocessing.active_children()) - self._others
 
 
-def _begin() -> None:
+#: In a worker: the moment of the pool's last interruption, by the monotonic clock, which all processes share.
+_interrupted: Any = None
+
+
+def _begin(interrupted: Any) -> None:
     """In a worker, before its first task."""
+    global _interrupted  # noqa: PLW0603 - a fact of the process
+    _interrupted = interrupted
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+def _has_begun(process: multiprocessing.process.BaseProcess) -> bool:
+    """Return whether a worker is past the start, during which SIGINT kills it."""
+    try:
+        return not hasattr(os, "getsid") or os.getsid(process.pid or 0) == process.pid
+    except ProcessLookupError:
+        return False
+
+
+def _run(submitted: float, task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that solvers know how to replace
     try:
+        if _interrupted.value > submitted:
+            raise KeyboardInterrupt
         return task(*arguments, **options)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
