@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from remat.experiments.compare import (
     unwatched,
 )
 from remat.experiments.contestant import Contestant
-from remat.experiments.frontier_cell import Cell, Folder
+from remat.experiments.frontier_cell import Cell, Folder, check_cell
 from remat.interruption import interrupted, interrupts
 from remat.io.text import json_text
 from remat.problem import Objective, Problem
@@ -31,12 +32,15 @@ from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.method import MethodLike
-from remat.solving.stop import Stop
+from remat.solving.stop import Stop, stopping
 
 #: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
 GRACE = 1.2
 #: Seconds between two looks at whether Ctrl-C came, while cells are elsewhere.
 TICK = 0.1
+#: Seconds beyond the time limit of a cell after which an executor without any answer has lost it: long enough for a
+#: cluster to start workers.
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
@@ -251,25 +255,45 @@ class _Work:
 
     def elsewhere(self, executor: Executor) -> None:
         """One cell of each method at a time, in the hands of `executor`."""
-        running: dict[Future[Cell], Contestant] = {}
+        running: dict[Future[Cell], tuple[Contestant, Problem]] = {}
+        broken: set[str] = set()  # methods whose current cell an executor that broke has lost once
+        patience = stopping(self.limits.stop, self.limits.options)[0].deadline.seconds + PATIENCE
 
         def submit(method: Contestant) -> None:
+            if interrupted():
+                raise KeyboardInterrupt
             if (job := self._next(method)) is not None:
-                running[executor.submit(solve_cell, *job)] = method
+                try:
+                    future = executor.submit(solve_cell, *job)
+                except Exception as error:
+                    raise _lost(method, error) from None
+                running[future] = job[:2]
 
         try:
             for method in self.so_far.methods:
                 submit(method)
+            heard = time.monotonic()
             while running:
                 finished = wait(running, TICK, FIRST_COMPLETED).done
                 if interrupted():
                     raise KeyboardInterrupt
+                if not finished and time.monotonic() > heard + patience:
+                    raise _lost(next(iter(running.values()))[0], TimeoutError(f"no answer within {patience:g} s"))
                 for job in finished:
-                    method = running.pop(job)
-                    cell = _answer(job, method)
-                    self._take(method, cell)
-                    if cell.interrupted:
-                        raise KeyboardInterrupt
+                    heard = time.monotonic()
+                    method, problem = running.pop(job)
+                    if (
+                        method.label not in broken
+                        and not job.cancelled()
+                        and isinstance(job.exception(), BrokenExecutor)
+                    ):
+                        broken.add(method.label)
+                    else:
+                        cell = _answer(job, method, problem)
+                        self._take(method, cell)
+                        if cell.interrupted:
+                            raise KeyboardInterrupt
+                        broken.discard(method.label)
                     submit(method)
         except KeyboardInterrupt:
             if isinstance(executor, WorkerPool):
@@ -280,13 +304,17 @@ class _Work:
             for job in running:
                 job.cancel()
 
-    def _collect(self, running: Mapping[Future[Cell], Contestant]) -> None:
+    def _collect(self, running: Mapping[Future[Cell], tuple[Contestant, Problem]]) -> None:
         """After Ctrl-C: what the cells that ran had found, as far as they end by themselves."""
         for job in running:
             job.cancel()
         for job in wait(running, timeout=GRACE).done:
-            if not job.cancelled() and job.exception() is None:
-                self._take(running[job], job.result())
+            method, problem = running[job]
+            try:
+                cell = _answer(job, method, problem)
+            except (BackendError, KeyboardInterrupt):  # lost, or cancelled
+                continue
+            self._take(method, cell)
 
     def _next(self, method: Contestant) -> tuple[Contestant, Problem, Limits, Cell | None] | None:
         """Take the cells of a method that the folder has, up to the first to solve; return that one's arguments."""
@@ -336,17 +364,23 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
 
 
-def _answer(job: Future[Cell], method: Contestant) -> Cell:
-    """What came back from an executor."""
+def _answer(job: Future[Cell], method: Contestant, problem: Problem) -> Cell:
+    """What came back from an executor, its schedule validated."""
     try:
-        return job.result()
+        cell = job.result()
+        if not isinstance(cell, Cell) or cell.method != method.label:
+            raise TypeError(f"the answer is no cell of {method.label}")
+        check_cell(cell, method, problem)
+        return cell
     except CancelledError:
         raise KeyboardInterrupt from None
-    except Exception as error:  # solve_cell() reports failures of methods itself; this is one of the executor
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BackendError(
-            f"the executor lost a run of {method.label}: {line}; what was done before is kept", "run-lost"
-        ) from None
+    except (Exception, SystemExit) as error:  # solve_cell() reports failures of methods: this is one of the executor
+        raise _lost(method, error) from None
+
+
+def _lost(method: Contestant, error: BaseException) -> BackendError:
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return BackendError(f"the executor lost a run of {method.label}: {line}; what was done before is kept", "run-lost")
 
 
 def _check(small: Cell, large: Cell) -> None:

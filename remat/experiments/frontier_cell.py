@@ -218,29 +218,37 @@ def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
     try:
         check_header(document, NAME, VERSION)
         found = decoded(CellDocument, document)
-        decoded(RowDocument, found.row, "row")
     except FormatError as error:
         raise FormatError(f"it is not what this program writes: {error}") from None
     if found.method != method.described():
         raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(found.method), 40)})")
-    schedule, keys = None, Run(method, problem, None).row()
+    schedule = None if found.schedule is None else schedule_from_document(found.schedule)
     row = {"preliminary_seconds": None, **found.row}  # which older files do not have
-    if set(row) != set(keys):
-        raise ValueError
-    row = {key: row[key] for key in keys}
-    if found.schedule is not None:
-        schedule = schedule_from_document(found.schedule)
-        certificate = validate(problem.graph, schedule, problem.rules)
+    row = {key: row[key] for key in Run(method, problem, None).row()} | row  # files are sorted
+    cell = Cell(method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete)
+    check_cell(cell, method, problem)
+    return cell
+
+
+def check_cell(cell: Cell, method: Contestant, problem: Problem) -> None:
+    """Refuse a cell of another question, or whose schedule or proof is not what its row says.
+
+    Raises
+    ------
+    FormatError, TypeError or ValueError
+    """
+    if set(cell.row) != set(Run(method, problem, None).row()):
+        raise ValueError("its row has other columns")
+    if cell.status != "failed":
+        decoded(RowDocument, cell.row, "row")
+    if cell.schedule is not None:
+        certificate = validate(problem.graph, cell.schedule, problem.rules)
         if not certificate.accepted:
             raise FormatError(f"its schedule is not valid: {certificate.first}")
-        if (certificate.cost, certificate.peak) != (row["cost"], row["peak"]):
-            raise FormatError(f"its schedule costs {certificate.cost:,} and not what the file says")
-    elif row["cost"] is not None:
+        if (certificate.cost, certificate.peak) != (cell.cost, cell.row["peak"]):
+            raise FormatError(f"its schedule costs {certificate.cost:,} and not what its row says")
+    elif cell.cost is not None:
         raise FormatError("its schedule is missing")
-    cell = Cell(
-        method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete,
-    )  # fmt: skip
     proved = cell.cost is not None and cell.cost == cell.bound
     if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved:
-        raise ValueError
-    return cell
+        raise ValueError("it is of another budget, or its status is not that of its bound")

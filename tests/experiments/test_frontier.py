@@ -1,6 +1,8 @@
 """A frontier: the optima of each budget, monotone, started from below, resumed without being done again."""
 
 import json
+import os
+import signal
 import threading
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +15,8 @@ from refusals import refused
 
 from remat import Problem, frontier, registry
 from remat.backends.base import SolveOptions
+from remat.backends.processes import children
+from remat.backends.processes.workers import WorkerPool
 from remat.cli.frontier import schedules_by
 from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_frontier, save_frontier_plot
@@ -246,6 +250,41 @@ def test_an_executor_that_dies_is_an_error():
     job.set_exception(BrokenExecutor("a process ended abruptly"))
     with refused("backend.run-lost"):
         frontier(CHAIN, [4], ["greedy"], executor=SimpleNamespace(submit=lambda *_: job))
+
+
+def test_an_executor_that_takes_no_runs_is_an_error():
+    with ThreadPoolExecutor() as pool:
+        pool.shutdown()
+        with refused("backend.run-lost"):
+            frontier(CHAIN, [4], ["greedy"], executor=pool)
+
+
+@pytest.mark.parametrize(
+    "change", [None, {"method": "other"}, {"budget": 5}, {"row": {}}, {"row": "cost"}, {"schedule": None}, {"cost": 3}]
+)
+def test_what_an_executor_answers_is_judged(exact, change):
+    cell, job = exact.of("greedy")[2], Future()
+    more = {"row": {**cell.row, **change}} if change and "cost" in change else change
+    job.set_result(change and replace(cell, **more))
+    with refused("backend.run-lost"):
+        frontier(CHAIN, [4], ["greedy"], executor=SimpleNamespace(submit=lambda *_: job))
+
+
+def test_a_run_without_an_answer_is_lost(monkeypatch):
+    monkeypatch.setattr("remat.experiments.frontier.PATIENCE", 0.2)
+    with refused("backend.run-lost"):
+        frontier(CHAIN, [4], ["greedy"], stop=0.3, executor=SimpleNamespace(submit=lambda *_: Future()))
+
+
+@pytest.mark.skipif(not children.possible(), reason="no fork server")
+def test_a_fork_server_that_is_killed_is_replaced():
+    def on_cell(so_far, _):
+        if len(so_far.cells) == 1:
+            os.kill(children._servers[()]._forkserver_pid, signal.SIGKILL)
+
+    with WorkerPool(1) as pool:
+        found = frontier(CHAIN, [4, 5], ["greedy"], executor=pool, on_cell=on_cell, options=ONE)
+    assert [cell.status for cell in found.of("greedy")] == ["feasible"] * 2
 
 
 def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
