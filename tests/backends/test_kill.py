@@ -104,12 +104,8 @@ with guard.temporary_folder() as path:
 """
 #: One whose worker holds such a folder.
 POOL = f"""
-import time
 from remat.backends.processes.workers import WorkerPool
-
-pool = WorkerPool(1)
-pool.submit(exec, {OWNER!r})
-time.sleep(60)
+WorkerPool(1).submit(exec, {OWNER!r}).result()
 """
 #: One that is killed between starting a solver and telling the guard its number.
 BEGINNER = """
