@@ -12,8 +12,16 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from remat.backends.base import (
-    DEFAULT_GAP, Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values,
-)  # fmt: skip
+    DEFAULT_GAP,
+    Backend,
+    Incumbent,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Status,
+    StopReason,
+    Values,
+)
 from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.formulations.base import Formulation
