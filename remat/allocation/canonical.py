@@ -237,7 +237,7 @@ class _Run:
                 list(pool.map(partial(self._turn, tries=FIRST_TURN << min(round_, 20)), self.members.values()))
 
     def _is_open(self) -> bool:
-        """Whether something is left to do."""
+        """Return whether a better placement can still exist."""
         if self.capacity is None:
             return self.best > self.low
         return self.low <= self.capacity < self.best
@@ -263,7 +263,7 @@ class _Run:
             self.orders.append(_Order(self.first, self.last, self.size, self.c.moments, pairs=self.pairs, rank=rank))
 
     def _keys(self) -> dict[str, Float]:
-        """What buffers are ranked by.
+        """Return the keys by which buffers are ranked.
 
         T: the bytes of all that lives at the fullest step of each; W: its steps; A: steps times bytes; Z: bytes;
         O: how many buffers live with it.

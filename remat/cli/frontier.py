@@ -41,7 +41,7 @@ def command(
     ),
     methods: Methods = None,
     workers: int = typer.Option(1, min=1, help="Methods that run at the same time, in processes of their own."),
-    state: Path | None = typer.Option(None, help="Folder for what is done; a second run goes on from there."),
+    state: Path | None = typer.Option(None, help="Folder for finished runs; a second call continues from it."),
     tables: Tables = None,
     plot: Path | None = typer.Option(None, help="Draw overhead against budget into this file (.png, .svg)."),
     given: Given,
@@ -52,7 +52,7 @@ def command(
     hold for each run by itself; with --config they come from that file. Threads are shared among --workers.
 
     Tables are written after every run, the picture at the end; Ctrl-C keeps what is done, and with --state the same
-    command goes on from there.
+    command continues from there.
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """

@@ -365,7 +365,7 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
 
 
 def _answer(job: Future[Cell], method: Contestant, problem: Problem) -> Cell:
-    """What came back from an executor, its schedule validated."""
+    """Return the cell that an executor delivered, its schedule validated."""
     try:
         cell = job.result()
         if not isinstance(cell, Cell) or cell.method != method.label:

@@ -180,7 +180,7 @@ class LimitSearch:
 
 
 class TwoWaySearch:
-    """Limit searches from both ends of a problem, of which that which answered last is asked first.
+    """Limit searches from both ends of a problem; the one that answered the last limit gets the next one first.
 
     Parameters
     ----------

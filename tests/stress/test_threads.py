@@ -5,6 +5,7 @@ REMAT_STRESS_SOLVES changes how many solves there are in all.
 
 from __future__ import annotations
 
+import importlib
 import random
 import threading
 import time
@@ -37,7 +38,8 @@ CALL = SolveOptions(threads=1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
+def _ready() -> None:
+    importlib.import_module("scipy.sparse")  # its first import adds a filter of warnings
     assert Annealing().prepared()
     assert Drops().prepared()
 

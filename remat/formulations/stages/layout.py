@@ -35,7 +35,7 @@ class StagesOptions(Options):
     ahead: bool = True
 
 
-#: Stages that are looked at together.
+#: Stages per block of the vectorized count.
 COLUMNS = 512
 
 

@@ -34,9 +34,8 @@ MOST = 1.25
 LEAST_STEP = 0.8
 #: Ops from which on less is tried.
 MANY = 1_500
-#: For few ops, and for many: ways to cut that are tried at the least, the most promising by their programmes; what is
-#: polished, in excess of the slots whose schedule fits, since drops remove some; and leanings of drops for what is over
-#: the budget.
+#: Each for few ops and for many: least number of ways to cut, the most promising by their programmes first; memory
+#: beyond the budget, as a share of it, of the plans that drops then shorten; and weights of memory for these drops.
 LEVELS = 4, 2
 EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2), (0.0, 0.03, 0.1)
 LEANINGS = (2.0, 6.0), (6.0,)

@@ -21,4 +21,4 @@ def kind_of(record: Record) -> type[Record]:
 
 
 class InapplicableError(Exception):
-    """What a bridge applies to, in words; raised for any other record."""
+    """Raised for a record that a bridge cannot rewrite; the text says what the bridge applies to."""

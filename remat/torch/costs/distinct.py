@@ -74,7 +74,7 @@ def measure_distinct(
                 except OverdueError as error:
                     raise MeasurementError(
                         f"{error}: {total - done} of {total} distinct ops are not measured ({what}), the first one "
-                        f"{call.name!r}; those that are have been kept, and the next call goes on from there",
+                        f"{call.name!r}; the measured ones are kept, and the next call continues from there",
                         "overdue",
                     ) from None
                 if on_progress is not None:
