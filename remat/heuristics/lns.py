@@ -128,8 +128,7 @@ class Lns(Heuristic):
         kind: type[Formulation] = load("formulations", self.options.formulation)
         own = self.options.backend
         backend: Backend = run.backend if run.backend is not None and not own else make_backend(own or "cp-sat")
-        if not (state := backend.ready()).ready:
-            raise BackendError(f"backend {backend.full_name!r} cannot be used: {state.state}, {state.reason}")
+        backend.check_ready()
         search = _Search(problem, run, self.options, kind, backend)
         try:
             search.begin()
