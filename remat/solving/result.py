@@ -368,6 +368,6 @@ def base_versions() -> dict[str, str]:
     """Versions of what every result depends on."""
     import numpy as np
 
-    from remat import __version__
+    from remat._version import __version__
 
     return {"remat": __version__, "python": platform.python_version(), "numpy": np.__version__}

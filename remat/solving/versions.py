@@ -9,6 +9,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from remat import registry
+from remat._version import __version__
 from remat.errors import RematError
 
 NOT_INSTALLED = "not installed"
@@ -30,8 +31,6 @@ def installed_versions() -> dict[str, dict[str, str]]:
     >>> list(found), found["dependencies"]["numpy"] == metadata.version("numpy")
     (['system', 'dependencies', 'optional', 'solvers'], True)
     """
-    from remat import __version__
-
     system = {
         "remat": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",

@@ -103,7 +103,7 @@ class IntervalsEncoder:
             idle = gap.copies.copy()
             idle[self.copy] = False
             first, last = self._steps(gap)
-            event += np.clip((event - first) * int(idle.sum()) // (last - first + 1), 0, int(idle.sum()))
+            event += np.clip((event - first) * int(idle.sum()) // max(1, last - first + 1), 0, int(idle.sum()))
         return event
 
     def _starts(self) -> tuple[Int, Bool]:

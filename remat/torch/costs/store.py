@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from remat import __version__
+from remat._version import __version__
 from remat.compiled.places import user_cache
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
