@@ -116,11 +116,12 @@ test-slow: slow-models $(STAMP)  ## the slow tests only
 warm-up: $(STAMP)  ## compile what the searches need, once
 	$(BIN)/remat warm-up
 
-lint: style types  ## ruff and mypy
+lint: style types  ## ruff, mypy and banned words
 
 style: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tests/prose.py
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""One deadline for building and solving together, looked at between bounded pieces of work."""
+"""One deadline for building and solving together, checked between bounded pieces of work."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from remat.interruption import interrupted
 
 T = TypeVar("T")
 
-#: Pieces of work between two looks at the clock, where each takes some microseconds.
+#: Pieces of work of some microseconds each between two checks of the clock.
 PIECES = 256
 
 
 class OverdueError(TimeoutError):
-    """Work did not end by its deadline."""
+    """Raised when work exceeds its deadline."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time after which work must stop; an interruption (Ctrl-C) is one at once.
+    """A point in time after which work must stop; an interruption (Ctrl-C) expires it at once.
 
-    Nothing is ever broken off from outside: work is done in pieces that take less than a second each, and between two
-    of them it looks at the clock, by :meth:`check` or :meth:`each`.
+    Work is never aborted from outside. It runs in pieces of less than a second each and checks the clock between them,
+    by :meth:`check` or :meth:`each`.
 
     Attributes
     ----------
@@ -40,17 +40,17 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """From now on; None: never."""
+        """Return a deadline that many seconds from now; None: it never expires."""
         return cls(math.inf if seconds is None else float(seconds))
 
     @classmethod
     def of(cls, given: float | Deadline | None) -> Deadline:
-        """Return `given` itself if it is a deadline, otherwise the one :meth:`after` so many seconds."""
+        """Return `given` itself if it is a deadline, otherwise one :meth:`after` that many seconds."""
         return given if isinstance(given, Deadline) else cls.after(given)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the clock began."""
+        """Seconds since the clock started."""
         return time.monotonic() - self.started
 
     @property
@@ -60,16 +60,16 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether no time is left, or somebody has interrupted the work."""
+        """True when no time is left or the work is interrupted."""
         return self.remaining <= 0
 
     def check(self) -> None:
-        """Look at the clock.
+        """Require that time is left.
 
         Raises
         ------
         OverdueError
-            If no time is left, or somebody has interrupted the work.
+            If no time is left, or the work is interrupted.
 
         Examples
         --------
@@ -83,7 +83,7 @@ class Deadline:
             raise OverdueError("interrupted" if interrupted() else "no time is left")
 
     def each(self, items: Iterable[T], pieces: int = PIECES) -> Iterator[T]:
-        """The same items, with a look at the clock before every so many of them.
+        """Yield the items, and check the clock before every `pieces` of them.
 
         Raises
         ------
@@ -96,11 +96,11 @@ class Deadline:
             yield item
 
     def earlier(self, seconds: float) -> Deadline:
-        """The earlier of this deadline and `seconds` from now, on the same clock."""
+        """Return the earlier of this deadline and `seconds` from now, on the same clock."""
         return Deadline(min(self.seconds, self.elapsed + seconds), self.started)
 
     def share(self, share: float, endless: float = math.inf) -> Deadline:
-        """The earlier of this deadline and a share of the time left; where there is none, `endless` seconds from now.
+        """Return the earlier of this deadline and a share of the time left, or of `endless` seconds if unlimited.
 
         Examples
         --------
@@ -111,9 +111,9 @@ class Deadline:
         return self.earlier(share * remaining if math.isfinite(remaining) else endless)
 
     def until(self, done: Callable[[], bool]) -> Deadline:
-        """The same deadline, which is over as soon as `done()` is true, too; for work that ends where better can begin.
+        """Return this deadline, which also expires once `done()` returns true.
 
-        Deadlines made from it do not ask, nor does work in another process. It is asked from any thread, and often.
+        Deadlines derived from it and work in other processes ignore `done`. Any thread calls it, and often.
 
         Examples
         --------
@@ -124,7 +124,7 @@ class Deadline:
 
 
 class Slices:
-    """How much work a compiled function is given between two checks of the clock, from how long the last slice took.
+    """Amount of work for a compiled function between two checks of the clock, adapted to the time of the last slice.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
-"""One state for the whole process: whether somebody has asked it to stop.
+"""Interruption flag of the process.
 
-Ctrl-C sets a flag, and raises nothing, while some call has promised to look at it (:func:`interrupts`); otherwise it
-raises ``KeyboardInterrupt``, as ever. An exception may strike between any two steps, and one in ``Thread.join()`` makes
-Python 3.11 take a running thread for finished; a flag is looked at where it suits.
+While a call checks the flag (:func:`interrupts`), Ctrl-C sets it and raises nothing; otherwise Ctrl-C raises
+``KeyboardInterrupt`` as usual. An exception can strike between any two steps, and in ``Thread.join()`` it makes
+Python 3.11 treat a running thread as finished. A flag is checked only where stopping is safe.
 
-The flag stays until every call that ran when it was set has ended, so a call inside another one that ends by itself
-does not take it away. Every :class:`remat.deadline.Deadline` is over while it is set: what ends at its deadline with
-the best that it has ends at Ctrl-C, too.
+The flag stays until all calls that were running when it was set have returned, so an inner call that returns does not
+clear it for the outer one. Every :class:`remat.deadline.Deadline` is expired while it is set: a search that keeps its
+best schedule at the deadline also keeps it at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-#: Seconds after an interruption in which another signal is taken for the same: ``timeout`` and shells send them twice.
+#: Seconds within which a second signal counts as the same: ``timeout`` and shells send each signal twice.
 SAME = 0.3
 
 _lock = threading.Lock()
 _calls: set[object] = set()
-"""Tokens of the calls that look at the flag."""
+"""Tokens of the calls that check the flag."""
 _unanswered: set[object] = set()
-"""Those of them that ran when it was set."""
+"""Tokens of the calls that were running when it was set."""
 _moment = -float("inf")
 
 
 def interrupted() -> bool:
-    """Whether the calls that run now are asked to end."""
+    """Return whether the running calls must stop."""
     return bool(_unanswered)
 
 
 def since() -> float:
-    """Seconds since that was asked; minus infinity while it is not."""
+    """Return seconds since the interruption; minus infinity without one."""
     return time.monotonic() - _moment if _unanswered else -float("inf")
 
 
 def request() -> bool:
-    """Ask all calls that look at the flag to end; whether there are any. Safe in a signal handler."""
+    """Interrupt all calls that check the flag; return whether there are any. Safe in a signal handler."""
     global _moment  # noqa: PLW0603  (one state for the process is what this module is for)
     if not _unanswered:
         _moment = time.monotonic()
-    _unanswered.update(_calls)  # one step of C: no lock, which the thread that is interrupted might hold
+    _unanswered.update(_calls)  # a single C call needs no lock, which the interrupted thread might hold
     return bool(_unanswered)
 
 
 def handler(_number: int, _frame: FrameType | None) -> None:
-    """A signal handler: the first signal asks, another one, or one that nobody looks for, raises.
+    """Signal handler: the first signal interrupts the running calls.
 
     Raises
     ------
     KeyboardInterrupt
+        For a second signal, or if no call checks the flag.
     """
     again = since() > SAME
     if not request() or again:
@@ -62,10 +63,10 @@ def handler(_number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """For the time of the ``with`` block somebody looks at :func:`interrupted`, and so Ctrl-C raises nothing.
+    """Declare that the ``with`` block checks :func:`interrupted`: the first Ctrl-C sets the flag, the second raises.
 
-    A second Ctrl-C does. Only the main thread can handle signals, and a handler that is not Python's own is respected:
-    otherwise nothing is installed, and the flag is set only by :func:`request`.
+    The handler is installed only in the main thread, and only in place of Python's own. Elsewhere only :func:`request`
+    sets the flag.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The question's data: a graph, a budget, and rules."""
+"""Problems: a graph, a budget, rules and an objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUDGET = re.compile(rf"\s*((?:{_DIGITS})(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[A-Za-z]*)
 
 
 def parse_budget(text: str | int | float, reference_peak: int) -> int:
-    """A budget in bytes, rounded down.
+    """Parse a budget; return bytes, rounded down.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
 
 
 class Objective(StrEnum):
-    """What makes one schedule better than another."""
+    """Criterion by which schedules are compared."""
 
     LEAST_COST = "least-cost"
     """The least cost within the budget."""
@@ -97,13 +97,13 @@ class Problem:
     ----------
     graph : ComputeGraph
     budget : str, int, float or None
-        See :func:`parse_budget`; None: as much as needed. Shares are of the reference peak.
+        See :func:`parse_budget`; None: unlimited. Shares are of the reference peak.
     order : OrderRule or str
         ``"fixed"``: first computations follow the reference order. ``"free"``: any order.
     max_computes : int, mapping of op name to int, or None
-        How often each op may be computed.
+        Most computes of each op.
     keep : iterable of str
-        Tensors to be alive at the end besides the graph's outputs.
+        Tensors to be alive at the end, in addition to the graph's outputs.
     count_constant_memory : bool
         Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
     objective : Objective or str
@@ -131,7 +131,7 @@ class Problem:
     count_constant_memory: bool = False
     objective: Objective | str = Objective.LEAST_COST
 
-    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be sent elsewhere
+    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be pickled
         limits = self.max_computes
         limits = dict(limits) if isinstance(limits, Mapping) else limits
         most = (self.keep, self.count_constant_memory, self.objective)
@@ -160,7 +160,7 @@ class Problem:
         for name in self.keep:
             if name not in self.graph.tensor_index:
                 raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
-        if isinstance(self.max_computes, Mapping):  # its own, so that nobody changes the question later
+        if isinstance(self.max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
             put(self, "max_computes", MappingProxyType(dict(self.max_computes)))
         limits = self.max_computes
         for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
@@ -179,7 +179,7 @@ class Problem:
 
     @property
     def reference_peak(self) -> int:
-        """What 100 % stands for, in bytes."""
+        """Bytes that 100 % stands for."""
         return self.graph.reference_peak + self.constant_bytes
 
     @cached_property
@@ -189,21 +189,21 @@ class Problem:
 
     @property
     def structural_peak(self) -> int:
-        """Bytes below which no schedule exists: what one op needs, or what is alive at the end."""
+        """Bytes below which no schedule exists: the needs of the largest op, or the tensors alive at the end."""
         arrays = self.graph.arrays
         at_end = int(arrays.size[self.kept | arrays.is_input].sum())
         return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
 
     @cached_property
     def kept(self) -> Bool:
-        """Which tensors must be alive at the end; shape (tensors,)."""
+        """Mask of tensors that must be alive at the end; shape (tensors,)."""
         kept = self.graph.arrays.is_output.copy()
         kept[[self.graph.tensor_index[name] for name in self.keep]] = True
         return kept
 
     @cached_property
     def compute_limits(self) -> list[int | None]:
-        """How often each op may be computed, by position; None: any number. Not recomputable: 1."""
+        """Most computes of each op, by position; None: unlimited. 1 for ops that are not recomputable."""
         limits = self.max_computes
         return [
             1 if not op.recomputable else limits.get(op.name) if isinstance(limits, Mapping) else limits
@@ -215,7 +215,7 @@ class Problem:
         return certificate.peak if self.objective is Objective.LEAST_PEAK else certificate.cost
 
     def simulate(self, schedule: Schedule) -> Simulation:
-        """Run a schedule with the tensors to be kept and the constant memory of this problem; nothing is checked.
+        """Simulate a schedule with the kept tensors and the constant memory of this problem; check no rules.
 
         Examples
         --------

@@ -1,12 +1,12 @@
-"""The formulations, backends, heuristics and formats that are installed; the built-in ones come through the same door.
+"""Registry of installed formulations, backends, heuristics and formats, built-in ones included.
 
 A package adds its own by entry points in its ``pyproject.toml``::
 
     [project.entry-points."remat.backends"]
     my-solver = "my_package.backend:MySolver"
 
-Nothing is imported before it is asked for by name, and whatever a plug-in does wrong is an error that names it: it
-breaks nothing else.
+A class is imported when it is looked up by name. A faulty plug-in raises an error that names it and affects nothing
+else.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 from remat.errors import BackendError, FormatError, RematError
 
-#: What is registered in the entry-point group ``remat.<key>``, in the singular.
+#: Entry-point groups ``remat.<key>``, with the singular for messages.
 GROUPS = {
     "formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method",
     "allocators": "allocator", "partitioners": "partitioner",
 }  # fmt: skip
-#: What a class of each group must have to be looked at further: one of the names in each text.
+#: Attributes that a class of each group must have; "or" separates alternatives.
 PARTS = {
     "formulations": ("options_type", "build", "encode", "decode"),
     "backends": ("availability", "variants", "solve"),
@@ -40,9 +40,9 @@ T = TypeVar("T")
 
 
 def _entries(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group; read anew only where some folder that packages lie in has changed.
+    """Return the entry points of a group, cached until a folder of packages changes.
 
-    Reading them takes 15 ms in an environment of a hundred packages, and a solve asks some dozens of times.
+    Reading them takes 15 ms in an environment of a hundred packages, and a solve needs them dozens of times.
     """
     return _read(entry_points, group, tuple((path, _changed(path)) for path in sys.path))
 
@@ -60,7 +60,7 @@ def _changed(path: str) -> int:
 
 
 class Registered(Mapping[str, type[Any]]):
-    """Classes by name; one is imported only when it is looked up, so that a broken plug-in breaks nothing else."""
+    """Classes by name, each imported on lookup, so that a broken plug-in affects nothing else."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -91,7 +91,7 @@ class Registered(Mapping[str, type[Any]]):
         return name in self._entries
 
     def usable(self) -> dict[str, type[Any]]:
-        """Those that can be imported, sorted by name; what is wrong with the others is said by ``remat backends``."""
+        """Return the classes that can be imported, sorted by name; ``remat backends`` reports faults of the others."""
         found = {}
         for name in sorted(self._entries):
             try:
@@ -101,7 +101,7 @@ class Registered(Mapping[str, type[Any]]):
         return found
 
     def unknown(self, name: str) -> RematError:
-        """The error for a name that is not registered; the names that are come nearest first."""
+        """Return the error for an unknown name; it lists the registered names, nearest first."""
         near = difflib.get_close_matches(name, self._entries, n=len(self._entries) or 1, cutoff=0.6)
         names = [*near, *(other for other in self._entries if other not in near)]
         known = f"known are {', '.join(names)}" if names else "none is installed"
@@ -111,13 +111,13 @@ class Registered(Mapping[str, type[Any]]):
 
 
 def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
-    """What an entry point of `group` names, which must be a `kind`.
+    """Load an entry point of `group`, which must name a `kind`.
 
     Raises
     ------
     RematError
-        Naming the entry, if it cannot be imported (whatever the import raises, an exit included) or is something
-        else; a BackendError for backends, a FormatError for formats.
+        Naming the entry, if the import fails in any way (an exit included) or yields anything else; a BackendError
+        for backends, a FormatError for formats.
     """
     found = attempt(entry.load, f"{_label(entry, group)} cannot be loaded", group)
     if not isinstance(found, kind):
@@ -127,12 +127,12 @@ def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
 
 
 def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
-    """What `call` into a plug-in gives.
+    """Call into a plug-in and return the result.
 
     Raises
     ------
     RematError
-        Beginning with `fault`, for whatever it raises that is not such an error itself; of the kind that suits `group`.
+        For any other exception or exit, with a message that begins with `fault`; of the class that suits `group`.
     """
     try:
         return call()
@@ -143,20 +143,20 @@ def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
 
 
 def import_class(text: str, group: str) -> type[Any]:
-    """The class that ``module:Class`` names, whether or not it is registered; importing it runs its module.
+    """Import the class that ``module:Class`` names, registered or not; this runs the module.
 
-    Only what a person has typed should come here: a configuration that came with a graph must not import anything
+    Pass only text that the user typed: a configuration that came with a graph must not import anything
     (:meth:`remat.config.Config.from_file`).
 
     Parameters
     ----------
     group : {"formulations", "backends", "heuristics", "methods", "allocators", "partitioners"}
-        What it is wanted for, for errors.
+        Group of the class, for errors.
 
     Raises
     ------
     RematError
-        If it is not a module and a class, cannot be imported (whatever the import raises, an exit included), or is no
+        If the text is not a module and a class, the import fails in any way (an exit included), or the object is no
         class; a BackendError for backends.
 
     Examples
@@ -177,12 +177,12 @@ def import_class(text: str, group: str) -> type[Any]:
 
 
 def own(group: str, built_in: Mapping[str, str]) -> list[EntryPoint]:
-    """Entry points of this package by name and ``module:attribute``, whether or not its metadata is installed."""
+    """Return entry points of this package by name and ``module:attribute``; its metadata need not be installed."""
     return [EntryPoint(name, value, group) for name, value in built_in.items()]
 
 
 def others(group: str, names: Iterable[str]) -> list[EntryPoint]:
-    """Entry points of `group` that have none of these names, sorted by theirs; takes some milliseconds."""
+    """Return entry points of `group` other than `names`, sorted by name; takes some milliseconds."""
     return sorted((entry for entry in _entries(group) if entry.name not in names), key=lambda e: e.name)
 
 
@@ -201,37 +201,37 @@ def _is_ours(entry: EntryPoint) -> bool:
 
 
 def formulations() -> Registered:
-    """Formulations by name."""
+    """Return formulations by name."""
     return Registered("formulations")
 
 
 def backends() -> Registered:
-    """Backends by name."""
+    """Return backends by name."""
     return Registered("backends")
 
 
 def heuristics() -> Registered:
-    """Heuristics by name."""
+    """Return heuristics by name."""
     return Registered("heuristics")
 
 
 def methods() -> Registered:
-    """Methods by name that are neither formulations nor heuristics: ``auto`` and the like."""
+    """Return methods by name that are neither formulations nor heuristics, such as ``auto``."""
     return Registered("methods")
 
 
 def allocators() -> Registered:
-    """Allocators of addresses by name."""
+    """Return allocators of addresses by name."""
     return Registered("allocators")
 
 
 def partitioners() -> Registered:
-    """Partitioners of graphs into hierarchies of groups by name."""
+    """Return partitioners of graphs into hierarchies of groups by name."""
     return Registered("partitioners")
 
 
 def load(group: str, name: str) -> type[Any]:
-    """The class registered under `name`.
+    """Return the class registered under `name`.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def load(group: str, name: str) -> type[Any]:
     Raises
     ------
     RematError
-        If there is none, with the names there are, or if it cannot be imported; a BackendError for backends.
+        If there is none (the message lists the known names) or it cannot be imported; a BackendError for backends.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def load(group: str, name: str) -> type[Any]:
 
 
 def names_class(text: str, group: str) -> bool:
-    """Whether a word is ``module:Class`` (:func:`import_class`), and not the name of a backend with its variant.
+    """Return whether a word is ``module:Class`` (:func:`import_class`) rather than a backend with its variant.
 
     Examples
     --------
@@ -274,12 +274,12 @@ def names_class(text: str, group: str) -> bool:
 
 
 def make(group: str, name: str, *arguments: Any) -> Any:
-    """An object of the class registered under `name`, made of `arguments`.
+    """Construct the class registered under `name` with `arguments`.
 
     Raises
     ------
     RematError
-        As :func:`load`; also where the constructor takes other arguments or fails.
+        As :func:`load`; also if the constructor fails or takes other arguments.
     """
     kind = load(group, name)
     fault = f"{GROUPS[group]} {name!r} ({kind.__module__}:{kind.__qualname__}) cannot be made"
@@ -287,7 +287,7 @@ def make(group: str, name: str, *arguments: Any) -> Any:
 
 
 def make_backend(name: str) -> Any:
-    """A backend by its full name, ``name`` or ``name:variant``.
+    """Construct a backend by its full name, ``name`` or ``name:variant``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a claim of optimality speaks of, and whether it covers a problem."""
+"""Scopes: the sets of schedules that claims of optimality and bounds cover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.schedule.certificate import Certificate
 
 @dataclass(frozen=True)
 class Scope:
-    """Which schedules a claim of optimality or a bound speaks of.
+    """Set of schedules that a claim of optimality or a bound covers.
 
     Attributes
     ----------
@@ -26,8 +26,8 @@ class Scope:
     max_computes : int or None
         Largest number of computes of one op; None: not limited (beyond what stages allow).
     notes : tuple of str
-        Further restrictions: members of :class:`Restriction`, or :class:`AtMost` where one has a number in it; words of
-        formulations from elsewhere, of which nothing is known.
+        Further restrictions: members of :class:`Restriction`, :class:`AtMost` for those with a number, or other text of
+        plug-ins, about which nothing is known.
     """
 
     order: OrderRule
@@ -36,7 +36,7 @@ class Scope:
     notes: tuple[Restriction | AtMost | str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The scope in JSON values."""
+        """Return the scope as JSON values."""
         return {
             "order": str(self.order), "staged": self.staged, "max_computes": self.max_computes,
             "notes": [str(note) for note in self.notes],
@@ -45,7 +45,7 @@ class Scope:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Scope:
-        """What :meth:`as_dict` makes, read again.
+        """Return the scope that :meth:`as_dict` described.
 
         Examples
         --------
@@ -68,20 +68,20 @@ class Scope:
 
 
 class Restriction(StrEnum):
-    """A restriction of a scope beyond order, stages and computes; its value is how it is said."""
+    """Restriction of a scope beyond order, stages and computes; the value is its text."""
 
     OWN_LIMITS = "limits of computes by op"
-    """Those of the problem itself, where they differ from op to op: no restriction for that problem."""
+    """Limits of the problem itself, where they differ between ops: no restriction for that problem."""
     FILLED_ONCE = "each accumulation buffer filled once"
     """No buffer is dropped and filled again."""
     COMPOSITES = "groups of ops run by their given options"
-    """Ops are computed in groups, each by one of the options that it has."""
+    """Ops run in groups, each group by one of its options."""
     NO_AHEAD = "recomputation in the stage that needs it"
     """Nothing is recomputed in an earlier stage than the one that reads it."""
 
 
 class Limit(StrEnum):
-    """What a restriction with a number limits."""
+    """Quantity that a restriction with a number limits."""
 
     COST = "cost"
     STAGES = "stages"
@@ -89,7 +89,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True)
 class AtMost:
-    """A restriction with a number in it.
+    """Restriction with a number.
 
     Examples
     --------
@@ -106,12 +106,12 @@ class AtMost:
         return f"at most {self.most} stages, each in the reference order"
 
 
-#: What holds for every schedule of the graph, whatever the rules.
+#: Every schedule of the graph, under any rules.
 EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
 
 
 def own_scope(problem: Problem) -> Scope:
-    """The scope of what speaks of all schedules within the rules of `problem`, and of no others.
+    """Return the scope of exactly the schedules within the rules of `problem`.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def own_scope(problem: Problem) -> Scope:
 
 
 def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
-    """All schedules with that rule of order within the limits of computes of `problem`."""
+    """Return the scope of all schedules with that rule of order and the compute limits of `problem`."""
     limit = problem.max_computes
     if limit is None or isinstance(limit, int):
         return Scope(order, False, limit)
@@ -131,7 +131,7 @@ def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
 
 
 def covers(scope: Scope, problem: Problem) -> bool:
-    """Whether every schedule within the rules of `problem` is in `scope`, which is that of a claim about `problem`."""
+    """Return whether `scope`, that of a claim about `problem`, contains every schedule within its rules."""
     limited = scope.max_computes is not None and any(
         limit is None or limit > scope.max_computes for limit in problem.compute_limits
     )
@@ -140,9 +140,9 @@ def covers(scope: Scope, problem: Problem) -> bool:
 
 
 def restrictions_hold(scope: Scope, certificate: Certificate) -> bool:
-    """Whether a schedule within the rules of a problem certainly keeps the restrictions in `scope.notes`.
+    """Return whether a schedule within the rules of a problem certainly meets the restrictions in `scope.notes`.
 
-    Those that a certificate says nothing of (buffers, stages, words) are taken to be broken.
+    Restrictions that a certificate does not show (buffers, stages, text) count as violated.
     """
     return all(
         note is Restriction.OWN_LIMITS

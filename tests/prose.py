@@ -1,0 +1,85 @@
+"""Refuse words that STYLE bans, in comments, docstrings, messages and pages.
+
+    python tests/prose.py [PATH ...]
+
+Without paths: the package, pages, README and other pages of the root, except the files of `prose_todo.txt`, which are
+still to be rewritten. `make lint` runs it. Code in pages is not prose, nor are names in backquotes.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TODO = Path(__file__).with_name("prose_todo.txt")
+#: Words, and what to write instead.
+BANNED = {
+    r"anew": "again, from scratch",
+    r"go(es|ing)? on|went on": "continue",
+    r"at the (least|most)(?= \d| one| two|[.,;:]|$)": "at least, at most",
+    r"nobody|somebody|whoever": "name the actor",
+    r"is told": "receives",
+    r"(is|are) asked": "is called, is queried",
+    r"looks? at|looked at|looking at": "inspect, evaluate, check",
+    r"of ours": "our",
+    r"(?<!stand )by itself": "automatically, alone",
+    r"beside(?!s)": "next to, in addition to",
+    r"mend(s|ed|ing)?": "fix, repair",
+    r"pastime": "interim",
+    r"so many": "a number",
+    r"such as are": "that are",
+    r"for the rest": "otherwise",
+}
+PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(BANNED)), re.IGNORECASE)
+#: First words that no summary may have.
+SUMMARY = re.compile(r"(What|Whether|How often|Who) ")
+
+
+def faults(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines with what is wrong with them."""
+    for line, text in prose(path) if path.suffix == ".py" else page(path):
+        for found in PATTERN.finditer(re.sub(r"``?[^`]*``?", "", text)):
+            instead = list(BANNED.values())[int(str(found.lastgroup)[1:])]
+            yield line + text[: found.start()].count("\n"), f"{found.group()!r}: {instead}"
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                summary = ast.get_docstring(node) or ""
+                if SUMMARY.match(summary):
+                    yield getattr(node, "lineno", 1), f"summary begins with {summary.split()[0]!r}"
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield comments and strings of a module with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
+            yield token.start[0], token.string
+
+
+def page(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines of a page that are not in a block of code."""
+    code = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        if not code:
+            yield number, line
+
+
+def main(given: list[str]) -> int:
+    """Return the exit code: 1 if a word is banned."""
+    todo = {ROOT / name for name in TODO.read_text(encoding="utf-8").split()} if TODO.exists() else set()
+    everything = {*ROOT.glob("remat/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")}
+    paths = {Path(name).resolve() for name in given} or everything - todo
+    found = [f"{path.relative_to(ROOT)}:{line}: {fault}" for path in sorted(paths) for line, fault in faults(path)]
+    print("\n".join(found), end="\n" * bool(found))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
