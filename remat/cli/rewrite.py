@@ -40,6 +40,12 @@ class Rewriting:
     split_workspace: bool = typer.Option(
         False, "--split-workspace", help="A part has its share of the workspace, not all of it."
     )
+    kernels: str | None = typer.Option(
+        None,
+        metavar="WORD",
+        help="in-place: kernels read and write slices and add to their output; whole: they do not. "
+        "Default: whole for models of ONNX, TensorFlow Lite, PyTorch and JAX, otherwise in-place.",
+    )
     search: bool = typer.Option(
         False, "--search", help="Make only the rewrites that the least peak takes, instead of all."
     )
@@ -81,7 +87,9 @@ def command(
     clock, seed = Deadline.after(wanted.time_limit), wanted.seed
     check_output(output, inputs=(graph,))
     chosen = tuple(RuleName) if wanted.rules is None else tuple(word.strip() for word in wanted.rules.split(","))
-    options = RewriteOptions(chosen, wanted.min_parts, wanted.parts, wanted.accumulator_bytes, wanted.split_workspace)
+    options = RewriteOptions(
+        chosen, wanted.min_parts, wanted.parts, wanted.accumulator_bytes, wanted.split_workspace, wanted.kernels
+    )
     loaded = load_graph(graph)
 
     def tell(line: str) -> None:

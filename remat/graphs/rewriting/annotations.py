@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 from remat.errors import GraphError
 from remat.graphs.graph import MAX_TOTAL, ComputeGraph
+from remat.graphs.rewriting.kinds import KIND, Kind
 from remat.io.text import short
 
 Shape = tuple[int, ...]
@@ -66,7 +67,8 @@ def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
     Raises
     ------
     GraphError
-        Naming the op whose attributes are something else.
+        Naming the op whose attributes are something else, or whose ``kind`` is none of
+        :class:`~remat.graphs.rewriting.kinds.Kind`.
     """
     found: dict[str, Attributes] = {}
     for op, attributes in _table(graph, "attrs").items():
@@ -75,8 +77,30 @@ def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
                 raise GraphError(
                     f"graph {graph.name!r}: the attributes of op {op!r} must be an object, not {short(attributes)}"
                 )
+            kind = attributes.get(KIND)
+            if kind is not None and (not isinstance(kind, str) or kind not in set(Kind)):
+                raise GraphError(f"attribute 'kind' of op {op!r} must be one of {', '.join(Kind)}, not {short(kind)}")
             found[op] = attributes
+    if is_described(graph):
+        return {op.name: {KIND: Kind.OPAQUE, **found.get(op.name, {})} for op in graph.ops}
     return found
+
+
+def is_described(graph: ComputeGraph) -> bool:
+    """Return ``meta["described"]``: ops without the attribute ``kind`` are opaque, whatever their types are called.
+
+    The readers of deployed models and the captures set it and give a kind to the ops that they describe completely,
+    so that no rewrite rests on the name of a type.
+
+    Raises
+    ------
+    GraphError
+        If it is neither true nor false.
+    """
+    described = graph.meta.get("described", False)
+    if not isinstance(described, bool):
+        raise GraphError(f"graph {graph.name!r}: meta['described'] must be true or false, not {short(described)}")
+    return described
 
 
 def _table(graph: ComputeGraph, key: str) -> Mapping[str, Any]:

@@ -104,7 +104,7 @@ def roles(reading: Reading) -> Roles:
 def claimed(reading: Reading) -> Roles:
     """The roles that attributes or table give; :func:`roles` makes those fixed whose extents do not go together."""
     given = _given(reading)
-    return given if given is not None else TABLE[kind_of(reading.op.type)](reading)
+    return given if given is not None else TABLE[kind_of(reading.op.type, reading.attributes)](reading)
 
 
 def _given(reading: Reading) -> Roles | None:
@@ -177,7 +177,7 @@ def guessed_layout(op: Op, attributes: Attributes, shape: Shape, output: Shape) 
     or (channels, 1, kernel...) with channels first.
     """
     weights = attributes.get("weight_shape")
-    kind = kind_of(op.type)
+    kind = kind_of(op.type, attributes)
     if kind not in {Kind.CONV, Kind.DEPTHWISE} or not isinstance(weights, list | tuple) or len(shape) < 3:
         return None
     if len(weights) != len(shape) or len(output) != len(shape) or not all(is_whole(w) for w in weights):

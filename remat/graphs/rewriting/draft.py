@@ -8,9 +8,9 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op, Tensor
-from remat.graphs.rewriting.annotations import Attributes, Shape, read_attributes, read_shapes
+from remat.graphs.rewriting.annotations import Attributes, Shape, is_described, read_attributes, read_shapes
 from remat.graphs.rewriting.axes import AxisRole, Reading, channel_axis, checked_layout, guessed_layout, roles
-from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.graphs.rewriting.kinds import KIND, Kind, kind_of
 from remat.graphs.rewriting.operands import Operand, read_operands, write_operands
 from remat.io.text import expect
 
@@ -30,15 +30,23 @@ class NewOp:
 class Draft:
     """A copy of a graph that rules change; :meth:`build` makes a graph of it, which is checked.
 
+    Parameters
+    ----------
+    graph : ComputeGraph
+    kernels : {"in-place", "whole"} or None
+        As in :class:`~remat.graphs.rewriting.RewriteOptions`.
+
     Raises
     ------
     GraphError
         Where shapes, attributes or layout of the graph are wrong, naming the tensor or op.
     """
 
-    def __init__(self, graph: ComputeGraph) -> None:
+    def __init__(self, graph: ComputeGraph, *, kernels: str | None = None) -> None:
         expect(graph, ComputeGraph, "graph", GraphError)
         self.graph = graph
+        self.described = is_described(graph)
+        self.whole_kernels = self.described if kernels is None else kernels == "whole"
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)
         self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}
@@ -68,6 +76,10 @@ class Draft:
     def writer(self, tensor: str) -> str | None:
         """The op that writes it; None where there are several, or none."""
         return next(iter(self._writers[tensor])) if len(self._writers[tensor]) == 1 else None
+
+    def kind(self, op: str) -> Kind:
+        """Return the family of an op."""
+        return kind_of(self.ops[op].type, self.attributes.get(op, {}))
 
     def operands(self, op: str) -> tuple[Operand, ...] | None:
         """What an op reads; None where shapes are missing."""
@@ -179,7 +191,8 @@ class Draft:
 
     def with_parts(self, op: str, tensor: str, source: Operand) -> tuple[Operand, ...] | None:
         """The operands of an op with the parts of `source` in place of a tensor; None where it cannot read them so."""
-        may = self.attributes.get(op, {}).get("reads_parts", kind_of(self.ops[op].type) is not Kind.OPAQUE)
+        able = not self.whole_kernels and self.kind(op) is not Kind.OPAQUE
+        may = self.attributes.get(op, {}).get("reads_parts", able)
         if not isinstance(may, bool):
             raise GraphError(f"attribute 'reads_parts' of op {op!r} must be true or false")
         operands = self.operands(op) if may else None
@@ -215,7 +228,7 @@ class Draft:
         while pending:
             tensor = pending.pop()
             name = self.writer(tensor) if tensor in self.sizes else None
-            if name is None or kind_of(self.ops[name].type) is not Kind.CONCAT:
+            if name is None or self.kind(name) is not Kind.CONCAT:
                 continue
             if not any(t in self.kept or self._readers[t] for t in self.ops[name].outputs):
                 pending += self.ops[name].inputs
@@ -223,12 +236,20 @@ class Draft:
 
     # -- the graph -------------------------------------------------------------------------------------------------
 
+    def _written(self, op: str) -> dict[str, Any]:
+        """The attributes of an op, as ``meta["attrs"]`` has them."""
+        found = dict(self.attributes.get(op, {}))
+        if self.described and found.get(KIND) == Kind.OPAQUE:
+            del found[KIND]
+        return found
+
     def build(self, records: list[Mapping[str, Any]], name: str) -> ComputeGraph:
         """The graph; its ``meta`` has `records` under ``rewriting``."""
         order = [name for names in self.order.values() for name in names]
         meta = {key: value for key, value in self.graph.meta.items() if key not in _OUTDATED}
         meta["shapes"] = {tensor: list(self.shapes[tensor]) for tensor in self.sizes if tensor in self.shapes}
-        meta["attrs"] = {op: dict(self.attributes[op]) for op in order if self.attributes.get(op)}
+        attributes = ((op, self._written(op)) for op in order)
+        meta["attrs"] = {op: found for op, found in attributes if found}
         meta["rewriting"] = records
         return ComputeGraph(
             name=name,

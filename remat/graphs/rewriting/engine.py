@@ -49,7 +49,7 @@ def find_rewrites(graph: ComputeGraph, options: RewriteOptions | None = None) ->
         Where the shapes or attributes in its ``meta`` are wrong, naming the tensor or op.
     """
     options = options or RewriteOptions()
-    draft = Draft(graph)
+    draft = Draft(graph, kernels=options.kernels)
     found = (RULES[rule].match(draft, op, options) for op in draft.order for rule in options.rules)
     return [rewrite for rewrite in found if rewrite is not None]
 
@@ -93,7 +93,7 @@ def rewrite_graph(
     (['y: 3 parts, added up in one buffer'], ('y/part0', 'y/part1', 'y/part2'))
     """
     options = options or RewriteOptions()
-    draft = Draft(graph)
+    draft = Draft(graph, kernels=options.kernels)
     done: list[Rewrite] = []
     clock, complete = deadline or Deadline(), True
     for number, op in enumerate(list(draft.order)):

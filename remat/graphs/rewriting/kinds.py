@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 
 class Kind(StrEnum):
@@ -40,6 +43,8 @@ class Kind(StrEnum):
     """Unknown, or one that needs its inputs in one piece."""
 
 
+#: The attribute of an op that names its family.
+KIND = "kind"
 #: Before the name of the type of an op that computes a part of another.
 PARTIAL = "Partial"
 
@@ -85,12 +90,15 @@ def plain(op_type: str) -> str:
     return re.sub(r"[123]d$", "", word)
 
 
-def kind_of(op_type: str) -> Kind:
-    """The family of an op; opaque where the type is not known.
+def kind_of(op_type: str, attributes: Mapping[str, Any] = MappingProxyType({})) -> Kind:
+    """Return the family of an op: its attribute ``kind``, or else what its type says; opaque where that is not known.
 
     Examples
     --------
     >>> kind_of("Conv2D"), kind_of("PartialConv"), kind_of("whatever")
     (<Kind.CONV: 'conv'>, <Kind.CONV: 'conv'>, <Kind.OPAQUE: 'opaque'>)
+    >>> kind_of("Conv2D", {"kind": "opaque"})
+    <Kind.OPAQUE: 'opaque'>
     """
-    return _KINDS.get(plain(op_type), Kind.OPAQUE)
+    kind = attributes.get(KIND)
+    return Kind(kind) if kind is not None else _KINDS.get(plain(op_type), Kind.OPAQUE)

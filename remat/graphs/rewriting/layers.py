@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from math import sqrt
 
 import numpy as np
 
-from remat.graphs.rewriting.annotations import Attributes, Shape
-from remat.graphs.rewriting.axes import Role, Roles
+from remat.graphs.rewriting.axes import Role
+from remat.graphs.rewriting.calls import Array, Call
+from remat.graphs.rewriting.kernels import KINDS, compute
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.parts import PartOf
-
-Array = np.ndarray
 
 #: Numbers that the fixed and reduced axes of an operand together become, before the output is made of them.
 RANK = 4
-
-
-@dataclass(frozen=True)
-class Call:
-    """An op with all that it takes to compute it.
-
-    Attributes
-    ----------
-    kind : Kind
-    attributes : mapping
-    part : PartOf or None
-    inputs : list of array
-        Its operands.
-    shapes : list of tuple
-        Of the tensors that it writes.
-    roles : list of Roles
-        Of each operand; for a part of an op those of the whole op.
-    random : callable
-        Weights: a slot and a shape to an array, always the same for the op before it was rewritten.
-    """
-
-    kind: Kind
-    attributes: Attributes
-    part: PartOf | None
-    inputs: list[Array]
-    shapes: list[Shape]
-    roles: list[Roles]
-    random: Callable[[str, Shape], Array]
-
-    def whole(self, operand: int, axis: int) -> tuple[int, slice]:
-        """Extent of an axis of an operand before the op was cut, and the slice of it that this op reads."""
-        part = self.part
-        if part is None or (part.operand, part.axis) != (operand, axis):
-            return self.inputs[operand].shape[axis], slice(None)
-        return part.extent, slice(part.start, part.stop)
 
 
 def layer(call: Call) -> list[Array]:
@@ -63,6 +24,8 @@ def layer(call: Call) -> list[Array]:
     """
     if call.kind is Kind.CONCAT:
         return call.inputs
+    if call.constant is not None and call.kind in KINDS:
+        return [compute(call)]
     part = call.part
     outputs = [_combined(call, number) for number in range(len(call.shapes))]
     if part is None or not part.sum or part.bias:

@@ -1,8 +1,9 @@
 """A reference executor: the values of all tensors of a graph, with random weights, in double precision.
 
-An op is a random function that has the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer that its
-type names. Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten
-one can be compared.
+An op that a reader describes completely is computed as described (:mod:`remat.graphs.rewriting.kernels`). Any other
+is a random function that has the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer of its type.
+Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten one can be
+compared.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +24,16 @@ from remat.errors import GraphError
 from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
 from remat.graphs.rewriting.axes import FIXED, Reading, Roles, claimed, roles
+from remat.graphs.rewriting.calls import Array, Call
 from remat.graphs.rewriting.draft import Draft
+from remat.graphs.rewriting.kernels import activate, random_constant
 from remat.graphs.rewriting.kinds import Kind, kind_of
-from remat.graphs.rewriting.layers import Array, Call, activated, layer
+from remat.graphs.rewriting.layers import activated, layer
 from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
+
+#: An op and an entry of its attribute ``constants`` to an array.
+Weights = Callable[[str, Mapping[str, Any]], Array]
 
 #: Elements of all tensors together that are worth computing.
 MOST_ELEMENTS = 2**25
@@ -63,11 +72,18 @@ class Shrink:
 
 
 def run(
-    draft: Draft, shrink: Callable[[Shape], Shape], seed: int, deadline: Deadline | None = None
+    draft: Draft,
+    shrink: Callable[[Shape], Shape],
+    seed: int,
+    deadline: Deadline | None = None,
+    *,
+    inputs: Mapping[str, Array] = MappingProxyType({}),
+    weights: Weights | None = None,
 ) -> dict[str, Array]:
-    """All tensors of a draft in double precision, with images made smaller by `shrink`.
+    """Compute all tensors of a draft in double precision, with images made smaller by `shrink`.
 
-    Inputs and weights are random numbers that depend on names and the seed.
+    Inputs and weights are random numbers that depend on names and the seed, where they are not given: `inputs` by
+    tensor, `weights` for an op and an entry of its attribute ``constants``.
 
     Raises
     ------
@@ -82,6 +98,7 @@ def run(
         tensor: generator(seed, "tensor", tensor).standard_normal(shrink(draft.shapes[tensor]))
         for tensor in draft.graph.inputs
     }
+    found.update(inputs)
     waiting = Counter(tensor for op in draft.ops.values() for tensor in op.outputs)
     for names in draft.order.values():
         for name in names:
@@ -89,7 +106,7 @@ def run(
             op = draft.ops[name]
             try:
                 shapes = [_written(draft, name, shrink(draft.shapes[tensor])) for tensor in op.outputs]
-                outputs = _computed(draft, op, found, shapes, seed)
+                outputs = _computed(draft, op, found, shapes, seed=seed, weights=weights or partial(_random, seed))
                 for tensor, shape, value in zip(op.outputs, shapes, outputs, strict=True):
                     waiting[tensor] -= 1
                     if value.shape != shape:
@@ -98,7 +115,7 @@ def run(
                     found[tensor] = _put(found.get(tensor), draft, op, (value, whole), last=not waiting[tensor])
                     if not waiting[tensor] and np.isnan(found[tensor]).any():
                         raise ValueError(f"after it tensor {tensor!r} is not complete")
-            except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+            except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
                 raise GraphError(f"op {name!r} cannot be computed: {error}") from None
     return found
 
@@ -115,7 +132,9 @@ def generator(seed: int, *names: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
 
-def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Shape], seed: int) -> list[Array]:
+def _computed(
+    draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Shape], *, seed: int, weights: Weights
+) -> list[Array]:
     operands = draft.operands(op.name)
     if operands is None:
         raise GraphError(f"graph {draft.graph.name!r} has no shapes for what op {op.name!r} reads")
@@ -123,7 +142,7 @@ def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Sha
     if not operands:
         return [generator(seed, "tensor", t).standard_normal(s) for t, s in zip(op.outputs, shapes, strict=True)]
     inputs = [_gathered(operand, found) for operand in operands]
-    kind = kind_of(op.type)
+    kind = draft.kind(op.name)
     is_copy = shapes == [inputs[0].shape]
     if kind is Kind.SPLIT or (kind is Kind.SLICE and (is_copy or attributes.get("axis") is not None)):
         return _slices(op, attributes, inputs[0], shapes)
@@ -137,7 +156,15 @@ def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Sha
         return np.asarray(generator(seed, "weights", origin, slot).standard_normal(shape))
 
     found_roles = [_roles(draft, op.name, number, part) or (FIXED,) * x.ndim for number, x in enumerate(inputs)]
-    return layer(Call(kind, attributes, part, inputs, shapes, found_roles, random))
+    constant = partial(weights, origin) if draft.described else None
+    return layer(Call(kind, attributes, part, inputs, shapes, found_roles, random, constant))
+
+
+def _random(seed: int, op: str, entry: Mapping[str, Any]) -> Array:
+    """Random values of a constant that a described op reads."""
+    if prod(entry["shape"]) > MOST_ELEMENTS:
+        raise ValueError(f"{prod(entry['shape']):,} weights are too many for a check")
+    return random_constant(entry, generator(seed, "constant", op, entry["input"]))
 
 
 def _roles(draft: Draft, op: str, operand: int, part: PartOf | None) -> Roles | None:
@@ -188,7 +215,7 @@ def _slices(op: Op, attributes: Attributes, x: Array, shapes: list[Shape]) -> li
         return [x]
     if axis is None:
         raise ValueError("it has no axis")
-    start = attributes.get("start", 0) if kind_of(op.type) is Kind.SLICE else 0
+    start = attributes.get("start", 0) if kind_of(op.type, attributes) is Kind.SLICE else 0
     found = []
     for shape in shapes:
         found.append(np.take(x, np.arange(start, start + shape[axis]), axis=axis))
@@ -219,14 +246,15 @@ def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape],
         return whole
     total = value if before is None else before + value
     part = part_of(op.name, attributes)
-    done = part is not None and part.sum and part.finish and last
-    return activated(total) if done else total
+    if part is None or not (part.sum and part.finish and last):
+        return total
+    return activate(attributes, total) if draft.described else activated(total)
 
 
 def _cut_along_images(draft: Draft) -> bool:
     """Whether something is concatenated or cut along an axis other than batch and channels."""
     for name, op in draft.ops.items():
-        kind = kind_of(op.type)
+        kind = draft.kind(name)
         if kind in {Kind.REDUCE_SUM, Kind.MATMUL}:
             return True
         axes = [(operand.axis, operand.tensors[0]) for operand in draft.operands(name) or ()]

@@ -137,7 +137,7 @@ def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -
     """
     if attributes.get("operands") is not None:
         return _read_list(op, attributes["operands"], shapes)
-    together = kind_of(op.type) is Kind.CONCAT or attributes.get("concat_inputs") is True
+    together = kind_of(op.type, attributes) is Kind.CONCAT or attributes.get("concat_inputs") is True
     if not together or not op.inputs:
         return tuple(whole(tensor) for tensor in op.inputs)
     if any(tensor not in shapes for tensor in op.inputs):
@@ -164,9 +164,8 @@ def write_operands(
         return rest
     if len(operands) == 1 and _is_plain(operands[0], shapes):
         axis = operands[0].axis
-        return rest | (
-            {"axis": axis} if kind_of(op_type) is Kind.CONCAT else {"concat_inputs": True, "concat_axis": axis}
-        )
+        is_concat = kind_of(op_type, attributes) is Kind.CONCAT
+        return rest | ({"axis": axis} if is_concat else {"concat_inputs": True, "concat_axis": axis})
     entries: list[dict[str, Any]] = []
     for operand in operands:
         if operand.axis is None:

@@ -9,8 +9,9 @@ from typing import Any
 from remat.errors import GraphError
 from remat.graphs.rewriting.annotations import Attributes, is_whole
 
-#: The attribute of a part, and that of the op that makes the output of a full accumulation buffer.
-PART_OF, FINISH_OF = "part_of", "finish_of"
+#: The attribute of a part, that of the op that makes the output of a full accumulation buffer, and that of the op that
+#: concatenates parts.
+PART_OF, FINISH_OF, JOIN_OF = "part_of", "finish_of", "join_of"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ class RuleName(StrEnum):
     PARALLEL_PARTS = "parallel-parts"
 
 
+#: What kernels can do with tensors; see :class:`RewriteOptions`.
+KERNELS = ("in-place", "whole")
+
+
 @dataclass(frozen=True)
 class RewriteOptions:
     """Which rewrites are looked for.
@@ -36,6 +40,12 @@ class RewriteOptions:
         that makes the output of the full buffer. None: sums are added up in the output itself.
     split_workspace : bool
         Whether the workspace of an op shrinks with its part of the input; otherwise each part has all of it.
+    kernels : {"in-place", "whole"} or None
+        ``"in-place"``: kernels read slices and parts side by side, write slices, and add to their output, as Serenity
+        assumes. ``"whole"``: kernels read and write whole tensors, as those of ONNX Runtime and TensorFlow Lite do.
+        Concatenations and splits then stay unless their readers are split, the parts of an op that is read in one
+        piece are joined by an op, and a partial sum holds its own result next to the buffer that it is added to.
+        None: whole kernels for graphs whose ``meta`` says ``described``, in-place kernels for others.
 
     Raises
     ------
@@ -54,6 +64,7 @@ class RewriteOptions:
     parts: int | None = None
     accumulator_bytes: int | None = None
     split_workspace: bool = False
+    kernels: str | None = None
 
     def __post_init__(self) -> None:
         for rule in self.rules:
@@ -61,6 +72,10 @@ class RewriteOptions:
                 raise GraphError(
                     f"there is no rewriting rule {short(rule)}; there are {', '.join(RuleName)}", "rewrite-options"
                 )
+        if self.kernels not in (None, *KERNELS):
+            raise GraphError(
+                f"kernels must be one of {', '.join(KERNELS)}, not {short(self.kernels)}", "rewrite-options"
+            )
         checks = (
             ("min_parts", self.min_parts, 2),
             ("parts", self.parts, 2),
@@ -89,7 +104,8 @@ class Rewrite:
         As in :class:`RewriteOptions`.
     never_worse : bool
         Whether each order of the ops before gives one of the ops after whose peak is no higher. It is not so for
-        buffers with wider elements, for slices (their base stays), and where a concatenation stays because of others.
+        buffers with wider elements, for slices (their base stays), where a concatenation stays because of others, and
+        for partial sums of kernels that cannot add to their output.
     """
 
     rule: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -12,11 +13,11 @@ from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, axis_of, is_whole
 from remat.graphs.rewriting.axes import Role
 from remat.graphs.rewriting.draft import Draft, NewOp
-from remat.graphs.rewriting.kinds import PARTIAL, Kind, kind_of
+from remat.graphs.rewriting.kinds import KIND, PARTIAL, Kind
 from remat.graphs.rewriting.operands import KEYS, Operand, Part, whole
-from remat.graphs.rewriting.parts import FINISH_OF, PART_OF, PartOf, part_of
+from remat.graphs.rewriting.parts import FINISH_OF, JOIN_OF, PART_OF, PartOf, part_of
 from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions, RuleName
-from remat.graphs.rewriting.splitting import cuts, expanded, merged, share
+from remat.graphs.rewriting.splitting import Cut, cuts, expanded, merged, share
 
 
 class Rule(ABC):
@@ -44,7 +45,7 @@ class ZeroCopyConcat(Rule):
 
     def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
         found = draft.ops[op]
-        operands = draft.operands(op) if kind_of(found.type) is Kind.CONCAT and len(found.outputs) == 1 else None
+        operands = draft.operands(op) if draft.kind(op) is Kind.CONCAT and len(found.outputs) == 1 else None
         if not operands or len(operands) != 1 or draft.writer(found.outputs[0]) != op:
             return None
         operand = operands[0]
@@ -74,7 +75,7 @@ class ZeroCopySplit(Rule):
 
     def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
         found = draft.ops[op]
-        if kind_of(found.type) not in {Kind.SPLIT, Kind.SLICE} or not found.outputs:
+        if draft.kind(op) not in {Kind.SPLIT, Kind.SLICE} or not found.outputs:
             return None
         operands = draft.operands(op)
         shape = operands[0].shape(draft.shapes) if operands and len(operands) == 1 else None
@@ -86,7 +87,7 @@ class ZeroCopySplit(Rule):
             axis = operands[0].axis or 0  # into one piece
         if axis is None or operands[0].axis not in {None, axis}:
             return None
-        start = attributes.get("start", 0) if kind_of(found.type) is Kind.SLICE else 0
+        start = attributes.get("start", 0) if draft.kind(op) is Kind.SLICE else 0
         if not is_whole(start) or start < 0:
             return None
         parts: list[tuple[int, int]] = []
@@ -96,7 +97,7 @@ class ZeroCopySplit(Rule):
                 return None
             parts.append((start, start + out[axis]))
             start += out[axis]
-        if start > shape[axis] or (kind_of(found.type) is Kind.SPLIT and start != shape[axis]):
+        if start > shape[axis] or (draft.kind(op) is Kind.SPLIT and start != shape[axis]):
             return None
         for tensor, (first, last) in zip(found.outputs, parts, strict=True):
             if draft.writer(tensor) != op or not draft.can_read_parts(tensor, operands[0].cut(axis, first, last)):
@@ -138,10 +139,13 @@ class _Splitting(Rule):
             if len(ends) - 1 < (options.min_parts if self.role is Role.REDUCED else 2):
                 continue
             parts = merged(ends, options.parts)
+            if draft.whole_kernels and not all(_are_whole(draft, cut, parts) for cut in together):
+                continue
             rewrite = Rewrite(
                 self.name, op, number, operand.axis, parts, operand.tensors,
                 split_workspace=options.split_workspace,
-                never_worse=all(draft.is_copy(t) and not draft.kept_for_others(t, op) for t in passed),
+                never_worse=all(draft.is_copy(t) and not draft.kept_for_others(t, op) for t in passed)
+                and not (draft.whole_kernels and self.role is Role.REDUCED),
             )  # fmt: skip
             chosen = self._chosen(draft, rewrite, options, output)
             if chosen is not None:
@@ -190,6 +194,8 @@ class PartialSums(_Splitting):
         size = _accumulator_size(draft, rewrite.op, options.accumulator_bytes)
         if size == draft.sizes[draft.ops[rewrite.op].outputs[0]]:
             return rewrite
+        if draft.whole_kernels:
+            return None  # no kernel makes its output in wider elements
         return replace(rewrite, accumulator_bytes=options.accumulator_bytes, never_worse=False)
 
     def perform(self, draft: Draft, rewrite: Rewrite) -> None:
@@ -201,16 +207,20 @@ class PartialSums(_Splitting):
             buffer = draft.unused(f"{target}/sum")
             draft.add_tensor(buffer, _accumulator_size(draft, rewrite.op, rewrite.accumulator_bytes), shape)
         new: list[NewOp] = []
+        result = draft.sizes[buffer] if draft.whole_kernels else 0  # of a part, before it is added
         for number, (part, operands, about) in enumerate(self._parts(draft, rewrite, None)):
             bias = number == 0 and buffer == target
             about[PART_OF] = replace(about[PART_OF], sum=True, bias=bias, finish=buffer == target).as_dict()
-            new.append(NewOp(replace(part, outputs=(buffer,)), operands, about))
+            part = replace(part, outputs=(buffer,), workspace=part.workspace + result)
+            new.append(NewOp(part, operands, about))
         if buffer != target:
             finish = Op(
                 draft.unused(f"{op.name}/finish"), (), (target,), type="Finish", phase=op.phase,
                 recomputable=op.recomputable,
             )  # fmt: skip
             about = {key: attributes[key] for key in ("activation", "bias") if key in attributes}
+            if draft.described:
+                about[KIND] = Kind.FINISH.value
             about[FINISH_OF] = {
                 "of": op.name,
                 "type": op.type,
@@ -227,7 +237,7 @@ class ParallelParts(_Splitting):
 
     Serenity's kernel-wise partitioning of depthwise convolutions (equations 7 and 8). Those who read the result read
     its parts in place; where it is a graph output, or is read by an op that needs it in one piece, the parts are
-    written into one tensor.
+    written into one tensor, or joined by an op where kernels write whole tensors only.
     """
 
     name = RuleName.PARALLEL_PARTS
@@ -260,18 +270,40 @@ class ParallelParts(_Splitting):
         for (part, operands, about), name, (start, stop) in zip(
             self._parts(draft, rewrite, axis), names, ends, strict=True
         ):
-            if apart:
+            if apart or draft.whole_kernels:
                 draft.add_tensor(
                     name, size * (stop - start) // shape[axis], (*shape[:axis], stop - start, *shape[axis + 1 :])
                 )
             else:
                 about["output_slice"] = [axis, start, stop]
             about[PART_OF] = about[PART_OF].as_dict()
-            new.append(NewOp(replace(part, outputs=(name if apart else target,)), operands, about))
+            written = name if apart or draft.whole_kernels else target
+            new.append(NewOp(replace(part, outputs=(written,)), operands, about))
         if apart:
             draft.read_parts_instead(target, pieces)
+        elif draft.whole_kernels:
+            new.append(_join(draft, rewrite, pieces))
         draft.replace(op.name, new)
         draft.remove_unread(op.inputs)
+
+
+def _are_whole(draft: Draft, cut: Cut, parts: Sequence[tuple[int, int]]) -> bool:
+    """Whether each part reads a whole tensor of an operand."""
+    return all(cut.of(start, stop).simple(draft.shapes).axis is None for start, stop in parts)
+
+
+def _join(draft: Draft, rewrite: Rewrite, pieces: Operand) -> NewOp:
+    """The op that concatenates the parts of an op; it costs what the concatenation before the op costs."""
+    op = draft.ops[rewrite.op]
+    before = [draft.writer(tensor) for tensor in op.inputs]
+    cost = max((draft.ops[w].cost for w in before if w is not None and draft.kind(w) is Kind.CONCAT), default=0)
+    join = Op(
+        draft.unused(f"{op.name}/join"), (), op.outputs, cost, type="Concat", phase=op.phase,
+        recomputable=op.recomputable,
+    )  # fmt: skip
+    before_of = part_of(rewrite.op, draft.attributes.get(rewrite.op, {}))
+    of = rewrite.op if before_of is None else before_of.of
+    return NewOp(join, (pieces,), {KIND: Kind.CONCAT.value, "axis": pieces.axis, JOIN_OF: of})
 
 
 def _accumulator_size(draft: Draft, op: str, bytes_per_element: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remat.graphs.rewriting.draft import Draft
-from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.graphs.rewriting.kinds import Kind
 from remat.graphs.rewriting.operands import Operand
 
 
@@ -36,7 +36,7 @@ def expanded(draft: Draft, operand: Operand) -> tuple[Operand, tuple[str, ...]]:
         changed = False
         for tensor in operand.tensors:
             writer = draft.writer(tensor)
-            if writer is None or kind_of(draft.ops[writer].type) is not Kind.CONCAT:
+            if writer is None or draft.kind(writer) is not Kind.CONCAT:
                 continue
             source = draft.operands(writer)
             new = operand.with_parts_for(tensor, source[0]) if source and len(source) == 1 else None
@@ -73,7 +73,7 @@ def _axes(draft: Draft, op: str, number: int, axis: int, output: int | None) -> 
         return [axis]
     shapes = [operand.shape(draft.shapes) for operand in operands]
     extent = (shapes[number] or ())[axis]
-    kind = kind_of(draft.ops[op].type)
+    kind = draft.kind(op)
     if kind is Kind.MATMUL:
         rank = len(shapes[number] or ())
         if output is None:

@@ -98,7 +98,8 @@ WRONG = [
         [], *({"x0": shape} for shape in ([1, True], [0], [2**40, 2**40], [1] * 9, "12")), {"x1": [2, 6]},
     )),
     *((attrs, None) for attrs in (
-        "no", *({"concat_axis": axis} for axis in (4, -5, 1.0)), {"layout": "NHW"}, {"channel_axis": 9}, {"groups": 0},
+        "no", {"kind": "magic"},
+        *({"concat_axis": axis} for axis in (4, -5, 1.0)), {"layout": "NHW"}, {"channel_axis": 9}, {"groups": 0},
         {"parallel_axes": 3}, {"parallel_axes": [3], "reduced_axes": [-1]}, {"part_of": 1},
         {"part_of": {"of": "y", "start": 5}}, {"operands": 5},
     )),

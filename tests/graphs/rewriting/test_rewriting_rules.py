@@ -280,7 +280,13 @@ def test_axes_taken_on_trust_are_named() -> None:
 
 
 def test_options_are_checked() -> None:
-    for options in ({"rules": ("magic",)}, {"min_parts": 1}, {"parts": True}, {"accumulator_bytes": 0}):
+    for options in (
+        {"rules": ("magic",)},
+        {"min_parts": 1},
+        {"parts": True},
+        {"kernels": "fast"},
+        {"accumulator_bytes": 0},
+    ):
         with refused("graph.rewrite-options"):
             RewriteOptions(**options)
 

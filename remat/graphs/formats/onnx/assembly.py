@@ -7,9 +7,11 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.names import UniqueNames
+from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
 from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
 from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.rewriting.descriptions import described
 from remat.io.text import printable, short, together
 
 #: Ops whose first output is their first input by another shape.
@@ -56,6 +58,7 @@ class Assembly:
         inputs = [define(value) for value in network.inputs]
         ops: list[Op] = []
         modules: dict[str, str] = {}
+        attributes: dict[str, Any] = {}
         for node in self._nodes:
             op = Op(
                 op_names.name(node.name),
@@ -69,6 +72,9 @@ class Assembly:
             module = module_path(node.proto)
             if module:
                 modules[op.name] = module
+            found = describe(node, network, self._root, tensor_of)
+            if found is not None:
+                attributes[op.name] = found
         outputs = list(
             dict.fromkeys(tensor_of[value] for value in map(self._root, network.outputs) if value in tensor_of)
         )
@@ -76,7 +82,7 @@ class Assembly:
         return ComputeGraph(
             name, tensors, ops, inputs, outputs,
             constant_memory=self._constant_memory(), cost_unit="flop", source=source,
-            meta={"modules": modules} if modules else {},
+            meta=({"modules": modules} if modules else {}) | described(shapes_of(network, tensor_of), attributes),
         )  # fmt: skip
 
     # -- what is left of the nodes ------------------------------------------------------------------------------------

@@ -1,0 +1,320 @@
+"""Complete descriptions of ops, for readers of models: what the dimension rule and the reference executor need.
+
+A reader describes an op by one of these functions where it is sure of everything that the result depends on, and leaves
+it out otherwise: in a graph whose ``meta`` says ``described``, an op without description is opaque, and no rewrite
+touches it. Each function returns None where the op is not as plain as its description would say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from remat.graphs.rewriting.annotations import MOST_AXES, Shape
+from remat.graphs.rewriting.kinds import KIND, Kind
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An op of a model: the inputs in the order of the model, and the only tensor that it writes.
+
+    Attributes
+    ----------
+    inputs : tuple of (tuple of int) or None
+        Shapes; None for an input that is absent.
+    tensors : tuple of str or None
+        The tensors of the graph that they are; None for constants and absent inputs.
+    output : tuple of int
+        Shape.
+    """
+
+    inputs: tuple[Shape | None, ...]
+    tensors: tuple[str | None, ...]
+    output: Shape
+
+    def data(self, position: int) -> Shape | None:
+        """Return the shape of an input that is a tensor of the graph; None for others."""
+        return self.inputs[position] if position < len(self.inputs) and self.tensors[position] is not None else None
+
+    def constant(self, position: int) -> Shape | None:
+        """Return the shape of an input that is a constant; None for others."""
+        return self.inputs[position] if position < len(self.inputs) and self.tensors[position] is None else None
+
+    def has(self, position: int) -> bool:
+        """Return whether an input is there."""
+        return position < len(self.inputs) and self.inputs[position] is not None
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The tensors of the graph that it reads, in order."""
+        return tuple(tensor for tensor in self.tensors if tensor is not None)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window: for each axis of an image a number, or padding before and after."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    pads: Sequence[tuple[int, int]]
+
+    def as_dict(self) -> Description:
+        """The attributes of an op."""
+        pads = [list(pair) for pair in self.pads]
+        return {
+            "kernel": list(self.kernel), "stride": list(self.stride), "dilation": list(self.dilation), "pads": pads,
+        }  # fmt: skip
+
+    def fits(self, image: Sequence[int], out: Sequence[int], *, rounds_up: bool = False) -> bool:
+        """Return whether the window gives this image."""
+        lengths = {len(each) for each in (self.kernel, self.stride, self.dilation, self.pads, image, out)}
+        if len(lengths) != 1 or min((*self.kernel, *self.stride, *self.dilation), default=0) < 1:
+            return False
+        if min((n for pair in self.pads for n in pair), default=0) < 0:
+            return False
+        for axis, extent in enumerate(out):
+            room = image[axis] + sum(self.pads[axis]) - (self.kernel[axis] - 1) * self.dilation[axis] - 1
+            steps = {room // self.stride[axis] + 1} | ({-(-room // self.stride[axis]) + 1} if rounds_up else set())
+            if room < 0 or extent not in steps:
+                return False
+        return True
+
+
+def same_pads(
+    image: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, lower: bool = False
+) -> list[tuple[int, int]]:
+    """Return the padding with which a window gives ``ceil(image / stride)`` elements; the odd one is after the image.
+
+    Parameters
+    ----------
+    image, kernel, stride, dilation : sequence of int
+        One number for each axis of the image.
+    lower : bool
+        Whether the odd element is before the image.
+
+    Examples
+    --------
+    >>> same_pads([8], [3], [2], [1]), same_pads([8], [3], [2], [1], lower=True)
+    ([(0, 1)], [(1, 0)])
+    """
+    found: list[tuple[int, int]] = []
+    for n, k, s, d in zip(image, kernel, stride, dilation, strict=True):
+        total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        pair = (total // 2, total - total // 2)
+        found.append(pair[::-1] if lower else pair)
+    return found
+
+
+def described(shapes: Mapping[str, Shape], attributes: Mapping[str, Description]) -> dict[str, Any]:
+    """Return what goes into the ``meta`` of a graph; shapes that rewriting cannot use are left out."""
+    usable = {tensor: list(shape) for tensor, shape in shapes.items() if is_usable(shape)}
+    return {"described": True, "shapes": usable, "attrs": dict(attributes)}
+
+
+def is_usable(shape: Shape) -> bool:
+    """Return whether rewriting can use a shape: at most 8 axes, no empty one."""
+    return len(shape) <= MOST_AXES and min(shape, default=1) > 0
+
+
+def elementwise(
+    site: Site, function: str, parameters: Mapping[str, Any] = MappingProxyType({}), activation: str | None = None
+) -> Description | None:
+    """Describe a function of all inputs, element by element, which numpy broadcasts."""
+    constants = []
+    rank = len(site.output)
+    for position, shape in enumerate(site.inputs):
+        if shape is None or len(shape) > rank:
+            return None
+        first = rank - len(shape)
+        if any(n not in {1, site.output[first + axis]} for axis, n in enumerate(shape)):
+            return None
+        if site.tensors[position] is None:
+            along = [[first + axis, axis] for axis, n in enumerate(shape) if n != 1]
+            constants.append({"input": position, "shape": list(shape), "along": along})
+    given = {"parameters": dict(parameters)} if parameters else {}
+    return _op(site, Kind.ELEMENTWISE, {"function": function, **given}, constants, activation)
+
+
+def convolution(
+    site: Site, window: Window, *, layout: str, axes: tuple[int, int], activation: str | None = None
+) -> Description | None:
+    """Describe a convolution of a tensor with constant weights and, if there is a third input, a constant bias.
+
+    Parameters
+    ----------
+    site : Site
+    window : Window
+    layout : str
+        ``"NCHW"`` or ``"NHWC"``: channels second, or last.
+    axes : (int, int)
+        The axes of the weights with the channels that are written, and with those that each of them reads.
+    activation : str, optional
+        A function of :data:`~remat.graphs.rewriting.kernels.FUNCTIONS` that is fused into it.
+    """
+    x, weights, (out, reads) = site.data(0), site.constant(1), axes
+    if x is None or weights is None or len(site.inputs) > 3 or len(weights) != len(x) or len(site.output) != len(x):
+        return None
+    channels = 1 if layout.index("C") == 1 else len(x) - 1
+    written = site.output[channels]
+    kernel = [n for axis, n in enumerate(weights) if axis not in axes]
+    groups, rest = divmod(x[channels], weights[reads])
+    if rest or groups < 1 or weights[out] != written or written % groups or kernel != list(window.kernel):
+        return None
+    if not window.fits(_image(x, channels), _image(site.output, channels)) or x[0] != site.output[0]:
+        return None
+    is_depthwise = groups == x[channels] > 1
+    cut = out if is_depthwise else reads
+    along = [[channels, cut]] if is_depthwise or groups == 1 else []
+    entry = {"input": 1, "shape": list(weights), "role": "weight", "out": out, "in": reads, "along": along}
+    constants = [entry]
+    if site.has(2):
+        if site.constant(2) != (written,):
+            return None
+        constants.append(
+            {"input": 2, "shape": [written], "role": "bias", "along": [[channels, 0]] if is_depthwise else []}
+        )
+    facts: Description = {"layout": layout, **window.as_dict(), **({} if groups == 1 else {"groups": groups})}
+    return _op(site, Kind.DEPTHWISE if is_depthwise else Kind.CONV, facts, constants, activation)
+
+
+def linear(site: Site, *, axes: tuple[int, int], activation: str | None = None) -> Description | None:
+    """Describe the product of the last axis with constant weights, and a constant bias; `axes` as for convolutions."""
+    x, weights, (out, reads) = site.data(0), site.constant(1), axes
+    if x is None or weights is None or len(site.inputs) > 3 or len(weights) != 2 or len(x) < 2:
+        return None
+    if weights[reads] != x[-1] or site.output != (*x[:-1], weights[out]):
+        return None
+    constants = [
+        {"input": 1, "shape": list(weights), "role": "weight", "out": out, "in": reads, "along": [[len(x) - 1, reads]]}
+    ]
+    if site.has(2):
+        bias = site.constant(2)
+        if bias is None or prod(bias) not in {1, weights[out]} or (bias and bias[-1] != prod(bias)):
+            return None
+        if len(bias) > len(x):
+            return None
+        constants.append({"input": 2, "shape": list(bias), "role": "bias"})
+    return _op(site, Kind.LINEAR, {"channel_axis": len(x) - 1}, constants, activation)
+
+
+def product(site: Site) -> Description | None:
+    """Describe the matrix product of two tensors with the same axes before the last two."""
+    first, second = site.data(0), site.data(1)
+    if first is None or second is None or len(site.inputs) != 2 or len(first) != len(second) or len(first) < 2:
+        return None
+    if first[:-2] != second[:-2] or site.output != (*first[:-1], second[-1]) or first[-1] != second[-2]:
+        return None
+    return _op(site, Kind.MATMUL, {})
+
+
+def pooling(
+    site: Site, function: str, window: Window, *, layout: str, count_include_pad: bool = False,
+    activation: str | None = None,
+) -> Description | None:  # fmt: skip
+    """Describe a pooling, ``"max"`` or ``"average"``."""
+    x = site.data(0)
+    if x is None or len(site.inputs) != 1 or len(x) != len(site.output) or len(x) < 3:
+        return None
+    channels = 1 if layout.index("C") == 1 else len(x) - 1
+    if (x[0], x[channels]) != (site.output[0], site.output[channels]):
+        return None
+    # what a window beyond the padding averages differs from runtime to runtime
+    if not window.fits(_image(x, channels), _image(site.output, channels), rounds_up=function == "max"):
+        return None
+    facts = {"function": function, "layout": layout, **window.as_dict(), "count_include_pad": count_include_pad}
+    return _op(site, Kind.POOL, facts, activation=activation)
+
+
+def global_pooling(site: Site, function: str, *, layout: str) -> Description | None:
+    """Describe a pooling of whole images to one element, whose axes stay."""
+    x = site.data(0)
+    if x is None or len(site.inputs) != 1 or len(x) < 3:
+        return None
+    channels = 1 if layout.index("C") == 1 else len(x) - 1
+    if site.output != tuple(n if axis in {0, channels} else 1 for axis, n in enumerate(x)):
+        return None
+    return _op(site, Kind.GLOBAL_POOL, {"function": function, "layout": layout})
+
+
+def batch_norm(site: Site, epsilon: float, *, layout: str) -> Description | None:
+    """Describe a batch normalisation with given statistics: x, scale, offset, mean, variance."""
+    x = site.data(0)
+    if x is None or len(x) < 2 or site.output != x or len(site.inputs) != 5:
+        return None
+    channels = 1 if layout.index("C") == 1 else len(x) - 1
+    if any(site.constant(position) != (x[channels],) for position in range(1, 5)):
+        return None
+    constants = [
+        {"input": position, "shape": [x[channels]], "role": role, "along": [[channels, 0]]}
+        for position, role in enumerate(("scale", "offset", "mean", "variance"), start=1)
+    ]
+    return _op(site, Kind.BATCH_NORM, {"layout": layout, "epsilon": epsilon}, constants)
+
+
+def softmax(site: Site, axis: int) -> Description | None:
+    """Describe a softmax along one axis."""
+    x = site.data(0)
+    if x is None or len(site.inputs) != 1 or site.output != x or not -len(x) <= axis < len(x):
+        return None
+    return _op(site, Kind.SOFTMAX, {"axis": axis % len(x)})
+
+
+def concatenation(site: Site, axis: int) -> Description | None:
+    """Describe a concatenation of tensors that nothing else happens to."""
+    rank = len(site.output)
+    if not -rank <= axis < rank or len(site.operands) != len(site.inputs):
+        return None
+    axis %= rank
+    shapes = [shape for shape in site.inputs if shape is not None]
+    if any(len(shape) != rank for shape in shapes) or sum(shape[axis] for shape in shapes) != site.output[axis]:
+        return None
+    rest = (*site.output[:axis], *site.output[axis + 1 :])
+    if any((*shape[:axis], *shape[axis + 1 :]) != rest for shape in shapes):
+        return None
+    found: Description = {KIND: Kind.CONCAT.value, "axis": axis}
+    if len(set(site.operands)) < len(site.operands):
+        found["operands"] = [{"axis": axis, "parts": list(site.operands)}]
+    return found
+
+
+def split(x: Shape, outputs: Sequence[Shape], axis: int) -> Description | None:
+    """Describe a split of a tensor along an axis into consecutive slices that make it up."""
+    rank = len(x)
+    if not -rank <= axis < rank or any(len(shape) != rank for shape in outputs):
+        return None
+    axis %= rank
+    rest = (*x[:axis], *x[axis + 1 :])
+    if any((*shape[:axis], *shape[axis + 1 :]) != rest for shape in outputs):
+        return None
+    return {KIND: Kind.SPLIT.value, "axis": axis} if sum(shape[axis] for shape in outputs) == x[axis] else None
+
+
+def _image(shape: Shape, channels: int) -> tuple[int, ...]:
+    return (*shape[1:channels], *shape[channels + 1 :])
+
+
+def _op(
+    site: Site,
+    kind: Kind,
+    facts: Mapping[str, Any],
+    constants: Sequence[Mapping[str, Any]] = (),
+    activation: str | None = None,
+) -> Description | None:
+    """A description; None for an op that reads constants alone."""
+    operands = site.operands
+    if not operands:
+        return None
+    found: Description = {KIND: kind.value, **facts}
+    if len(set(operands)) < len(operands):
+        found["operands"] = [{"parts": [tensor]} for tensor in operands]
+    if constants:
+        found["constants"] = [dict(entry) for entry in constants]
+    if activation is not None:
+        found["activation"] = activation
+    return found
