@@ -26,7 +26,7 @@ def command() -> None:
     if None in there.values() and writable() is None:
         where = " and ".join(map(str, candidates()))
         raise RematError(
-            f"compiled code can be kept nowhere: {where} cannot be used; NUMBA_CACHE_DIR may name a folder"
+            f"no folder for compiled kernels: {where} cannot be used; set NUMBA_CACHE_DIR to a private folder"
         )
     begun = time.monotonic()
     begin(*sets.values(), processes=available_cpus())

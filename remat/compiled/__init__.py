@@ -1,8 +1,8 @@
-"""Compiled code: what numba makes of plain loops over arrays, kept on disk, and made by a process of its own.
+"""Numba kernels: plain loops over arrays, compiled in a background process and cached on disk.
 
-A module of compiled functions is called ``kernel`` or ``..._kernel`` and is imported where it is used, as it brings
-numba along. Its functions are decorated with :func:`inner`, if only compiled ones call them, or :func:`kernel`. Those
-that are needed together are a :class:`KernelSet`, which is asked whether it is ready before any of them is called.
+A module of kernels is called ``kernel`` or ``..._kernel``. It is imported where it is used, since it imports numba. Its
+functions are decorated with :func:`kernel`, or with :func:`inner` if only kernels call them. Kernels that are needed
+together form a :class:`KernelSet`; check that it is ready before calling any of them.
 """
 
 from remat.compiled.decorators import inner, kernel

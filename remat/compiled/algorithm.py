@@ -1,4 +1,4 @@
-"""What has options and compiled code: the base of heuristics, searches for orders and allocators."""
+"""Base of heuristics, order searches and allocators: a name, options and kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 
 
 class Algorithm(ABC):
-    """Has a name, options of one dataclass, and compiled code that it needs.
+    """Base of whatever runs with options of one dataclass and needs compiled kernels.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the constructor's only argument; None where it has none."""
+    """Dataclass of the options, the constructor's only argument; None: no options."""
     kernels: ClassVar[tuple[KernelSet, ...]] = ()
-    """The compiled code that it needs."""
+    """Kernels that must be compiled before it runs."""
 
     def __init__(self, options: Any = None) -> None:
         kind = self.options_type
@@ -54,19 +54,19 @@ class Algorithm(ABC):
 
     @classmethod
     def compiled(cls) -> bool:
-        """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""
+        """Return whether the kernels are compiled, so that :meth:`prepared` returns quickly."""
         return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
 
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready.
+        """Wait until all kernels are ready, at most until the deadline; return whether they are.
 
-        The first time on a machine this takes some seconds; another process goes on with it after the deadline.
+        Compiling takes some seconds, once per machine; a background process finishes it after the deadline.
 
         Parameters
         ----------
         deadline : Deadline, optional
         on_wait : callable, optional
-            Called once if there is something to wait for.
+            Called once if it has to wait.
         """
-        begin(*self.kernels)  # beside each other
+        begin(*self.kernels)  # in parallel
         return all(kernels.ready(deadline, on_wait) for kernels in self.kernels)

@@ -1,7 +1,7 @@
-"""The process that compiles: it goes on to the end when the one that began it is gone, so the next run finds all done.
+"""Background process that compiles kernels; it outlives its parent, so that the next run finds them compiled.
 
-``python -m remat.compiled.child MODULE SET [MODULE SET ...]`` compiles sets, one after the other. It ends after some
-minutes at the latest. A lock for each of them that it inherits tells the others that it is at work.
+``python -m remat.compiled.child MODULE SET [MODULE SET ...]`` compiles sets one after the other, for at most
+:data:`LIMIT` seconds. It inherits a lock for each set, by which other processes see that it is running.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-#: Seconds after which it ends, whatever happens.
+#: Seconds after which it terminates.
 LIMIT = 600
-#: Objects that are made between two looks for cycles: compiling makes many objects and few cycles, and looking for them
-#: as often as Python does by default takes a tenth of the time.
+#: Allocations between two runs of the garbage collector. Compiling makes many objects and few cycles; with Python's
+#: default the collector takes a tenth of the time.
 COLLECT = 200_000
 
 
 def start(sets: Sequence[tuple[str, str]], locks: Sequence[int]) -> bool:
-    """Start the process for sets, each a module and a name; `locks` are descriptors to hold. Whether that went well."""
+    """Start the process for sets, each a module and a name, with the descriptors of their locks; return success."""
     if not sys.executable or not hasattr(os, "fork"):
         return False
-    # What this process can import the other one must be able to, and nothing from the current folder besides.
+    # The child imports what this process can import, and nothing else from the current folder.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         return subprocess.run(
@@ -36,7 +36,7 @@ def start(sets: Sequence[tuple[str, str]], locks: Sequence[int]) -> bool:
 
 
 def main() -> None:
-    """Compile sets in a process that nobody waits for; one that cannot be compiled does not keep it from the others."""
+    """Detach from the parent and compile the sets; skip those that fail."""
     import gc
     import importlib
     import signal

@@ -1,4 +1,4 @@
-"""The two kinds of compiled functions, and numba's cache of them in our folder."""
+"""Decorators of kernels, and their cache on disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from remat.compiled import places
 
 
 def inner(function: Callable[..., Any]) -> Any:
-    """A function of borrowed arrays that only compiled functions call.
+    """Compile a function of borrowed arrays that only kernels call.
 
-    It gets no wrapper for calls from Python: with arguments of dozens of arrays a wrapper takes as long to compile as
-    the function itself. Nothing may be allocated in it, see :func:`kernel`.
+    It has no wrapper for calls from Python: for dozens of arrays, compiling a wrapper takes as long as the function
+    itself. It must not allocate, see :func:`kernel`.
     """
     import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
     from numba.core.registry import CPUDispatcher
@@ -25,18 +25,17 @@ def inner(function: Callable[..., Any]) -> Any:
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
 
     found = _compiled(function, no_cpython_wrapper=True)
-    if type(found) is CPUDispatcher:  # not so if numba is told to compile nothing
+    if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
         found.__class__ = Inner
     return found
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A function of borrowed arrays that is called from Python, and kept on disk once compiled.
+    """Compile a function of borrowed arrays for calls from Python, and cache it on disk.
 
-    Nothing may be allocated in it, nor in the functions it calls (no ``np.empty``, no slice that is kept, no sort): so
-    references need not be counted, which for dozens of arrays in every call would take nine tenths of the time. It
-    runs without the interpreter's lock and should return within some tenths of a second, for somebody has to look at
-    the clock and at Ctrl-C.
+    It must not allocate, nor may the functions it calls (no ``np.empty``, no stored slice, no sort). Reference counting
+    is therefore off, which for dozens of arrays would take nine tenths of a call. It runs without the GIL
+    and should return within some tenths of a second, so that its caller can check the clock and Ctrl-C.
 
     Examples
     --------
@@ -51,37 +50,38 @@ def kernel(function: Callable[..., Any]) -> Any:
     10
     """
     found = _compiled(function)
-    if hasattr(found, "_cache"):  # not so if numba is told to compile nothing
+    if hasattr(found, "_cache"):  # false under NUMBA_DISABLE_JIT
         found._cache = _make_cache(function, found._cache)
     return found
 
 
 def _compiled(function: Callable[..., Any], **more: bool) -> Any:
-    # Before any part of it: a thread that imports a part holds that while it waits for numba, and another thread, which
-    # holds numba, needs the part. Python lets one of them have a half of it.
+    # Import numba before any of its submodules. Otherwise one thread can hold a submodule's import lock and wait for
+    # numba's, while another holds numba's and waits for the submodule; Python then breaks the deadlock with a
+    # partly initialised module.
     import numba
     from numba.core.registry import CPUDispatcher
 
     options: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True, **more}
-    # None of these is a promise of numba's; without them the same is compiled and run, more slowly.
+    # None of these options is public; without them kernels compile and run more slowly.
     known = CPUDispatcher.targetdescr.options
     options = {key: value for key, value in options.items() if hasattr(known, key)}
     return numba.njit(nogil=True, **options)(function)
 
 
 def _stamp(function: Callable[..., Any]) -> str | None:
-    """What the compiled function depends on besides its types; None if nobody can say."""
+    """Return a digest of all that a compiled function depends on except its types; None if its source is unknown."""
     path = Path(inspect.getfile(function))
     if path.is_relative_to(places.PACKAGE):
         return places.digest()
     try:
         return places.digest() + hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:  # typed in
+    except OSError:  # defined interactively
         return None
 
 
 def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
-    """A cache for numba, in our folders; `nothing`, a cache that keeps nothing, if numba has changed."""
+    """Return a cache for numba in our folders, or `nothing`, a null cache, if numba's interface has changed."""
     try:
         from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
     except ImportError:
@@ -116,14 +116,14 @@ def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
         return make(function)
 
     class Cache(NullCache):
-        """Whatever goes wrong with a cache, the function can be compiled instead."""
+        """Cache whose failures never matter: the function is compiled instead."""
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             for folder in places.readable():
                 try:
                     if (found := in_folder(folder).load_overload(sig, target_context)) is not None:
                         return found
-                except Exception:  # a broken file: what numba and pickle raise then is anybody's guess
+                except Exception:  # a damaged file can raise anything in numba and pickle
                     continue
             return None
 
@@ -131,7 +131,7 @@ def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
             try:
                 if (folder := places.writable()) is not None:
                     in_folder(folder).save_overload(sig, data)
-            except OSError:  # the disk is full, say
+            except OSError:  # for example, a full disk
                 pass
 
     return Cache()

@@ -1,4 +1,4 @@
-"""Compiled functions run by Python itself: slower by a factor of hundreds, and there at once."""
+"""Kernels run by the interpreter: hundreds of times slower, and available at once."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-#: What compiled functions find under the name of numpy: numbers of Python, which are quicker than numpy's one by one.
+#: Replacement of numpy in interpreted kernels: Python's numbers are faster than numpy's scalars.
 NUMPY = SimpleNamespace(int64=int, float64=float, inf=float("inf"))
 
 
 def interpreted(function: Callable[..., Any], instead: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """The Python function that a compiled one is made from, which calls such functions in turn.
+    """Return the Python source function of a kernel; the kernels it calls are interpreted too.
 
-    They are quickest with lists in place of arrays of one dimension, and a dictionary by pairs in place of two.
+    Pass lists instead of arrays of one dimension, and dictionaries keyed by pairs instead of two: they are faster.
 
     Parameters
     ----------
     function : callable
-        Of a module of compiled functions that ask numpy for :data:`NUMPY` only.
+        Of a module whose kernels use only the names of :data:`NUMPY` from numpy.
     instead : mapping, optional
-        By name what is called in place of compiled functions.
+        Replacements of kernels by name.
 
     Examples
     --------

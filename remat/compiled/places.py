@@ -1,4 +1,4 @@
-"""Where compiled code is kept: a folder that nobody else may write to, since loading it is running it."""
+"""Folders for compiled code. Loading it executes it, so only folders that other users cannot write to are used."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-#: The package, in whose ``__pycache__`` compiled code is kept where that can be written.
+#: The package; its ``__pycache__`` is the first choice.
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Packages whose versions compiled code depends on.
 MAKERS = ("numba", "llvmlite", "numpy")
-#: The module that says how functions are compiled.
+#: Module with the compiler's options.
 COMPILER = "decorators.py"
-#: How many folders of older sources or versions stay.
+#: Folders of older sources or versions to keep.
 KEPT = 3
 
 
 @cache
 def digest() -> str:
-    """Of all that compiled code depends on: all modules of compiled functions, versions, processor, numba's options.
+    """Return a digest of all that compiled code depends on: kernel modules, versions, processor, numba's options.
 
-    All modules, since functions of one are inlined in those of another.
+    It covers all kernel modules, since functions of one are inlined in those of another.
     """
     found = hashlib.sha256()
     for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / "compiled" / COMPILER):
@@ -45,7 +45,7 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    """What the processor can do, as far as that is quickly found out; numba looks at it more closely."""
+    """Return the processor's features as far as they are cheap to read; numba itself checks them in full."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             return next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -54,9 +54,9 @@ def _processor() -> str:
 
 
 def candidates() -> Iterator[Path]:
-    """Return the folders for compiled code, the best first.
+    """Yield the folders for compiled code, the preferred one first.
 
-    ``NUMBA_CACHE_DIR`` where that is set; else the package itself and the user's cache folder (``XDG_CACHE_HOME``).
+    ``NUMBA_CACHE_DIR`` if it is set; otherwise the package itself and the user's cache folder (``XDG_CACHE_HOME``).
     """
     name = f"kernels-{sys.implementation.cache_tag}-{digest()}"
     own = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
@@ -69,7 +69,7 @@ def candidates() -> Iterator[Path]:
 
 
 def user_cache() -> Path | None:
-    """Return the user's cache folder, ``XDG_CACHE_HOME`` or ``~/.cache``; None where the home folder is not known."""
+    """Return the user's cache folder, ``XDG_CACHE_HOME`` or ``~/.cache``; None if the home folder is unknown."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
@@ -78,15 +78,15 @@ def user_cache() -> Path | None:
 
 
 def readable() -> Iterator[Path]:
-    """Return the folders that are there and may be trusted."""
+    """Return the existing folders that can be trusted."""
     return (folder.resolve() for folder in candidates() if _trusted(folder))
 
 
 def writable() -> Path | None:
-    """The first folder that can be written and trusted, made if need be; None: there is none."""
+    """Return the first folder that is writable and trusted, created if missing; None if there is none."""
     for folder in candidates():
         try:
-            # Others may read what lies in the package, but not what lies in a user's own folder.
+            # Others may read the package, but not the user's own folder.
             folder.mkdir(mode=0o755 if PACKAGE in folder.parents else 0o700, parents=True, exist_ok=True)
             if _trusted(folder):
                 tempfile.TemporaryFile(dir=folder).close()
@@ -110,12 +110,12 @@ def _trusted(folder: Path) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was compiled from older sources or by other versions, but for the last few."""
+    """Remove code compiled from older sources or by other versions, except the newest few."""
     begin = folder.name.rpartition("-")[0]
     try:
-        beside = [path for path in folder.parent.glob(f"{begin}-*") if path != folder and path.is_dir()]
-        beside.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        siblings = [path for path in folder.parent.glob(f"{begin}-*") if path != folder and path.is_dir()]
+        siblings.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return
-    for path in beside[KEPT - 1 :]:
+    for path in siblings[KEPT - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Kernels that are needed together: whether they are ready, and who compiles them."""
+"""Sets of kernels that are needed together, and their compilation in the background."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from remat.compiled import child, places
 from remat.deadline import Deadline, OverdueError
 from remat.interruption import interrupted
 
-#: Seconds between two looks at whether somebody has compiled what is waited for.
+#: Seconds between two checks for compiled kernels.
 PAUSE = 0.02
-#: What is said while compiled code is waited for.
+#: Progress text while kernels compile.
 COMPILING = "compiling, first time only"
 
-#: Held while anything is compiled or loaded in this process: numba's own lock does not cover all of it.
+#: Held while this process compiles or loads kernels: numba's own lock does not cover all of it.
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    # A child that is forked while another thread compiles would wait for ever for a thread that it does not have.
+    # A child forked while another thread compiles would wait forever for a thread that it does not have.
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 class CompilingRemark(UserWarning):
-    """What is to be known of compiled code, and is no error."""
+    """Warning about the cache of compiled code."""
 
 
 class KernelSet:
     """Kernels that are needed together.
 
-    The first time on a machine they are compiled by a process of its own, which goes on to the end whatever becomes of
-    this one, and puts them into a folder (:mod:`remat.compiled.places`); this process loads them from there. Where no
-    folder can be used, they are compiled here, each time.
+    Once per machine a background process compiles them, even if this process ends, and stores them in a folder
+    (:mod:`remat.compiled.places`) from which this process loads them. Without a usable folder this process compiles
+    them, every time.
 
     Parameters
     ----------
     name : str
     module : str
-        The module whose import makes this set, for the process that compiles it.
+        Module whose import defines this set, for the background process.
     example : callable
-        Calls every kernel of the set, with arguments of the very types that are used, as cheaply as possible.
+        Calls every kernel of the set once with arguments of the types in use, as cheaply as possible.
 
     Attributes
     ----------
     loaded : bool
-        Whether calls are quick from now on.
+        True once calls no longer compile or load anything.
 
     Examples
     --------
@@ -71,26 +71,26 @@ class KernelSet:
         KernelSet.known[name] = self
 
     def compiled(self) -> Path | None:
-        """The folder where the set lies compiled; None: nowhere."""
+        """Return the folder with the compiled set, or None."""
         return next((folder for folder in places.readable() if (folder / f"{self.name}.ready").exists()), None)
 
     def begin(self) -> bool:
-        """Have the set compiled by another process, if it is not; whether one is at it. Returns at once."""
+        """Start compiling in the background if needed; return at once whether a process is compiling the set."""
         return _begin([self])
 
     def ready(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait until calls of the kernels are quick, but not longer than to the deadline; whether they are.
+        """Wait until the kernels are loaded, at most until the deadline; return whether they are.
 
         Parameters
         ----------
         deadline : Deadline, optional
         on_wait : callable, optional
-            Called once if there is something to wait for.
+            Called once if it has to wait.
 
         Raises
         ------
         Exception
-            What `example` raises.
+            Any exception of `example`.
         """
         if self.loaded:
             return True
@@ -103,7 +103,7 @@ class KernelSet:
                 if clock.expired:
                     return False
                 time.sleep(PAUSE)
-                if self._nobody_compiles(folder):
+                if self._is_unlocked(folder):
                     break
         here = self._start_here()
         while here.is_alive() and not clock.expired:
@@ -113,7 +113,7 @@ class KernelSet:
         return self.loaded
 
     def _start_here(self) -> threading.Thread:
-        """The thread that loads or compiles in this process; it goes on where nobody waits any longer."""
+        """Return the thread that loads or compiles in this process; it continues after the wait ends."""
         with self._starting:
             if self._here is None or (not self._here.is_alive() and not self.loaded):
                 self._failure = None
@@ -121,7 +121,7 @@ class KernelSet:
                 self._here.start()
             return self._here
 
-    def _nobody_compiles(self, folder: Path) -> bool:
+    def _is_unlocked(self, folder: Path) -> bool:
         try:
             lock = _locked(folder / f"{self.name}.lock")
         except OSError:
@@ -131,12 +131,12 @@ class KernelSet:
         return lock is not None
 
     def compile(self) -> None:
-        """Compile or load in this process, and keep it for others where a folder can be written."""
+        """Compile or load in this process, and store the result if a folder is writable."""
         with _LOCK:
             if self.loaded:
                 return
             self._example()
-            if interrupted():  # and so it may have ended before it had called them all
+            if interrupted():  # the example may have stopped before calling all kernels
                 return
             self.loaded = True
             if self.compiled() is not None:
@@ -159,13 +159,13 @@ class KernelSet:
 
 
 def begin(*sets: KernelSet, processes: int | None = None) -> None:
-    """Have several sets compiled beside what this process does, as far as they are not. Returns at once.
+    """Start compiling several sets in the background, except those already compiled; return at once.
 
     Parameters
     ----------
     processes : int, optional
-        At most so many at a time, the first sets first; default: each in a process of its own. Those that come one
-        after the other in one process take less time together, and the first is ready sooner where processors are few.
+        Largest number of processes, the first sets first; default: one per set. Sets that share a process take less
+        time in total, and with few processors the first one is ready sooner.
     """
     number = max(1, len(sets) if processes is None else processes)
     for first in range(min(number, len(sets))):
@@ -173,41 +173,41 @@ def begin(*sets: KernelSet, processes: int | None = None) -> None:
 
 
 def _begin(sets: Sequence[KernelSet]) -> bool:
-    """Have sets compiled by one other process, one after the other; whether some process is at the last one."""
+    """Start one process that compiles sets in turn; return whether some process is compiling the last one."""
     with contextlib.ExitStack() as locks:
         mine: list[tuple[KernelSet, int]] = []
-        at_it = False
+        in_progress = False
         for one in sets:
-            at_it = False
+            in_progress = False
             if one.loaded or one.compiled() is not None or (folder := places.writable()) is None:
                 continue
             try:
                 lock = _locked(folder / f"{one.name}.lock")
-            except OSError:  # not on every file system
+            except OSError:  # some file systems have no locks
                 continue
-            at_it = lock is None
-            if lock is not None:  # the other process has it, too, and so it stays locked as long as that one runs
+            in_progress = lock is None
+            if lock is not None:  # inherited by the child, so it stays locked while that runs
                 locks.enter_context(lock)
                 if one.compiled() is None:
                     mine.append((one, lock.fileno()))
         if not mine:
-            return at_it
+            return in_progress
         started = child.start([(one.module, one.name) for one, _ in mine], [lock for _, lock in mine])
-        return at_it or (started and mine[-1][0] is sets[-1])
+        return in_progress or (started and mine[-1][0] is sets[-1])
 
 
 def _locked(path: Path) -> IO[str] | None:
-    """The file, locked for whoever has it open; None if somebody else has it locked.
+    """Open and lock a file; None if another process holds the lock.
 
     Raises
     ------
     OSError
-        If files cannot be locked.
+        If the system or file system cannot lock files.
     """
     try:
         import fcntl
     except ImportError as error:
-        raise OSError("no locks of files on this system") from error
+        raise OSError("this system has no file locks") from error
     file = path.open("a", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -222,10 +222,10 @@ def _locked(path: Path) -> IO[str] | None:
 
 @cache
 def _remark() -> None:
-    """Warn, once in a process."""
+    """Warn once per process."""
     warnings.warn(
-        "compiled code can be kept nowhere, so it is compiled anew each time: no folder for it can be written, or "
-        "others may write to all of them; NUMBA_CACHE_DIR may name one",
+        "kernels are compiled in every run, since there is no folder to cache them: none is writable, or other users "
+        "can write to all of them; set NUMBA_CACHE_DIR to a private folder",
         CompilingRemark,
         stacklevel=3,
     )
