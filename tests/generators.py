@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.graph import Op
@@ -54,6 +55,13 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
     if full:
         b.output("g0")
     return b.build()
+
+
+def jittered(graph: ComputeGraph, share: float = 0.01, seed: int = 0) -> ComputeGraph:
+    """The graph with costs that are up to a share lower or higher, as measured ones are."""
+    rng = random.Random(seed)
+    ops = [replace(op, cost=round(op.cost * rng.uniform(1 - share, 1 + share))) for op in graph.ops]
+    return replace(graph, ops=ops)
 
 
 def random_order(graph: ComputeGraph, rng: random.Random) -> list[int]:

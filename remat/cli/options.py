@@ -75,6 +75,12 @@ def _limit(word: str) -> float:
     return limit
 
 
+def _tolerance(word: str) -> float:
+    if not (tolerance := share(word)) >= 0:
+        raise ValueError(f"0 or more, not {word[:60]!r}")
+    return tolerance
+
+
 def time_option(text: str, *names: str) -> Any:
     """Option of a time limit with its help."""
     return typer.Option(
@@ -93,6 +99,13 @@ MethodOptions = Annotated[
     typer.Option(
         "--option", metavar="NAME=VALUE",
         help="Option of the method (step_seconds=0.5 of serenity, depth=2 of hierarchical), as in JSON; repeatable.",
+    ),
+]  # fmt: skip
+CostTolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--cost-tolerance", metavar="SHARE", parser=_reader(_tolerance),
+        help="Identical groups differ by at most this share of their cost (0.02, 2%); default: 5%; 0: not at all.",
     ),
 ]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

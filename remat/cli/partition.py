@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.common import class_or_name, option_values, print_json, print_table
-from remat.cli.options import Given, Graph, Json, MethodOptions, shared, time_option
+from remat.cli.options import CostTolerance, Given, Graph, Json, MethodOptions, shared, time_option
 
 
 @shared("costs", "device")
@@ -20,6 +20,7 @@ def command(
     option: MethodOptions = None,
     order: str = typer.Option("fixed", metavar="fixed|free", help="As of `remat solve`."),
     time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
+    cost_tolerance: CostTolerance = None,
     outline: bool = typer.Option(False, "--outline", help="Print the groups, too."),
     as_json: Json = False,
     given: Given,
@@ -34,7 +35,9 @@ def command(
     from remat.config import make_options
     from remat.deadline import Deadline, OverdueError
     from remat.errors import ProblemError
+    from remat.hierarchy.identical import COST_TOLERANCE
     from remat.hierarchy.outline import figures
+    from remat.hierarchy.outline import outline as outlined
     from remat.hierarchy.partition.base import as_partitioner
     from remat.registry import load, partitioners
 
@@ -42,13 +45,16 @@ def command(
     if values and len(words) != 1:
         raise typer.BadParameter("--option is for one partitioner; name it with --partitioner")
     problem, found, left_out = given.problem(graph, order=order), dict[str, Any](), dict[str, str]()
+    tolerance = COST_TOLERANCE if cost_tolerance is None else cost_tolerance
     for word in words:
         named = class_or_name(word, "partitioners")
         kind = named if isinstance(named, type) else load("partitioners", named)
         made = kind(make_options(word, values, kind=kind, group="partitioners")) if values else as_partitioner(named)
         try:
             hierarchy = made.partition(problem, Deadline.after(time_limit))
-            found[word] = figures(hierarchy) | ({"outline": str(hierarchy)} if outline else {})
+            found[word] = figures(hierarchy, tolerance)
+            if outline:
+                found[word]["outline"] = outlined(hierarchy, tolerance)
         except (ProblemError, OverdueError) as error:
             left_out[word] = str(error)
     if as_json:

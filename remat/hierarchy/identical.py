@@ -13,8 +13,10 @@ from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 
-#: The canonical form of a group: whole numbers, equal for groups that are the same.
+#: The canonical form of a group without its costs: whole numbers, equal for groups that are the same.
 Form = tuple[int, ...]
+#: Share of a group's cost by which the costs of another one may differ, over all ops: measured ones are never equal.
+COST_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,7 @@ class GroupClass:
     Attributes
     ----------
     representative : Group
-        The first of them.
+        The first of them; the costs of the others are within the tolerance of its costs.
     members : tuple of Group
         All of them, the representative included.
     """
@@ -36,15 +38,23 @@ class GroupClass:
         return len(self.members)
 
 
-def identical_groups(hierarchy: Hierarchy) -> list[GroupClass]:
+def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> list[GroupClass]:
     """The groups of a hierarchy, the root included, in classes of those that are the same; from below.
 
-    Two groups are the same if, op by op in the reference order, types, phases, costs, workspaces, limits of computes
-    and whether an op may be recomputed agree, and the same tensors by size are read and written at the same places;
-    tensors also agree in being graph inputs, in having to be alive at the end, in being written outside, too, and in
-    being read outside, but not in by whom. Groups inside lie at the same places. Classes are found by a hash table of
-    these canonical forms, which hold all of it, so that equal forms are an isomorphism; in time proportional to ops and
+    Two groups are the same if, op by op in the reference order, types, phases, workspaces, limits of computes and
+    whether an op may be recomputed agree, and the same tensors by size are read and written at the same places; tensors
+    also agree in being graph inputs, in having to be alive at the end, in being written outside, too, and in being read
+    outside, but not in by whom. Groups inside lie at the same places. Classes are found by a hash table of these
+    canonical forms, which hold all of it, so that equal forms are an isomorphism; in time proportional to ops and
     dependencies of each level.
+
+    Costs agree up to a tolerance (:class:`Classes`).
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    tolerance : float
+        Share of the representative's cost; 0: costs are equal.
 
     Examples
     --------
@@ -54,11 +64,62 @@ def identical_groups(hierarchy: Hierarchy) -> list[GroupClass]:
     >>> [(each.representative.name, len(each)) for each in identical_groups(hierarchy)][:4]
     [('embedding', 1), ('layers.0.attn', 12), ('layers.0.mlp', 12), ('layers.0', 12)]
     """
-    forms = Forms(hierarchy.problem)
-    found: dict[Form, list[Group]] = {}
+    classes = Classes(hierarchy.problem, tolerance)
+    found: dict[int, list[Group]] = {}
     for group in hierarchy.groups():
-        found.setdefault(forms.of(group), []).append(group)
+        found.setdefault(id(classes.of(group)[1]), []).append(group)
     return [GroupClass(members[0], tuple(members)) for members in found.values()]
+
+
+class Classes:
+    """Classes of groups that are the same, as groups are met.
+
+    A group is in the class of the first representative of its kind (form, and kinds of the groups inside) whose costs
+    are near: the differences, op by op, add up to at most a share of the representative's cost. So a schedule that
+    computes no op more than k times costs one more or less than the other by at most k times that. A group near none
+    becomes a representative. The same groups in the same sequence make the same classes.
+
+    Parameters
+    ----------
+    problem : Problem
+    tolerance : float
+        Share of the representative's cost; 0: costs are equal.
+
+    Examples
+    --------
+    >>> from remat import GraphBuilder
+    >>> builder = GraphBuilder("four ops")
+    >>> for k, cost in enumerate((100, 104, 107, 104)):
+    ...     _ = builder.op(str(k), cost=cost, size=1)
+    >>> groups = [Group(str(k), np.array([k])) for k in range(4)]
+    >>> problem = Problem(builder.build())
+    >>> for tolerance in (0, 0.05):
+    ...     classes = Classes(problem, tolerance)
+    ...     print([classes.of(group)[1].name for group in groups])
+    ['0', '1', '2', '1']
+    ['0', '0', '2', '0']
+    """
+
+    def __init__(self, problem: Problem, tolerance: float = COST_TOLERANCE) -> None:
+        self.forms, self.cost, self.tolerance = Forms(problem), problem.graph.arrays.cost, tolerance
+        self._found: dict[Hashable, tuple[int, list[Group], Int]] = {}
+        """Number of each kind, its representatives, and their costs, a row each."""
+
+    def of(self, group: Group, inside: Hashable = None) -> tuple[int, Group]:
+        """Return the number of a group's kind, and the representative of its class: itself where it is the first.
+
+        Parameters
+        ----------
+        inside : hashable, optional
+            Part of the kind: what distinguishes the groups inside.
+        """
+        kind, cost = (self.forms.of(group), inside), self.cost[group.ops]
+        number, known, costs = self._found.get(kind, (len(self._found), [], cost[:0].reshape(0, len(cost))))
+        near = np.flatnonzero(np.abs(costs - cost).sum(axis=1) <= self.tolerance * costs.sum(axis=1))
+        if len(near):
+            return number, known[near[0]]
+        self._found[kind] = number, [*known, group], np.vstack([costs, cost])
+        return number, group
 
 
 def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
@@ -87,7 +148,7 @@ def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
 
 
 class Forms:
-    """Canonical forms of the groups of one problem.
+    """Canonical forms of the groups of one problem; they leave costs out.
 
     Parameters
     ----------
@@ -106,7 +167,7 @@ class Forms:
         graph, arrays = problem.graph, problem.graph.arrays
         codes: dict[Hashable, int] = {}
         self.op_code = [
-            codes.setdefault((op.type, op.phase, op.cost, op.workspace, op.recomputable, limit), len(codes))
+            codes.setdefault((op.type, op.phase, op.workspace, op.recomputable, limit), len(codes))
             for op, limit in zip(graph.ops, problem.compute_limits, strict=True)
         ]
         flags = zip(arrays.size.tolist(), arrays.is_input.tolist(), problem.kept.tolist(), strict=True)

@@ -17,6 +17,7 @@ from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
+from remat.hierarchy.identical import COST_TOLERANCE
 from remat.hierarchy.options import Budgets, Effort, Solvers
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Knobs, Recursion
@@ -67,6 +68,9 @@ class HierarchicalOptions(Options):
         Most options of a group, besides the forward part that saves nothing.
     total_options : int
         Options of all groups of one problem together, shared out by their numbers of ops.
+    cost_tolerance : float
+        Groups that differ in costs alone are solved once where the differences, op by op, add up to at most this share
+        of the cost of the one that is solved. Each has the options at its own costs. 0: equal costs alone.
     peaks, saved : int
         Peaks, and limits on what is held between forward and backward part, that each group is solved for.
     leaf_methods, group_methods : tuple of str, class or object
@@ -102,6 +106,7 @@ class HierarchicalOptions(Options):
     depth: Positive | None = None
     options: Positive = 8
     total_options: Positive = 100
+    cost_tolerance: Annotated[float, Range(0)] = COST_TOLERANCE
     peaks: Positive = 4
     saved: Positive = 6
     leaf_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops",)
@@ -279,7 +284,8 @@ class _Run(Policy):
         """Step 2 for one partition, in its part of the time for those that are left."""
         session, options = self.session, self.options
         budgets = Budgets(options.peaks, options.saved)
-        knobs = Knobs(budgets, self.leaf, self.upper, options.options, options.total_options)
+        limits = options.options, options.total_options, options.cost_tolerance
+        knobs = Knobs(budgets, self.leaf, self.upper, *limits)
         with session.step(f"options ({name})"):
             recursion = Recursion(
                 hierarchy, knobs, self.share(OPTIONS_SHARE / left), self.executor, options.workers,
@@ -288,7 +294,9 @@ class _Run(Policy):
             )  # fmt: skip
             found = recursion.run()
         groups, levels = sum(1 for _ in hierarchy.groups()) - 1, hierarchy.depth - 1
-        session.note(f"{name}: {groups} groups of {recursion.classes} kinds on {levels} level{'s' * (levels > 1)}")
+        priced = f", {recursion.others} of them at costs of their own" if recursion.others else ""
+        kinds = f"{recursion.classes} kinds on {levels} level{'s' * (levels > 1)}"
+        session.note(f"{name}: {groups} groups of {kinds}{priced}")
         return found
 
     def _choices(self, composites: list[Composite], left: int) -> Chosen:

@@ -15,6 +15,7 @@ from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Problem
+from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
 from remat.solving.method import FormulationMethod, MethodLike, make_method
@@ -154,6 +155,29 @@ def undominated(options: Iterable[Measured]) -> list[Measured]:
         if not any(other.dominates(one) for other in kept):
             kept.append(one)
     return kept
+
+
+def repriced(options: list[Measured], cost: Int) -> list[Measured]:
+    """Return options at the costs of another group of their class; those that another one then dominates are left out.
+
+    Parameters
+    ----------
+    cost : int64 array, shape (ops of the sub-problem,)
+
+    Examples
+    --------
+    >>> all_saved = Measured(Option([0, 1], [2]), 30, 4, 4, 2, frozenset())
+    >>> again = Measured(Option([0, 1], [1, 2]), 40, 4, 4, 1, frozenset())
+    >>> [one.cost for one in repriced([all_saved, again], np.array([10, 11, 9]))]
+    [30, 41]
+    """
+    costs = [
+        int(cost[one.option.forward].sum() + (0 if one.option.backward is None else cost[one.option.backward].sum()))
+        for one in options
+    ]  # fmt: skip
+    if costs == [one.cost for one in options]:
+        return options
+    return undominated(replace(one, cost=own) for one, own in zip(options, costs, strict=True))
 
 
 def farthest_first(options: Sequence[Measured], count: int) -> list[Measured]:

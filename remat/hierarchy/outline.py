@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from remat.hierarchy.identical import identical_groups
+from remat.hierarchy.identical import COST_TOLERANCE, identical_groups
 from remat.hierarchy.tree import Group, Hierarchy, interface
 from remat.io.text import aligned
 from remat.problem import Problem
@@ -15,11 +15,17 @@ from remat.problem import Problem
 MAX_LINES = 60
 
 
-def figures(hierarchy: Hierarchy) -> dict[str, int]:
+def figures(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> dict[str, int]:
     """Return what HiRemate's Table 3(b) has of a hierarchy.
 
     `depth` counts the levels, the whole graph included; `groups` and `unique_groups` leave it out. `largest_group` has
     the most nodes in its forward part: ops, and groups of the level below.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    tolerance : float
+        Share by which costs of identical groups may differ, as in :func:`identical_groups`.
 
     Examples
     --------
@@ -35,16 +41,22 @@ def figures(hierarchy: Hierarchy) -> dict[str, int]:
     return {
         "depth": hierarchy.depth,
         "groups": len(nodes),
-        "unique_groups": len(identical_groups(hierarchy)) - 1,
+        "unique_groups": len(identical_groups(hierarchy, tolerance)) - 1,
         "largest_group": max(nodes, default=0),
     }
 
 
-def outline(hierarchy: Hierarchy) -> str:
+def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
     """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
 
     Neighbours that are the same (:mod:`remat.hierarchy.identical`) are on one line. What only the backward ops of the
     group itself read is not handed to others.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    tolerance : float
+        Share by which costs of identical groups may differ, as in :func:`identical_groups`.
 
     Examples
     --------
@@ -62,7 +74,9 @@ def outline(hierarchy: Hierarchy) -> str:
       1 forward op
     """
     figures = {id(part): _bytes(hierarchy.problem, part) for part in hierarchy.groups()}
-    kind = {id(part): number for number, each in enumerate(identical_groups(hierarchy)) for part in each.members}
+    kind = {
+        id(part): number for number, each in enumerate(identical_groups(hierarchy, tolerance)) for part in each.members
+    }
     lines: list[tuple[str, str, str, str]] = []
     stack: list[tuple[Group | str, int, int]] = [(hierarchy.root, 1, 0)]
     while stack:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
+
 from remat.backends.processes.workers import WorkerPool
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
-from remat.hierarchy.identical import Forms
+from remat.hierarchy.identical import COST_TOLERANCE, Classes
 from remat.hierarchy.options import (
     Budgets,
     Effort,
     Measured,
     farthest_first,
     measured,
+    repriced,
     shared_out,
     undominated,
 )
@@ -56,6 +59,8 @@ class Knobs:
         Most options of a group in the problem above it, besides fast-forward.
     total : int
         Options of all groups of a problem together, shared out by their ops (the paper's N_o).
+    cost_tolerance : float
+        Share of a group's cost by which the costs of another group may differ that has its options.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -63,11 +68,14 @@ class Knobs:
     upper: Effort = field(default_factory=Effort)
     options: int = 8
     total: int = 100
+    cost_tolerance: float = COST_TOLERANCE
 
 
 @dataclass(eq=False)
 class Recursion:
     """Solves the groups of a hierarchy level by level, the lowest first.
+
+    Of each class of identical groups the first is solved. The others have its options at the costs of their own ops.
 
     Attributes
     ----------
@@ -110,9 +118,13 @@ class Recursion:
     on_note: Callable[[str], None] = lambda _: None
     classes: int = 0
     """Classes of identical groups so far."""
+    others: int = 0
+    """Groups with other costs than the group that was solved for them."""
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[Measured]] = {}
+        self._kind: dict[int, int] = {}
+        """Number of the kind of each group, by the group's identity."""
         self._key: dict[int, str] = {}
         """The task that gives the options of each group that can be run alone, by the group's identity."""
         self._late = LATE_OPS
@@ -144,14 +156,18 @@ class Recursion:
             if problem.order is OrderRule.FIXED and not (together(problem, forward) and together(problem, backward)):
                 self.on_note("groups that are not together in the reference order, which is fixed, are no composites")
                 continue
-            options = farthest_first(self._found[self._key[id(child)]], min(count, self.knobs.options))
+            options = farthest_first(self.options(child), min(count, self.knobs.options))
             made.append(Composite(child.name, forward, backward, [translated(one.option, here) for one in options]))
         return made
+
+    def options(self, group: Group) -> list[Measured]:
+        """Return the options of a group's class at the costs of its own ops."""
+        return repriced(self._found[self._key[id(group)]], self._cost[numbers(group)])
 
     # -- one level ---------------------------------------------------------------------------------------------------
 
     def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
-        classes: dict[Hashable, Task | None] = {}  # groups that are the same, with the same options of those inside
+        made: dict[int, Task | None] = {}  # by the identity of the group that is solved for its class
         tasks: dict[str, Task] = {}
         members = Counter[str]()
         late = self._late
@@ -161,12 +177,14 @@ class Recursion:
                 if late < 0:
                     self.on_note(OVER)
                     break
-            kind = (self._forms.of(group), *(self._key.get(id(child)) for child in group.children))
-            if kind not in classes:
-                classes[kind] = self._task(group)
-            task = classes[kind]
+            inside = tuple(self._kind[id(child)] if id(child) in self._key else None for child in group.children)
+            self._kind[id(group)], first = self._classes.of(group, inside)
+            if id(first) not in made:
+                made[id(first)] = self._task(first)
+            task = made[id(first)]
             if task is not None:
                 self._key[id(group)] = task.key
+                self.others += not np.array_equal(self._cost[first.ops], self._cost[group.ops])
                 members[task.key] += 1
                 tasks.setdefault(task.key, task)
         done, left = 0, list[Task]()
@@ -211,8 +229,13 @@ class Recursion:
         return Task(part, self.knobs.budgets, effort, composites)
 
     @cached_property
-    def _forms(self) -> Forms:
-        return Forms(self.hierarchy.problem)
+    def _cost(self) -> Int:
+        """Cost of each op, and 0 for `outside`, which has number -1."""
+        return np.append(self.hierarchy.graph.arrays.cost, 0)
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return Classes(self.hierarchy.problem, self.knobs.cost_tolerance)
 
     def _take(self, task: Task, found: Answer) -> None:
         """Measure options from elsewhere: what is no option of the group falls away."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from generators import jittered
 from shell import RUN, facts, ok
 
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
+from remat.graphs.zoo.gpt import gpt
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 
@@ -46,6 +48,16 @@ def test_partition_has_the_columns_of_a_table_3b() -> None:
     assert few[0].split() == ["partitioner", "depth", "groups", "unique", "groups", "largest", "group"]
     assert int(few[1].split()[-1]) <= 10 < found["h-partition"]["largest_group"]
     assert "no 'modules'" in ok("partition chain.json -p modules", code=1).out
+
+
+def test_partition_counts_groups_that_differ_in_costs_as_one() -> None:
+    write_graph(jittered(gpt(layers=4)), "profiled.json")
+    line, found = "partition profiled.json -p modules --outline --cost-tolerance", {}
+    for tolerance in ("5%", "0"):
+        found[tolerance] = facts(f"{line} {tolerance}")["partitioners"]["modules"]
+    assert [each["unique_groups"] for each in found.values()] == [6, 15]
+    assert ["layers.0 × 4" in each["outline"] for each in found.values()] == [True, False]
+    assert "0 or more, not" in ok(f"{line} -1", code=2).err
 
 
 def test_solve_takes_options_of_the_method_and_of_parts_of_it() -> None:

@@ -1,35 +1,46 @@
 """Groups that are the same: classes, what separates them, and translation."""
 
+import contextlib
 import random
 from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
+from generators import jittered
 from refusals import refused
 
+from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, Tensor
+from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.gpt import gpt
 from remat.hierarchy import Group
-from remat.hierarchy.identical import Forms, identical_groups, translate
+from remat.hierarchy.identical import COST_TOLERANCE, Forms, identical_groups, translate
+from remat.hierarchy.partition.base import as_partitioner
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
+from remat.hierarchy.partition.modules import Modules
 from remat.problem import Problem
+from remat.registry import partitioners
 
 LAYERS = 6
 
 
-def small(**options) -> ComputeGraph:
-    return gpt(layers=LAYERS, width=24, heads=2, sequence=8, vocabulary=50, **options)
+def small(jitter: float = 0, **options) -> ComputeGraph:
+    return jittered(gpt(layers=LAYERS, width=24, heads=2, sequence=8, vocabulary=50, **options), jitter)
 
 
 def layer_classes(problem: Problem) -> list[list[str]]:
     return [[group.name for group in each.members] for each in identical_groups(Blocks().partition(problem))]
 
 
+JITTER = pytest.mark.parametrize("jitter", [0, 0.01])
+
+
+@JITTER
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
-def test_layers_are_one_class_whatever_comes_before_and_after(accumulation) -> None:
-    found = layer_classes(Problem(small(accumulation=accumulation)))
+def test_layers_are_one_class_whatever_comes_before_and_after(accumulation, jitter) -> None:
+    found = layer_classes(Problem(small(jitter, accumulation=accumulation)))
     assert [f"layers.{k}" for k in range(LAYERS)] in found
     assert len(found) == 4  # embedding, layers, head, all
 
@@ -38,6 +49,7 @@ def changed(graph: ComputeGraph, op: str, **changes) -> ComputeGraph:
     return replace(graph, ops=[replace(o, **changes) if o.name == op else o for o in graph.ops])
 
 
+@JITTER
 @pytest.mark.parametrize(
     ("op", "changes"),
     [
@@ -50,19 +62,44 @@ def changed(graph: ComputeGraph, op: str, **changes) -> ComputeGraph:
         ("grad_layers.2.mlp.gelu", {"inputs": ("grad_layers.2.mlp.down", "layers.2.mlp.up", "layers.2.ln2")}),
     ],
 )
-def test_a_difference_in_one_cost_or_wire_separates(op: str, changes) -> None:
-    graph = changed(small(), op, **changes)
+def test_a_difference_in_one_cost_or_wire_separates(op: str, changes, jitter) -> None:
+    graph = changed(small(jitter), op, **changes)
     found = layer_classes(Problem(graph))
     assert ["layers.2"] in found
     assert [f"layers.{k}" for k in range(LAYERS) if k != 2] in found
 
 
-def test_sizes_limits_and_what_is_kept_separate() -> None:
-    graph = small()
+@JITTER
+def test_sizes_limits_and_what_is_kept_separate(jitter) -> None:
+    graph = small(jitter)
     tensors = [Tensor(t.name, t.size + (t.name == "layers.3.mlp.gelu")) for t in graph.tensors]
     assert ["layers.3"] in layer_classes(Problem(replace(graph, tensors=tensors)))
     assert ["layers.3"] in layer_classes(Problem(graph, keep=["layers.3.mlp.gelu"]))
     assert ["layers.3"] in layer_classes(Problem(graph, max_computes={"layers.3.mlp.gelu": 2}))
+
+
+@pytest.mark.parametrize(("partitioner", "before"), [(Modules, 40), (HPartition, 29)])
+def test_measured_costs_make_no_more_classes(partitioner, before: int) -> None:
+    """Of a GPT of 12 layers, costs up to 1 % lower or higher made 40 classes of 7, and 29 of 7."""
+    graph = gpt(layers=12)
+    exact = identical_groups(partitioner().partition(Problem(graph)))
+    hierarchy = partitioner().partition(Problem(jittered(graph)))
+    found = identical_groups(hierarchy)
+    assert [(one.representative.name, len(one)) for one in found] == [(o.representative.name, len(o)) for o in exact]
+    assert (len(identical_groups(hierarchy, 0)), len(found)) == (before, 7)
+    cost = hierarchy.graph.arrays.cost
+    for each in found:
+        own = [cost[member.ops] for member in each.members]
+        assert max(abs(one - own[0]).sum() for one in own) <= 0.05 * own[0].sum()
+
+
+@pytest.mark.parametrize("name", ["gpt", "unet", "resnet50-ops", "darts-cell"])
+def test_the_tolerance_changes_nothing_where_costs_are_exact(name: str) -> None:
+    for partitioner in partitioners():
+        with contextlib.suppress(ProblemError):
+            hierarchy = as_partitioner(partitioner).partition(Problem(ZOO[name]()))
+            found, exact = ([each.members for each in identical_groups(hierarchy, t)] for t in (COST_TOLERANCE, 0))
+            assert found == exact
 
 
 def test_groups_inside_have_to_lie_at_the_same_places() -> None:

@@ -1,0 +1,123 @@
+"""Groups that differ in costs alone: one is solved for all, and each pays for its own ops."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generators import jittered
+from helpers import ONE, judged
+
+from remat import Problem, solve
+from remat.deadline import Deadline
+from remat.graphs.families import unit_chain
+from remat.hierarchy import Group, identical_groups
+from remat.hierarchy.method import Hierarchical, HierarchicalOptions
+from remat.hierarchy.options import Budgets, Effort, Measured, measured, options_of, undominated
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.store import Store
+from remat.hierarchy.subproblem import SubProblem
+
+EVICTION = Effort(("eviction",))
+
+
+class Pairs(Partitioner):
+    """Pairs of neighbours in groups of four, but for the first op."""
+
+    name = "pairs"
+
+    def forward_groups(self, problem: Problem, ops: Any, deadline: Deadline) -> list[Group]:
+        pairs = {k: Group(f"pair {k}", ops[k : k + 2]) for k in range(1, len(ops) - 2, 2)}
+        return [
+            Group(f"four {k}", ops[k : k + 4], children=(pairs[k], pairs[k + 2]))
+            for k in range(1, len(ops) - 4, 4)
+        ]  # fmt: skip
+
+
+def problem(seed: int = 0, layers: int = 10, budget: int = 8) -> Problem:
+    """A chain of equal ops and their gradients, costs up to 1 % lower or higher."""
+    chain = unit_chain(layers)
+    return Problem(jittered(replace(chain, ops=[replace(op, cost=1000) for op in chain.ops]), seed=seed), budget)
+
+
+def recursion(given: Problem, tolerance: float = 0.05, **more: Any) -> Recursion:
+    knobs = Knobs(Budgets(3, 3), EVICTION, EVICTION, cost_tolerance=tolerance)
+    return Recursion(Pairs().partition(given), knobs, **{"workers": 1, **more})
+
+
+def inside(run: Recursion) -> Iterator[tuple[Group, list[Measured]]]:
+    """The groups below the root with their options."""
+    return ((group, run.options(group)) for group in run.hierarchy.groups() if group is not run.hierarchy.root)
+
+
+def listed(run: Recursion) -> list[Any]:
+    run.run()
+    made = [(group.name, one.cost, one.option) for group, options in inside(run) for one in options]
+    return [(name, cost, *(None if ops is None else ops.tolist() for ops in (option.forward, option.backward)))
+            for name, cost, option in made]  # fmt: skip
+
+
+def test_each_group_has_options_at_its_own_costs() -> None:
+    """By the ops of each, one by one, by the sub-problem of each group, and by the certificate of the schedule."""
+    given = problem()
+    run = recursion(given)
+    run.run()
+    assert run.classes == len(identical_groups(run.hierarchy)) - 1 < len(identical_groups(run.hierarchy, 0)) - 1
+    assert run.others == sum(1 for _ in inside(run)) - run.classes
+    for group, options in inside(run):
+        part = SubProblem.of(given, group)
+        assert len(options) > 2 and undominated(options) == options
+        for one in options:
+            whole = one.option.backward is not None
+            computes = [*one.option.forward, *(one.option.backward if whole else ())]
+            assert one.cost == sum(given.graph.ops[part.ops[op]].cost for op in computes)
+            (own,) = measured(part, [one.option])
+            assert (own.cost, own.peak, own.saved, own.needs) == (one.cost, one.peak, one.saved, one.needs)
+            assert not whole or judged(part.problem, part.schedule(one.option)).cost == one.cost
+
+
+def test_the_store_and_executors_do_not_mix_up_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[SubProblem] = []
+
+    def counted(part: SubProblem, *given: Any) -> Any:
+        asked.append(part)
+        return options_of(part, *given)
+
+    monkeypatch.setattr("remat.hierarchy.tasks.options_of", counted)
+
+    def solved(given: Problem, tolerance: float = 0.05, **more: Any) -> tuple[int, list[Any]]:
+        asked.clear()
+        found = listed(recursion(given, tolerance, **more))
+        return len(asked), found
+
+    few, first = solved(problem(), store=Store(tmp_path))
+    assert solved(problem(), store=Store(tmp_path)) == (0, first)
+    with ThreadPoolExecutor(2) as pool:
+        assert solved(problem(), executor=pool) == (few, first)
+    # other measurements, and groups that another one was solved for, are other questions
+    assert solved(problem(1), store=Store(tmp_path)) == solved(problem(1))
+    all_alone, exact = solved(problem(), 0)
+    left, again = solved(problem(), 0, store=Store(tmp_path))
+    assert few < all_alone and 0 < left < all_alone and again == exact
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_whole_is_priced_by_its_own_costs_and_claims_no_more_than_its_scope(seed: int) -> None:
+    """Though models proved the options of the first group of each class."""
+    options = HierarchicalOptions(
+        partitioners=(Pairs,), leaf_methods=("checkmate",), group_methods=("eviction",),
+        top_methods=("eviction", "h-ilp"), peaks=2, saved=2, moves=1, polish=False, workers=1,
+    )  # fmt: skip
+    given = problem(seed)
+    result = solve(given, Hierarchical(options), "highs", stop=40, options=ONE)
+    assert result.schedule is not None and "of them at costs of their own" in result.message
+    certificate = judged(given, result.schedule)
+    cost = {op.name: op.cost for op in given.graph.ops}
+    assert certificate.accepted and certificate.peak <= 8
+    assert certificate.cost == result.cost == sum(cost[op] for op in result.schedule.computes())
+    best = solve(given, "retention-intervals", stop=60, options=ONE)
+    assert best.proved and (result.bound or 0) <= best.cost <= result.cost <= 1.3 * best.cost
+    assert not result.proved or result.cost == best.cost
