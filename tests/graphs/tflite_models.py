@@ -14,25 +14,26 @@ OPS = tflite.BuiltinOperator
 
 @dataclass
 class T:
-    """A tensor: `data` is the number of its bytes in the file."""
+    """A tensor: `data` is what it has in the file, or the number of zeros."""
 
     name: str
     shape: tuple[int, ...]
     kind: int = tflite.TensorType.INT8
-    data: int = 0
+    data: int | bytes = 0
     variable: bool = False
     signature: tuple[int, ...] = ()
 
 
 @dataclass
 class O:  # noqa: E742
-    """An op: its type (an old one is written into the old field), its tensors, and the window of a pooling."""
+    """An op: its type (an old one is written into the old field), its tensors, a window of a pooling or options."""
 
     kind: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     window: tuple[int, int] | None = None
     custom: str = ""
+    options: tuple[str, dict] | None = None
 
 
 @dataclass
@@ -112,6 +113,10 @@ def _op(b, op, code):
     if op.window:
         window = _table(b, "Pool2DOptions", FilterHeight=op.window[0], FilterWidth=op.window[1])
         fields |= {"BuiltinOptionsType": tflite.BuiltinOptions.Pool2DOptions, "BuiltinOptions": window}
+    elif op.options:
+        kind, values = op.options
+        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, kind)
+        fields["BuiltinOptions"] = _table(b, kind, **values)
     return _table(b, "Operator", **fields)
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
 from remat.graphs.formats.names import UniqueNames
+from remat.graphs.formats.tflite.describing import describe
 from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
 from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.rewriting.descriptions import Description, Site, described, is_usable
 from remat.io.formats import Source, reading
 from remat.io.text import clipped, together
 
@@ -88,6 +90,7 @@ class _Assembly:
         entries = [p for p in dict.fromkeys(tables.inputs) if p >= 0 and p not in constant | variable]
         ops: list[Op] = []
         modules: dict[str, str] = {}
+        attributes: dict[str, Description] = {}
         held: set[int] = set()
         macs = 0
         if entries:
@@ -120,6 +123,10 @@ class _Assembly:
                     recomputable=not changes and operator.kind not in RANDOM,
                 )
             )
+            site = self._site(operator, constant, variable)
+            found = None if site is None else describe(operator, site)
+            if found is not None:
+                attributes[name] = found
             path = _module(tables.tensors[operator.outputs[0]].name) if operator.outputs else ""
             if path:
                 modules[name] = path
@@ -128,11 +135,12 @@ class _Assembly:
         if missing:
             raise FormatError(f"{tables.tensors[missing[0]].label} is an output of the graph that no op writes")
         self._remark()
+        shapes = {name: tables.tensors[p].shape for p, name in self.name_of.items()}
         return ComputeGraph(
             clipped(tables.name, 200), self.tensors, ops,
             outputs=[self.name_of[p] for p in outputs if p in self.name_of],
             constant_memory=sum(self._held(p) for p in held), cost_unit="mac", source="TensorFlow Lite",
-            meta={"macs": macs} | ({"modules": modules} if modules else {}),
+            meta={"macs": macs} | ({"modules": modules} if modules else {}) | described(shapes, attributes),
         )  # fmt: skip
 
     def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
@@ -146,6 +154,26 @@ class _Assembly:
             self.tensors.append(Tensor(self.name_of[position], entry.bytes()))
             result.append(self.name_of[position])
         return tuple(result)
+
+    def _site(self, operator: OperatorEntry, constant: set[int], variable: set[int]) -> Site | None:
+        """What an op reads and writes; None where it is more than plain tensors of 32-bit floating-point numbers."""
+        tensors, inputs = self.tables.tensors, list(operator.inputs)
+        while inputs and inputs[-1] < 0:
+            inputs.pop()
+        touched = {*operator.outputs, *(p for p in inputs if p >= 0)}
+        if len(operator.outputs) != 1 or min(touched, default=-1) < 0 or touched & variable:
+            return None
+        data = [p for p in inputs if p >= 0 and p not in constant]
+        for p in touched:
+            if tensors[p].kind != "FLOAT32" or tensors[p].is_sparse or not is_usable(tensors[p].shape):
+                return None
+        if any(tensors[self._root(p)].shape != tensors[p].shape for p in data):
+            return None
+        return Site(
+            tuple(tensors[p].shape if p >= 0 else None for p in inputs),
+            tuple(self.name_of[self._root(p)] if p in data else None for p in inputs),
+            tensors[operator.outputs[0]].shape,
+        )
 
     def _held(self, position: int) -> int:
         """Bytes of a constant: those in the file, or what has been computed from such; of a variable."""

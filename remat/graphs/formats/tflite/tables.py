@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,6 +24,17 @@ MAX_ENTRIES = 4_000_000
 MAX_NAME = 4096
 #: Bytes for what is known of an entry, and of a table.
 _ENTRY_MEMORY, _TABLE_MEMORY = 40, 1500
+_SLIDING = ("Padding", "StrideH", "StrideW", "FusedActivationFunction")
+_DILATED = (*_SLIDING, "DilationHFactor", "DilationWFactor")
+#: Tables of options, and what of them describes an op.
+_OPTIONS = {
+    "Conv2DOptions": _DILATED, "DepthwiseConv2DOptions": (*_DILATED, "DepthMultiplier"),
+    "Pool2DOptions": (*_SLIDING, "FilterHeight", "FilterWidth"),
+    "FullyConnectedOptions": ("FusedActivationFunction", "WeightsFormat"),
+    "ConcatenationOptions": ("FusedActivationFunction", "Axis"), "SoftmaxOptions": ("Beta",),
+    "LeakyReluOptions": ("Alpha",), "GeluOptions": ("Approximate",),
+    **dict.fromkeys(("AddOptions", "SubOptions", "MulOptions", "DivOptions"), ("FusedActivationFunction",)),
+}  # fmt: skip
 #: Where the table of an operator code has the place of its new field.
 _BUILTIN_CODE = 10
 _TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError)
@@ -40,6 +51,7 @@ class TensorEntry:
     is_open: bool
     is_variable: bool
     data: int
+    is_sparse: bool = False
 
     @property
     def elements(self) -> int:
@@ -57,13 +69,14 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class OperatorEntry:
-    """An op: its type, the positions of its tensors (-1: absent), and its options, a table of the package or None."""
+    """An op: its type, the positions of its tensors (-1: absent), and those of its options that describe it."""
 
     kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     window: tuple[int, int] | None
     transposes_first: bool
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,7 @@ class _Reader:
         self._size = len(data)
         self._entries = 0
         self._types = {number: name for name, number in vars(tflite.TensorType).items() if not name.startswith("_")}
+        self._option_types = {number: name for name, number in vars(tflite.BuiltinOptions).items() if name[0] != "_"}
         self._ops = {number: name for name, number in vars(tflite.BuiltinOperator).items() if not name.startswith("_")}
 
     def read(self, subgraph: int | str) -> ModelTables:
@@ -214,6 +228,7 @@ class _Reader:
             min(self._numbers(signature, tensor.ShapeSignatureAsNumpy, label), default=0) < 0,
             bool(tensor.IsVariable()),
             buffers[tensor.Buffer()],
+            tensor.Sparsity() is not None,
         )
 
     def _operator(self, operator: Any, position: int, codes: list[str], tensors: int) -> OperatorEntry:
@@ -237,4 +252,14 @@ class _Reader:
             self._positions(operator.OutputsLength(), operator.OutputsAsNumpy, tensors, of),
             window,
             transposes,
+            self._options(operator),
         )
+
+    def _options(self, operator: Any) -> dict[str, Any]:
+        """Return the options that describe an op; empty for types whose options are not needed."""
+        table, name = operator.BuiltinOptions(), self._option_types.get(operator.BuiltinOptionsType(), "")
+        if table is None or name not in _OPTIONS:
+            return {}
+        options = getattr(self._tflite, name)()
+        options.Init(table.Bytes, table.Pos)
+        return {field: getattr(options, field)() for field in _OPTIONS[name]}

@@ -1,0 +1,170 @@
+"""TensorFlow Lite models: what a graph computes is what the interpreter computes, and what is not plain stays."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shell import facts, ok
+from tflite_models import OPS, G, O, T, model, tflite
+
+from remat.graphs import read_graph
+from remat.graphs.formats.tflite import graph_from_tflite
+from remat.graphs.rewriting import RewriteOptions, rewrite_graph
+from remat.graphs.rewriting.check import check_numerics
+from remat.graphs.rewriting.draft import Draft
+from remat.graphs.rewriting.numerics import run
+from remat.graphs.rewriting.pieces import pieces
+
+FLOAT = tflite.TensorType.FLOAT32
+RELU, RELU6, TANH = 1, 3, 4
+SAME, VALID = 0, 1
+IMAGE = (1, 6, 7, 4)
+random = np.random.default_rng(0)
+STRIDES = {"StrideH": 2, "StrideW": 1}
+
+
+def conv(**options):
+    return ("Conv2DOptions", {"StrideH": 1, "StrideW": 1, "Padding": SAME, **options})
+
+
+#: Type, options, shape of the first input, shapes of constants, shape of the output, and for each axis of the first
+#: input what is made of a concatenation along it: p(arts), s(um), or - nothing.
+CASES = [
+    ("CONV_2D", conv(**STRIDES), IMAGE, [(5, 3, 2, 4), (5,)], (1, 3, 7, 5), "--s"),
+    ("CONV_2D", conv(**STRIDES, Padding=VALID, FusedActivationFunction=RELU), IMAGE, [(5, 3, 2, 4), (5,)],
+     (1, 2, 6, 5), "--s"),
+    ("CONV_2D", conv(DilationHFactor=2, FusedActivationFunction=RELU6), IMAGE, [(5, 3, 3, 4), (5,)], (1, 6, 7, 5),
+     "--s"),
+    ("DEPTHWISE_CONV_2D",
+     ("DepthwiseConv2DOptions", {"StrideH": 2, "StrideW": 2, "DepthMultiplier": 2, "FusedActivationFunction": RELU}),
+     IMAGE, [(1, 3, 3, 8), (8,)], (1, 3, 4, 8), "--p"),
+    ("AVERAGE_POOL_2D", ("Pool2DOptions", {**STRIDES, "FilterHeight": 3, "FilterWidth": 2}), IMAGE, [], (1, 3, 7, 4),
+     "--p"),
+    ("MAX_POOL_2D",
+     ("Pool2DOptions", {**STRIDES, "FilterHeight": 3, "FilterWidth": 2, "FusedActivationFunction": RELU}), IMAGE, [],
+     (1, 3, 7, 4), "--p"),
+    ("FULLY_CONNECTED", ("FullyConnectedOptions", {"FusedActivationFunction": RELU}), (3, 6), [(5, 6), (5,)], (3, 5),
+     "s"),
+    ("ADD", ("AddOptions", {"FusedActivationFunction": RELU}), IMAGE, [(4,)], IMAGE, "ppp"),
+    ("MUL", ("MulOptions", {}), IMAGE, [(1, 6, 1, 4)], IMAGE, "ppp"),
+    ("SOFTMAX", ("SoftmaxOptions", {"Beta": 1.0}), (3, 6), [], (3, 6), "-"),
+    ("LEAKY_RELU", ("LeakyReluOptions", {"Alpha": 0.3}), IMAGE, [], IMAGE, "ppp"),
+    *((kind, None, IMAGE, [], IMAGE, "ppp") for kind in ("RELU", "RELU6", "LOGISTIC", "TANH", "HARD_SWISH")),
+]  # fmt: skip
+
+
+def on_parts(kind, options, parts, constants, output, *, axis):
+    """Inputs, their concatenation along an axis, and an op of it with constants of these values."""
+    shape = (*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])
+    n = len(parts)
+    tensors = [T(f"x{number}", part, FLOAT) for number, part in enumerate(parts)]
+    tensors += [T("x", shape, FLOAT), T("y", output, FLOAT)]
+    tensors += [T(f"w{k}", each.shape, FLOAT, data=each.astype("<f4").tobytes()) for k, each in enumerate(constants)]
+    ops = [
+        O(OPS.CONCATENATION, tuple(range(n)), (n,), options=("ConcatenationOptions", {"Axis": axis})),
+        O(getattr(OPS, kind), (n, *range(n + 2, len(tensors))), (n + 1,), options=options),
+    ]
+    return model(G(tensors, ops, tuple(range(n)), (n + 1,)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_ops_and_their_parts(case) -> None:
+    """Each axis but that of samples is concatenated of two parts in turn; compared with LiteRT where it is there."""
+    kind, options, shape, constants, output, made = case
+    weights = [random.standard_normal(each) for each in constants]
+    for axis, letter in enumerate(made, start=1):
+        cut = shape[axis] // 2
+        parts = [(*shape[:axis], n, *shape[axis + 1 :]) for n in (cut, shape[axis] - cut)]
+        data = on_parts(kind, options, parts, weights, output, axis=axis)
+        graph = graph_from_tflite(data)
+        done = rewrite_graph(graph, RewriteOptions(min_parts=2))
+        roles = [piece.role for piece in pieces(done.graph).values() if piece.of == f"{kind}_1"]
+        assert roles == {"p": ["part", "part", "join"], "s": ["sum", "sum"], "-": ["whole"]}[letter], axis
+        assert check_numerics(graph, done.graph).difference < 1e-12
+        given = {f"x{number}": random.standard_normal(part).astype("f4") for number, part in enumerate(parts)}
+        found = [
+            run(
+                Draft(each), lambda shape: shape, 0, inputs=given,
+                weights=lambda op, entry: weights[entry["input"] - 1],
+            )["y"]
+            for each in (graph, done.graph)
+        ]  # fmt: skip
+        assert np.allclose(*found, rtol=1e-12, atol=1e-12)
+        expected = interpreted(data, given)
+        assert expected is None or np.allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def interpreted(data, given):
+    """The output of a model by LiteRT; None where that is not installed."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:
+        return None
+    interpreter = Interpreter(model_content=data)
+    interpreter.allocate_tensors()
+    for detail in interpreter.get_input_details():
+        interpreter.set_tensor(detail["index"], given[detail["name"]])
+    interpreter.invoke()
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
+PARTS = [(1, 8, 8, 4)] * 3
+
+
+def cell(options=None, kind="CONV_2D", weights=(5, 3, 3, 12), output=(1, 8, 8, 5)):
+    return on_parts(kind, options or conv(), PARTS, [np.zeros(weights), np.zeros(output[-1])], output, axis=3)
+
+
+def test_a_cell_is_rewritten_checked_and_certified(tmp_path, monkeypatch) -> None:
+    """A fused activation waits for the sum: no partial convolution has it."""
+    monkeypatch.chdir(tmp_path)
+    Path("m.tflite").write_bytes(cell(conv(FusedActivationFunction=RELU)))
+    assert "check       4 tensors agree within " in ok("rewrite m.tflite -o r.json --check").out
+    found = facts("rewrite m.tflite -o r.json --search --check")
+    graph = read_graph("r.json")
+    part, result = 4 * 4 * 64, 5 * 4 * 64
+    assert found["peak"] == [6 * part, 3 * part + 2 * result] == [6144, graph.reference_peak]
+    piece = pieces(graph)["CONV_2D_1/part1"]
+    assert (piece.of, piece.role, piece.constants, piece.activation) == ("CONV_2D_1", "sum", {1: (3, 4, 8)}, "relu")
+    wrong = dict(graph.meta["attrs"]["CONV_2D_1/part0"], activation="relu6")
+    assert wrong != graph.meta["attrs"]["CONV_2D_1/part0"]
+
+
+def quantised():
+    tensors = [T(f"x{n}", part) for n, part in enumerate(PARTS)]
+    tensors += [T("x", (1, 8, 8, 12)), T("y", (1, 8, 8, 5)), T("w", (5, 3, 3, 12), data=540)]
+    concat = O(OPS.CONCATENATION, (0, 1, 2), (3,), options=("ConcatenationOptions", {"Axis": 3}))
+    return model(G(tensors, [concat, O(OPS.CONV_2D, (3, 5), (4,), options=conv())], (0, 1, 2), (4,)))
+
+
+def reshaped():
+    tensors = [T(f"x{n}", (1, 8, 8, 4), FLOAT) for n in range(3)] + [T("v", (1, 4, 16, 4), FLOAT)]
+    tensors += [T("x", (1, 4, 16, 8), FLOAT), T("y", (1, 4, 16, 5), FLOAT), T("w", (5, 1, 1, 8), FLOAT, data=160)]
+    tensors += [T("u", (1, 4, 16, 4), FLOAT)]
+    concat = O(OPS.CONCATENATION, (3, 7), (4,), options=("ConcatenationOptions", {"Axis": 3}))
+    views = [O(OPS.RESHAPE, (0,), (3,)), O(OPS.RESHAPE, (1,), (7,))]
+    last = O(OPS.CONV_2D, (4, 6), (5,), options=conv())
+    return model(G(tensors, [*views, concat, last], (0, 1, 2), (5,)))
+
+
+TRAPS = {
+    "quantised": quantised(),
+    "parts read as another shape": reshaped(),
+    "an activation that is not everywhere": cell(conv(FusedActivationFunction=TANH)),
+    "grouped": cell(weights=(6, 3, 3, 4), output=(1, 8, 8, 6)),
+    "no options": on_parts("CONV_2D", None, PARTS, [np.zeros((5, 3, 3, 12))], (1, 8, 8, 5), axis=3),
+    "options of another op": cell(("Pool2DOptions", {"FilterHeight": 1})),
+    "transposed": on_parts("TRANSPOSE_CONV", None, PARTS, [np.zeros((5, 3, 3, 12))] * 2, (1, 8, 8, 5), axis=3),
+    "shuffled weights": on_parts("FULLY_CONNECTED", ("FullyConnectedOptions", {"WeightsFormat": 1}), [(2, 4)] * 3,
+                                 [np.zeros((5, 12))], (2, 5), axis=1),
+    "a multiplier that does not fit": cell(("DepthwiseConv2DOptions", {"StrideH": 1, "StrideW": 1,
+                                            "DepthMultiplier": 3}), "DEPTHWISE_CONV_2D", (1, 3, 3, 12), (1, 8, 8, 12)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_is_not_plain_stays_as_it_is(trap) -> None:
+    graph = graph_from_tflite(TRAPS[trap])
+    done = rewrite_graph(graph, RewriteOptions(min_parts=2))
+    assert not done.rewrites
+    assert check_numerics(graph, done.graph).difference == 0
