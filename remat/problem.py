@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
@@ -188,11 +188,54 @@ class Problem:
         return None if self.budget is None else parse_budget(self.budget, self.reference_peak)
 
     @property
+    def hopeless(self) -> bool:
+        """Whether the budget is below :attr:`structural_peak`."""
+        return self.budget_bytes is not None and self.budget_bytes < self.structural_peak
+
+    @property
     def structural_peak(self) -> int:
         """Bytes below which no schedule exists: the needs of the largest op, or the tensors alive at the end."""
         arrays = self.graph.arrays
         at_end = int(arrays.size[self.kept | arrays.is_input].sum())
         return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
+
+    @cached_property
+    def plain(self) -> Problem:
+        """The same with no outputs in place of inputs; itself where there are none.
+
+        Each schedule of it is one of this problem that holds as little or less here. The opposite is not true: no
+        bound and no proof carries over.
+        """
+        graph = self.graph
+        return replace(self, graph=graph.plain, budget=self.budget_bytes) if graph.in_place else self
+
+    def of_plain(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of :attr:`plain` as one of this problem; any other one as it is."""
+        return _signed(schedule, self.plain.graph, self.graph)
+
+    def for_plain(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of this problem as one of :attr:`plain`; any other one as it is."""
+        return _signed(schedule, self.graph, self.plain.graph)
+
+    @cached_property
+    def relaxed(self) -> tuple[Problem, int]:
+        """A problem with no outputs in place of inputs whose bounds hold for this one, and what to take off a peak.
+
+        Each op holds as little as if it wrote all that it may in place, and all ops hold so many bytes more that no
+        workspace is negative; the budget is larger by as many. So each schedule of this problem is one of that
+        problem, at most the bytes more, and costs the same.
+        """
+        graph, arrays = self.graph, self.graph.arrays
+        if not graph.in_place:
+            return self, 0
+        workspace = arrays.workspace - arrays.in_place_most
+        shift = max(0, -int(workspace.min()))
+        ops = [
+            replace(op, in_place=(), workspace=least + shift)
+            for op, least in zip(graph.ops, workspace.tolist(), strict=True)
+        ]
+        budget = None if self.budget_bytes is None else self.budget_bytes + shift
+        return replace(self, graph=replace(graph, ops=ops), budget=budget), shift
 
     @cached_property
     def kept(self) -> Bool:
@@ -243,3 +286,10 @@ class Problem:
             frozenset(self.keep),
             self.count_constant_memory,
         )
+
+
+def _signed(schedule: Schedule, given: ComputeGraph, wanted: ComputeGraph) -> Schedule:
+    """Return a schedule of one graph as one of another graph with the same ops and tensors."""
+    if given is wanted or schedule.graph_digest != given.digest:
+        return schedule
+    return replace(schedule, graph_digest=wanted.digest)

@@ -62,6 +62,7 @@ def joint_bound(
     """
     began = time.monotonic()
     clock = Deadline.of(deadline)
+    problem, _ = problem.relaxed
     base = problem.graph.base_cost
     extra, versions, note = 0, dict[str, str](), ""
     network = BoundaryNetwork.of(problem)

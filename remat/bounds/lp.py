@@ -12,7 +12,7 @@ from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.registry import load
 from remat.runtime.resources import available_memory
 from remat.scope import EVERY_SCHEDULE
@@ -71,6 +71,7 @@ def lp_relaxation(
     began = time.monotonic()
     clock = Deadline.of(deadline)
     kind = load("formulations", formulation) if isinstance(formulation, str) else formulation
+    problem, shift = problem.relaxed
     base = problem.graph.base_cost
     name = f"the linear relaxation of {kind.name} ({algorithm})"
     scope = EVERY_SCHEDULE  # of the cost of computing each op once, which is all there is until the scope is known
@@ -96,7 +97,8 @@ def lp_relaxation(
     if found.infeasible:
         value = None
     elif found.bound is not None:
-        value = max(base, math.ceil(found.bound))  # costs are whole numbers
+        bytes_more = shift if problem.objective is Objective.LEAST_PEAK else 0
+        value = max(base, math.ceil(found.bound) - bytes_more)  # costs are whole numbers
     return Bound(
         value, name, scope, base, found.infeasible, found.bound, time.monotonic() - began, found.duals, found.versions
     )

@@ -92,6 +92,7 @@ def stage_bounds(
         Each better than the one before; at least one, if only the base cost.
     """
     clock = Deadline.of(deadline)
+    problem, _ = problem.relaxed
     search = _Search(problem, enough, clock, threads, memory_limit)
     yield search.best
     if problem.budget_bytes is None or not search.peaks:

@@ -133,7 +133,7 @@ def _draw_samples(result: Result, path: Path, number: int) -> None:
     from remat.schedule.plots import empty_figure, write_figure
 
     problem = result.problem
-    instance = OrderInstance.of(problem)
+    instance = OrderInstance.of(problem, least=False)
     sample = sample_peaks(instance, number, seed=result.seed, deadline=Deadline.after(SAMPLE_SECONDS))
     marks = {"reference order": problem.reference_peak, "Kahn's order": instance.peak_of(kahn_order(instance))}
     if result.peak is not None:

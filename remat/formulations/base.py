@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.errors import ProblemError
 from remat.graphs.arrays import GraphArrays
 from remat.modeling import Model
 from remat.modeling.size import ModelSize
@@ -106,7 +107,15 @@ class Formulation(ABC):
     """Set by who asks for a model. `build` looks at it between steps of less than a second: ``self.deadline.check()``
     raises :class:`~remat.deadline.OverdueError`. A formulation that never looks is merely late."""
 
+    counts_in_place: ClassVar[bool] = False
+    """Whether it states outputs that are written in place of inputs; where it does not, it is given problems without,
+    and what it proves of these counts for no others."""
+
     def __init__(self, problem: Problem) -> None:
+        if problem.graph.in_place and not self.counts_in_place:
+            raise ProblemError(
+                f"formulation {self.name!r} does not state outputs in place of inputs; state problem.plain", "in-place"
+            )
         self.problem = problem
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -173,6 +173,8 @@ class GraphArrays:
         Graph inputs and graph outputs.
     order, position : int64 arrays, shape (ops,)
         Reference order as op numbers, and its inverse.
+    in_place : int64 array, shape (3, pairs)
+        Op, output and input where the op may write the output in place of the input, which is no graph input.
     """
 
     name: str
@@ -192,6 +194,7 @@ class GraphArrays:
     is_output: Bool
     order: Int
     position: Int
+    in_place: Int
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> GraphArrays:
@@ -228,6 +231,7 @@ class GraphArrays:
             is_output=_mask((tensor[t] for t in graph.outputs), num_tensors),
             order=frozen(order),
             position=frozen(position),
+            in_place=frozen(_in_place(graph)),
         )
 
     @cached_property
@@ -263,10 +267,44 @@ class GraphArrays:
         return int(self.size[self.is_input].sum())
 
     @cached_property
+    def in_place_most(self) -> Int:
+        """Most bytes of outputs that each op writes in place of inputs; shape (ops,)."""
+        most = np.zeros(len(self.cost), dtype=np.int64)
+        for op, pairs in self.in_place_pairs.items():
+            outputs, sources = (np.unique(ends) for ends in zip(*pairs, strict=True))
+            most[op] = np.sort(self.size[outputs])[::-1][: len(sources)].sum()
+        return frozen(most)
+
+    @cached_property
+    def in_place_pairs(self) -> dict[int, list[tuple[int, int]]]:
+        """Outputs and inputs of `in_place`, by op."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for op, output, source in self.in_place.T.tolist():
+            found.setdefault(op, []).append((output, source))
+        return found
+
+    def written_in_place(self, op: int, possible: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+        """Return the pairs (output, input) of `op` that take effect: of those that are possible, the first ones listed.
+
+        Each output and each input is in one pair at most.
+        """
+        used: set[int] = set()
+        found = []
+        for output, source in self.in_place_pairs.get(op, ()):
+            if output not in used and source not in used and possible(output, source):
+                used |= {output, source}
+                found.append((output, source))
+        return found
+
+    @cached_property
     def op_bytes(self) -> Int:
-        """Bytes held at a step of each op at the least: graph inputs, its inputs, outputs and workspace."""
+        """Bytes held at a step of each op at the least: graph inputs, its inputs, outputs and workspace.
+
+        Without the outputs that it may write in place of inputs.
+        """
         weights = np.where(self.is_input, 0, self.size)
-        return frozen(self.input_bytes + self.op_inputs.sums(weights) + self.op_outputs.sums(weights) + self.workspace)
+        touched = self.op_inputs.sums(weights) + self.op_outputs.sums(weights)
+        return frozen(self.input_bytes + touched + self.workspace - self.in_place_most)
 
     @cached_property
     def reference_memory(self) -> Int:
@@ -281,6 +319,11 @@ class GraphArrays:
         when = self.position[self.producers.indices[fleeting]]
         held = staircase(first[live], last[live], self.size[live], num_ops)
         held += staircase(when, when, self.size[self.producers.rows[fleeting]], num_ops)
+        last[self.is_output] = num_ops  # they never die
+        for op in self.in_place_pairs:
+            place = int(self.position[op])
+            pairs = self.written_in_place(op, lambda _, source, place=place: bool(last[source] == place))  # type: ignore[misc]
+            held[place] -= sum(int(self.size[output]) for output, _ in pairs)
         return frozen(self.input_bytes + held + self.workspace[self.order])
 
     @cached_property
@@ -354,6 +397,18 @@ def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, 
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     columns = np.array([number[name] for row in rows for name in row], dtype=np.int64)
     return np.repeat(np.arange(len(rows)), counts), columns
+
+
+def _in_place(graph: ComputeGraph) -> Int:
+    """Op, output and input of each pair in which the input can die: graph inputs never do; shape (3, pairs)."""
+    tensor, inputs = graph.tensor_index, set(graph.inputs)
+    pairs = [
+        (number, tensor[output], tensor[source])
+        for number, op in enumerate(graph.ops)
+        for output, source in op.in_place
+        if source not in inputs
+    ]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 3).T
 
 
 def _mask(members: Iterator[int], length: int) -> Bool:

@@ -173,12 +173,17 @@ class AffineGraph:
         """
         check_batch(batch)
         pattern = self.pattern
+        size = {t.name: line.at(batch) for t, line in zip(pattern.tensors, self.sizes, strict=True)}
+
+        def pairs(op: Op) -> tuple[tuple[str, str], ...]:  # of the same size at this batch size, too
+            return tuple(pair for pair in op.in_place if size[pair[0]] == size[pair[1]])
+
         return replace(
             pattern,
             name=f"{self.name}-b{batch}",
-            tensors=[replace(t, size=line.at(batch)) for t, line in zip(pattern.tensors, self.sizes, strict=True)],
+            tensors=[replace(t, size=size[t.name]) for t in pattern.tensors],
             ops=[
-                replace(op, cost=cost.at(batch), workspace=workspace.at(batch))
+                replace(op, cost=cost.at(batch), workspace=workspace.at(batch), in_place=pairs(op))
                 for op, cost, workspace in zip(pattern.ops, self.costs, self.workspaces, strict=True)
             ],
             constant_memory=self.constant_memory.at(batch),

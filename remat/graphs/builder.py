@@ -82,6 +82,7 @@ class GraphBuilder:
         type: str = "",
         phase: str = "",
         recomputable: bool = True,
+        in_place: Iterable[tuple[str, str]] = (),
     ) -> str:
         """Add an op and return its name.
 
@@ -93,6 +94,8 @@ class GraphBuilder:
             The op has one output, named like the op, of this many bytes.
         outputs : mapping of name to bytes, or iterable of names already declared, optional
             The outputs, when not given by `size`.
+        in_place : iterable of (str, str), optional
+            Outputs and the inputs in whose place they may be written; see :class:`Op`.
 
         Raises
         ------
@@ -111,7 +114,7 @@ class GraphBuilder:
         else:
             written = name_list(outputs or (), f"outputs of op {name!r}")
         read = tuple(dict.fromkeys(name_list(inputs, f"inputs of op {name!r}")))
-        self._ops[name] = Op(name, read, written, cost, workspace, type, phase, recomputable)
+        self._ops[name] = Op(name, read, written, cost, workspace, type, phase, recomputable, tuple(in_place))
         return name
 
     def build(self, order: Iterable[str] | None = None) -> ComputeGraph:

@@ -42,6 +42,8 @@ def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
         result.add_node(f"tensor:{tensor.name}", kind="tensor", name=tensor.name, size=tensor.size)
     for op in graph.ops:
         fields = {field: getattr(op, field) for field in _OP_FIELDS}
+        if op.in_place:
+            fields["in_place"] = [list(pair) for pair in op.in_place]
         result.add_node(f"op:{op.name}", kind="op", name=op.name, **fields)
         # networkx does not keep the order in which edges come into a node when it writes and reads a graph.
         edges = [(f"tensor:{t}", f"op:{op.name}", {"position": i}) for i, t in enumerate(op.inputs)]
@@ -133,7 +135,8 @@ def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
             writes = sorted(graph.out_edges(node, data="position", default=0), key=itemgetter(2))
             inputs = tuple(graph.nodes[t]["name"] for t, *_ in reads)
             outputs = tuple(graph.nodes[t]["name"] for _, t, _ in writes)
-            ops.append(Op(data["name"], inputs, outputs, **{field: data[field] for field in _OP_FIELDS}))
+            fields = {field: data[field] for field in _OP_FIELDS}
+            ops.append(Op(data["name"], inputs, outputs, **fields, in_place=data.get("in_place", ())))
         header = {field: graph.graph[field] for field in _HEADER}
     except KeyError as error:
         raise GraphError(f"the networkx graph is marked {MARK!r} but has no attribute {error}", "networkx") from None

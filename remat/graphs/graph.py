@@ -62,6 +62,10 @@ class Op:
         What it is (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
     recomputable : bool
         False for ops that may run only once (random numbers, side effects).
+    in_place : tuple of (str, str)
+        Pairs of an output and an input of the same size: the runtime writes that output over that input where the
+        input dies, which means that it is freed before the next compute. Each output takes the place of one input at
+        most, and each input gives its place to one output; the pairs listed first win.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Op:
     type: str = ""
     phase: str = ""
     recomputable: bool = True
+    in_place: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class ComputeGraph:
         self._check_totals()
         self._check_names()
         self._check_order()
+        self._check_in_place()
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +214,31 @@ class ComputeGraph:
                 f"op {self.ops[producer].name!r}, whose output it reads"
             )
 
+    def _check_in_place(self) -> None:
+        producers = self.arrays.producers.counts if self.in_place else ()
+        for op in self.ops:
+            for pair in op.in_place:
+                output, source = pair
+                where = f"op {op.name!r} cannot write {short(output)} in place of {short(source)}"
+                sizes = [self.tensors[self.tensor_index[name]].size for name in pair]
+                if sizes[0] != sizes[1]:
+                    raise GraphError(f"{where}: they have {sizes[0]:,} and {sizes[1]:,} bytes", "in-place")
+                if max(producers[self.tensor_index[name]] for name in pair) > 1:
+                    raise GraphError(f"{where}: one of them is written by several ops", "in-place")
+
     # -- views -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def in_place(self) -> bool:
+        """Whether an op may write an output in the place of an input."""
+        return any(op.in_place for op in self.ops)
+
+    @cached_property
+    def plain(self) -> ComputeGraph:
+        """The same graph with no outputs in place of inputs: each schedule of it holds as much or more."""
+        if not self.in_place:
+            return self
+        return replace(self, ops=[replace(op, in_place=()) if op.in_place else op for op in self.ops])
 
     @cached_property
     def op_index(self) -> dict[str, int]:
@@ -254,7 +284,10 @@ class ComputeGraph:
 
     @cached_property
     def structural_bound(self) -> StructuralBound:
-        """Largest memory that a single step needs: graph inputs, the op's inputs, outputs and workspace."""
+        """Largest memory that a single step needs: graph inputs, the op's inputs, outputs and workspace.
+
+        Outputs that the op may write in place of inputs do not count.
+        """
         arrays = self.arrays
         op = int(arrays.op_bytes.argmax())
         ends = arrays.input_bytes + int(arrays.size[arrays.is_output & ~arrays.is_input].sum())
@@ -278,6 +311,8 @@ class ComputeGraph:
             "order": list(self.order or ()),
             "constant_memory": self.constant_memory,
         }
+        if self.in_place:
+            content["in_place"] = sorted((o.name, o.in_place) for o in self.ops if o.in_place)
         text = json.dumps(content, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -375,7 +410,7 @@ def _checked_op(op: Op) -> Op:
     if not isinstance(op.recomputable, bool):
         raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {short(op.recomputable)}")
     plain = _is_plain(op.cost) and _is_plain(op.workspace) and _is_names(op.inputs) and _is_names(op.outputs)
-    if type(op) is Op and type(op.type) is str and plain:
+    if type(op) is Op and type(op.type) is str and plain and op.in_place == ():
         return op  # making another one takes longer than all the checks
     cost = whole_number(op.cost, f"cost of op {name!r}")
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
@@ -383,7 +418,20 @@ def _checked_op(op: Op) -> Op:
         raise GraphError(f"type of op {name!r} must be text, not {short(op.type)}")
     inputs = name_list(op.inputs, f"inputs of op {name!r}")
     outputs = name_list(op.outputs, f"outputs of op {name!r}")
-    return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable)
+    pairs = _checked_pairs(op.in_place, name)
+    return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable, pairs)
+
+
+def _checked_pairs(pairs: Any, op: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of names as tuples, each pair once."""
+    what = f"'in_place' of op {op!r}"
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise GraphError(f"{what} must be pairs of an output and an input, not {short(pairs)}", "in-place")
+    found = [name_list(pair, what) for pair in pairs]
+    for pair in found:
+        if len(pair) != 2:
+            raise GraphError(f"{what} must be pairs of an output and an input, not {short(pair)}", "in-place")
+    return tuple(dict.fromkeys((pair[0], pair[1]) for pair in found))
 
 
 def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:

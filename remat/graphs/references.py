@@ -44,6 +44,10 @@ def name_faults(
         both = {*op.inputs, *op.outputs}
         if len(both) != len(op.inputs) + len(op.outputs) or not both <= known:
             faults += _faults_of(op, known)
+        for output, source in op.in_place:
+            if output not in op.outputs or source not in op.inputs:
+                places = f"{short(output)} in place of {short(source)}"
+                faults.append(f"op {op.name!r} cannot write {places}: these must be an output and an input of it")
     for what, ends in (("inputs", inputs), ("outputs", outputs)):
         faults += [f"graph {what} name unknown tensor {short(name)}" for name in ends if name not in known]
         if len(set(ends)) != len(ends):

@@ -92,7 +92,7 @@ class FewStages(Heuristic):
             search.best.offer(run.start, tell=False)
         with contextlib.suppress(OverdueError):  # what was found by then counts
             search.go()
-        if search.solved and problem.order is OrderRule.FIXED:
+        if search.solved and problem.order is OrderRule.FIXED and not problem.graph.in_place:
             self.bound, self.scope = search.bound, scope_within_limits(problem, OrderRule.FIXED)
         return None if search.best.cost is None else search.best.schedule
 

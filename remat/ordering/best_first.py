@@ -66,8 +66,8 @@ def explore(
     contributions it has. A move computes an op and frees some of the tensors that it touches; this is enough, since
     a tensor that goes at all may as well go at once after its last use. States are taken by rising peak (cost), so
     that the first one in which everything is done is best, and the value of the state at hand bounds all schedules
-    when the search is broken off. The order rule, limits of computes, kept tensors, workspace, constant memory and
-    accumulation buffers are those of `problem`; its budget is not looked at.
+    when the search is broken off. The order rule, limits of computes, kept tensors, workspace, constant memory,
+    accumulation buffers and outputs in place of inputs are those of `problem`; its budget is not looked at.
 
     Parameters
     ----------
@@ -118,6 +118,17 @@ class _Move(NamedTuple):
     workspace: int
     outputs: tuple[tuple[int, int], ...]
     touched: tuple[_Touched, ...]
+    in_place: tuple[tuple[int, int, int], ...]
+    """Cells of an output, cells of the input in whose place it may be written, and their bytes."""
+
+    def saved(self, cells: int, after: int) -> int:
+        """Return the bytes of outputs that take the place of inputs, for the cells before and after the move."""
+        taken, total = 0, 0
+        for output, source, size in self.in_place:
+            if not (cells & output or after & source or taken & (output | source)):
+                taken |= output | source
+                total += size
+        return total
 
 
 class _Touched(NamedTuple):
@@ -171,6 +182,10 @@ class _Search:
                     graph.ops[op].workspace,
                     tuple((self.tensor_cells[t], size[t]) for t in outputs),
                     tuple(touched[t] for t in {*inputs, *outputs}),
+                    tuple(
+                        (self.tensor_cells[output], self.tensor_cells[source], size[output])
+                        for output, source in arrays.in_place_pairs.get(op, ())
+                    ),
                 )
             )  # fmt: skip
         self.most_touched = max(sum(t.readers is None for t in move.touched) for move in self.moves)
@@ -215,13 +230,6 @@ class _Search:
             if count and during == cells:
                 continue
             new_live = live + sum(size for mask, size in move.outputs if not cells & mask)
-            step = new_live + move.workspace
-            if self.aim is Aim.PEAK:
-                new_value = max(value, step)
-            elif self.peak is not None and step > self.peak:
-                continue
-            else:
-                new_value = value + (self.cost[number] if count else 0)
             after = runs + (1 << move.shift if count < move.most else 0)
             base, rest = during, new_live
             choices: list[_Touched] = []
@@ -237,6 +245,13 @@ class _Search:
                     if choice >> k & 1:
                         kept &= ~tensor.cells
                         left -= tensor.size
+                step = new_live + move.workspace - (move.saved(cells, kept) if move.in_place else 0)
+                if self.aim is Aim.PEAK:
+                    new_value = max(value, step)
+                elif self.peak is not None and step > self.peak:
+                    continue
+                else:
+                    new_value = value + (self.cost[number] if count else 0)
                 yield number, _State(after, kept), new_value, left, int(not count)
 
     def _schedule(self, state: _State, came: dict[_State, tuple[_State, int, int]]) -> Schedule:

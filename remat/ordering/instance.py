@@ -30,7 +30,8 @@ class OrderInstance:
     size : int64 array, shape (tensors,)
         Bytes.
     workspace : int64 array, shape (ops,)
-        Bytes that are held at the step of the op only.
+        Bytes that are held at the step of the op only, less those of outputs that it writes in place of inputs; it may
+        be negative.
     op_inputs, op_outputs : Csr
         Tensors that each op reads and writes; none in both.
     predecessors : Csr
@@ -43,6 +44,9 @@ class OrderInstance:
         Bytes throughout, beside the tensors.
     ops, tensors : int64 arrays, shapes (ops,) and (tensors,)
         Their positions in the graph.
+    exact : bool
+        Whether every order has the peak here that it has in the graph. It is not so where it depends on the order
+        which op is the last to read a tensor in whose place it may write.
 
     Examples
     --------
@@ -67,12 +71,19 @@ class OrderInstance:
     held: int
     ops: Int
     tensors: Int
+    exact: bool = True
 
     @classmethod
-    def of(cls, problem: Problem) -> OrderInstance:
+    def of(cls, problem: Problem, *, least: bool = True) -> OrderInstance:
         """The question of an order for the graph of `problem`, with what it keeps and the constant memory it counts.
 
-        Its budget, its order rule and its limits of computes are not looked at.
+        Its budget, its order rule and its limits of computes are not looked at. Where the instance is not `exact`, a
+        bound for it is one for the graph if `least`, and otherwise no order has a higher peak in the graph.
+
+        Parameters
+        ----------
+        least : bool
+            Whether an op that may be the last reader of a tensor, or not, writes in its place.
         """
         arrays = problem.graph.arrays
         unread = ~problem.kept & (arrays.consumers.counts == 0)  # freed after each of its writers
@@ -84,6 +95,8 @@ class OrderInstance:
         lost = unread[entries.indices]
         np.add.at(workspace, entries.rows[lost], arrays.size[entries.indices[lost]])
         position = arrays.position
+        most, sure = _saved(problem)
+        workspace -= most if least else sure
         return cls._made(
             arrays.size[there],
             workspace[arrays.order],
@@ -95,18 +108,19 @@ class OrderInstance:
             held=arrays.input_bytes + problem.constant_bytes,
             ops=arrays.order.copy(),
             tensors=there,
+            exact=bool((most == sure).all()),
         )
 
     @classmethod
     def _made(
         cls, size: Int, workspace: Int, *pairs: tuple[Int, Int], live: Bool, kept: Bool, held: int, ops: Int,
-        tensors: Int,
+        tensors: Int, exact: bool,
     ) -> OrderInstance:  # fmt: skip
         """From pairs of an op and a tensor that it reads, one that it writes, and an op that must come before it."""
         reads, writes, needs = (Csr.from_pairs(*columns, len(workspace)) for columns in pairs)
         return cls(
             frozen(size), frozen(workspace), reads, writes, needs, frozen(live), frozen(kept), int(held), frozen(ops),
-            frozen(tensors),
+            frozen(tensors), exact,
         )  # fmt: skip
 
     @cached_property
@@ -186,7 +200,7 @@ class OrderInstance:
         return self.held + staircase(first, last, self.size, num_ops) + self.workspace[order]
 
     def peak_of(self, order: Iterable[int] | Int) -> int:
-        """The peak of an order in bytes: what the validator finds for its schedule, where the instance is a whole one.
+        """The peak of an order in bytes: what the validator finds for its schedule, if the instance is whole and exact.
 
         Raises
         ------
@@ -237,6 +251,7 @@ class OrderInstance:
             held=self.held + int(self.size[here].sum()),
             ops=self.ops[chosen],
             tensors=self.tensors[there],
+            exact=self.exact,
         )
 
     def _mask(self, ops: Iterable[int] | Int) -> Bool:
@@ -250,6 +265,28 @@ class OrderInstance:
         for rows in (self.op_inputs, self.op_outputs):
             touched[rows.indices[ops[rows.rows]]] = True
         return touched
+
+
+def _saved(problem: Problem) -> tuple[Int, Int]:
+    """Bytes of outputs that each op writes in place of inputs, in some order and in every order; shape (ops,).
+
+    An input dies at an op in every order if all other readers come before it, and in none if one comes after it.
+    """
+    arrays = problem.graph.arrays
+    most, sure = np.zeros((2, len(arrays.cost)), dtype=np.int64)
+    for op, pairs in arrays.in_place_pairs.items():
+        always: dict[int, bool] = {}
+        for source in {source for _, source in pairs if not problem.kept[source]}:
+            others = arrays.consumers[source]
+            others = others[others != op]
+            if not len(others):
+                always[source] = True
+            elif not np.isin(others, arrays.op_successors.reachable(op)).any():
+                always[source] = bool(np.isin(others, arrays.op_predecessors.reachable(op)).all())
+        for found, dies in ((most, always), (sure, {source for source, known in always.items() if known})):
+            taken = arrays.written_in_place(op, lambda _, source, dies=dies: source in dies)  # type: ignore[misc]
+            found[op] = arrays.size[[output for output, _ in taken]].sum()
+    return most, sure
 
 
 def _array(ops: Iterable[int] | Int) -> Int:

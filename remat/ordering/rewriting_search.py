@@ -319,6 +319,10 @@ def _ordering(
         found = min(orders, key=lambda each: math.inf if each.peak is None else each.peak)
     if found.order is None and upper is None:
         found = Ordering(instance.reference, instance.peak_of(instance.reference), found.bound, found.states)
+    if found.order is not None and not instance.exact:
+        peak = problem.simulate(instance.schedule(problem, found.order)).peak
+        worse = upper is not None and peak >= upper
+        return Ordering(None if worse else found.order, None if worse else peak, found.bound, found.states)
     if found.order is not None and instance.peak_of(found.order) != found.peak:
         raise BackendError(f"{search.name} claims a peak of {found.peak} bytes, not that of its order", "order-peak")
     return found

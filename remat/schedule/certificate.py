@@ -166,6 +166,8 @@ class Certificate(Findings[Violation]):
         Compute steps that changed nothing, as all outputs were live already.
     masked : int
         Contributions not added, since the live instance of the buffer had them already.
+    in_place, in_place_at_peak : int
+        Outputs that were written in place of inputs; of these the bytes at the peak, which live_at_peak has twice.
     budget : int or None
     violations : tuple of Violation
         Whole-schedule first, then by step, then those at the end; at most as many as asked for.
@@ -196,6 +198,8 @@ class Certificate(Findings[Violation]):
     graph_digest: str
     schedule_digest: str
     rules: Rules
+    in_place: int = 0
+    in_place_at_peak: int = 0
 
     @property
     def accepted(self) -> bool:
@@ -215,7 +219,10 @@ class Certificate(Findings[Violation]):
             "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
             "keep": sorted(self.rules.keep),
         }
-        return vars(self) | {
+        own = vars(self)
+        if not self.in_place:  # as before there was such a thing
+            own = {key: value for key, value in own.items() if not key.startswith("in_place")}
+        return own | {
             "verdict": str(self.verdict),
             "live_at_peak": [list(pair) for pair in self.live_at_peak],
             "violations": [violation.as_dict() for violation in self.violations],
@@ -244,6 +251,8 @@ class Certificate(Findings[Violation]):
         rows.append(("steps", f"{self.steps:,}: {self.computes:,} computes, {self.recomputations:,} of them again"))
         if self.redundant:
             rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
+        if self.in_place:
+            rows.append(("in place", f"{self.in_place:,} outputs, {self.in_place_at_peak:,} bytes of them at the peak"))
         if self.masked:
             rows.append(("masked", f"{self.masked:,} contributions already made"))
         return self.lines(rows)

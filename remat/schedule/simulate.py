@@ -70,6 +70,8 @@ class Simulation:
         How many more there are.
     redundant, masked : int
         Computes that changed nothing; contributions that the live instance had already.
+    in_place : int64 array, shape (3, pairs)
+        Step, output and input where an output was written in place of an input: their bytes count once in `memory`.
     """
 
     graph: ComputeGraph
@@ -84,6 +86,7 @@ class Simulation:
     more_violations: int
     redundant: int
     masked: int
+    in_place: Int
 
     @cached_property
     def peak_step(self) -> int | None:
@@ -111,6 +114,11 @@ class Simulation:
             return ()
         tensors = (self.graph.tensors[t] for t in self.intervals.live_at(self.peak_step).tolist())
         return tuple(sorted(((t.name, t.size) for t in tensors), key=lambda pair: (-pair[1], pair[0])))
+
+    @property
+    def in_place_at_peak(self) -> int:
+        """Bytes that outputs do not need at the peak because they take the place of inputs."""
+        return int(self.graph.arrays.size[self.in_place[1, self.in_place[0] == self.peak_step]].sum())
 
     @property
     def cost(self) -> int:
@@ -246,20 +254,58 @@ def simulate(
     lost = [t for t in np.flatnonzero(kept).tolist() if begun[t] < 0 or len(given[t]) < producers[t]]
     faults.at_the_end([op for op, count in enumerate(counts) if not count], lost, begun, freed)
     order = np.lexsort((tensor, start))
+    held = np.array(memory, dtype=np.int64)
+    free_step = end[:num_freed] - (0 if schedule.has_frees else 1)
+    in_place = _in_place(graph, ops, is_compute, Intervals(tensor, start, np.append(free_step, end[num_freed:])))
+    np.subtract.at(held, in_place[0], arrays.size[in_place[1]])
     return Simulation(
         graph=graph,
-        memory=np.array(memory, dtype=np.int64),
+        memory=held,
         is_compute=is_compute,
         ops=ops,
         counts=np.array(counts, dtype=np.int64),
         intervals=Intervals(tensor[order], start[order], end[order]),
-        free_step=end[:num_freed] - (0 if schedule.has_frees else 1),
+        free_step=free_step,
         free_tensor=tensor[:num_freed],
         violations=tuple(faults.found),
         more_violations=faults.count - len(faults.found),
         redundant=redundant,
         masked=masked,
+        in_place=in_place,
     )
+
+
+def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals) -> Int:
+    """Return step, output and input where an op wrote an output in place of an input; shape (3, pairs).
+
+    The output is allocated at the step, and the input, which is older, is freed before the next compute. Each pair
+    counts once; where several are possible, those listed first do.
+
+    Parameters
+    ----------
+    ops : int64 array, shape (steps,)
+        -1 at free steps.
+    is_compute : bool array, shape (steps,)
+    found : Intervals
+        Instances; `end` is the step at which, or right after which, they went, or the number of steps.
+    """
+    arrays = graph.arrays
+    taken: list[tuple[int, int, int]] = []
+    steps = np.flatnonzero(is_compute)
+    if arrays.in_place.size and len(steps):
+        went = found.end < len(ops)
+        last = steps[np.searchsorted(steps, found.end[went], side="right") - 1]
+        dying = dict(
+            zip(zip(last.tolist(), found.tensor[went].tolist(), strict=True), found.start[went].tolist(), strict=True)
+        )
+        begun = set(zip(found.start.tolist(), found.tensor.tolist(), strict=True))
+        for step in steps[np.isin(ops[steps], list(arrays.in_place_pairs))].tolist():
+
+            def possible(output: int, source: int, step: int = step) -> bool:
+                return (step, output) in begun and dying.get((step, source), step) < step
+
+            taken += [(step, *pair) for pair in arrays.written_in_place(int(ops[step]), possible)]
+    return np.array(taken, dtype=np.int64).reshape(-1, 3).T
 
 
 def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, list[int]]:

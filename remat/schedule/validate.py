@@ -94,6 +94,8 @@ def validate(
         graph_digest=graph.digest,
         schedule_digest=schedule.digest,
         rules=rules,
+        in_place=done.in_place.shape[1],
+        in_place_at_peak=done.in_place_at_peak,
     )
 
 

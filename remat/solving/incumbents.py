@@ -68,6 +68,7 @@ class Incumbents:
         BackendError
             If any rule but the budget is broken; the message names `source` and the violation.
         """
+        schedule = self.problem.of_plain(schedule)
         certificate = self._known(schedule) or validate(self.problem.graph, schedule, self.problem.rules)
         if certificate.verdict is Verdict.INVALID:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}", "invalid-schedule")

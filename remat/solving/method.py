@@ -73,6 +73,9 @@ class Method(ABC):
     """The dataclass of its options; None where it has none."""
     uses_backend: ClassVar[bool] = False
     """Whether it solves models by the backend of the session; otherwise a backend other than the default is refused."""
+    counts_in_place: ClassVar[bool] = False
+    """Whether what it proves holds where ops write outputs in place of inputs; otherwise it is given problems without,
+    and what it proves of these is left out."""
 
     def __init__(self, options: Any = None) -> None:
         if options is not None and self.options_type is None:
@@ -103,6 +106,7 @@ class AutoMethod(Method):
     name = AUTO
     objectives = frozenset(Objective)
     uses_backend = True
+    counts_in_place = True
 
     def __init__(self, options: Any = None) -> None:
         if options is not None:
@@ -124,6 +128,7 @@ class HeuristicMethod(Method):
     """A heuristic, alone; for the least peak it is asked for less and less."""
 
     objectives = frozenset(Objective)
+    counts_in_place = True
 
     def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
         self.heuristic: Heuristic = _made(kind, options, "heuristic")
@@ -146,6 +151,7 @@ class FormulationMethod(Method):
     """A formulation, whose model the backend solves, from the schedule of a quick heuristic unless told otherwise."""
 
     uses_backend = True
+    counts_in_place = True
 
     def __init__(self, kind: type[Formulation], options: Any = None) -> None:
         self.kind, self.options, self.objectives = kind, options, kind.objectives
@@ -195,6 +201,7 @@ class OrderMethod(Method):
     """A search for the order of least peak, each op computed once (:mod:`remat.ordering`)."""
 
     objectives = frozenset({Objective.LEAST_PEAK})
+    counts_in_place = True
 
     def __init__(self, kind: type[OrderSearch] | OrderSearch, options: Any = None) -> None:
         self.search: OrderSearch = _made(kind, options, "method")

@@ -252,10 +252,15 @@ class MinPeakSearch(Policy):
             return seen.certificate.peak <= budget or self.session.reached is not None
 
         options = replace(self.call, deadline=deadline, seed=seed, threads=1)
-        run = HeuristicRun(options, self.best.schedule, on_schedule, self.backend)
+        problem = replace(self.problem, budget=budget)
+        if (
+            problem.plain is not problem and problem.plain.hopeless
+        ):  # not so for what writes outputs in place of inputs, which heuristics do not
+            return False
+        run = HeuristicRun(options, problem.for_plain(self.best.schedule), on_schedule, self.backend)
         schedule = None
         with contextlib.suppress(OverdueError):
-            schedule = heuristic.run(replace(self.problem, budget=budget), run)
+            schedule = heuristic.run(problem.plain, run)
         self.session.note(went_on(heuristic, deadline))
         return schedule is not None and self.session.see(schedule, heuristic.name).certificate.peak <= budget
 

@@ -17,7 +17,7 @@ from remat.schedule import Schedule
 from remat.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.solving.backend_call import SolverFailedError, call_backend
 from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound
-from remat.solving.session import Session
+from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
 from remat.solving.warm_start import best_hint, expressed, why_no_hint
 
 #: Share of the time left that the preliminary model may use.
@@ -43,6 +43,9 @@ class ModelMethod:
         self.incumbents = session.incumbents
         self.source = f"{kind.name} by {backend.full_name}"
         self.last_cost = session.bound
+        #: Whether what it proves holds for the problem of the session, and not only without outputs in place of inputs.
+        self.proves = kind.counts_in_place or not session.problem.graph.in_place
+        self.problem = session.problem if self.proves else session.problem.plain
 
     def run(self, warm_start: Schedule | None = None) -> None:
         """Solve.
@@ -63,12 +66,17 @@ class ModelMethod:
             session.timings.setdefault(phase, 0.0)
         session.enter("build")
         begun = time.monotonic()
+        if not self.proves:
+            session.note(f"{self.kind.name} {NOT_COUNTED}")
+            if self.problem.hopeless:
+                session.note(f"{self.source} was left out: {NOT_IN_PLACE}")
+                return
         try:
             self.call.deadline.check()
             formulation = self._make_formulation()
             formulation.deadline = self.call.deadline
             given = self._given(warm_start)
-            limit = None if session.asks_peak else session.cost
+            limit = None if session.asks_peak or not self.proves else session.cost
             if limit is not None and given is not None:
                 limit = max(limit, given.certificate.cost)
             formulation.leave_out_above(limit)
@@ -79,7 +87,8 @@ class ModelMethod:
             self.call.deadline.check()  # a hint may take as long as the model
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
             if warm_start is not None:
-                session.note(why_no_hint(formulation, warm_start))
+                start = warm_start if self.proves else session.problem.for_plain(warm_start)
+                session.note(why_no_hint(formulation, start))
             hint = best_hint(formulation, self.incumbents, session.reference, given)
             preliminary = formulation.preliminary() if self.incumbents.best is None else None
         except OverdueError:
@@ -92,7 +101,8 @@ class ModelMethod:
             return
         if session.enough:
             return
-        session.scope = formulation.scope()
+        if self.proves:
+            session.scope = formulation.scope()
         if self.call.deadline.expired:
             session.stop = StopReason.DEADLINE
             return
@@ -135,9 +145,9 @@ class ModelMethod:
 
     def _make_formulation(self) -> Formulation:
         if self.options is None:
-            return self.kind(self.session.problem)
+            return self.kind(self.problem)
         try:
-            return self.kind(self.session.problem, self.options)  # type: ignore[call-arg]
+            return self.kind(self.problem, self.options)  # type: ignore[call-arg]
         except TypeError as error:
             raise ProblemError(
                 f"formulation {self.kind.name!r} does not take these options: {error}", "no-options"
@@ -186,7 +196,7 @@ class ModelMethod:
             return enough or session.reached is not None
 
         def on_bound(bound: float) -> bool:
-            if model is self.model:  # the bound of a preliminary model is not one on cost
+            if model is self.model and self.proves:  # the bound of a preliminary model is not one on cost
                 session.raise_bound(lower_bound(bound))
             return session.reached is not None
 
@@ -214,6 +224,8 @@ class ModelMethod:
         if raw.status is Status.INFEASIBLE:
             self._prove_infeasible(formulation)
             return
+        if not self.proves:
+            return
         session.raise_bound(lower_bound(raw.bound))
         if raw.stop is StopReason.GAP and raw.bound is None and raw.objective is not None and not self.call.solver:
             # A solver that does not tell its bound, but has kept to the gap that it was given.
@@ -234,7 +246,9 @@ class ModelMethod:
     def _prove_infeasible(self, formulation: Formulation) -> None:
         session, best = self.session, self.incumbents.best
         session.stop = StopReason.FINISHED
-        if best is None:
+        if not self.proves:
+            session.note(f"{self.source} proved that no schedule without outputs in place of inputs fits")
+        elif best is None:
             session.infeasible, session.scope = True, formulation.scope()
             session.proof = f" (proved by {self.kind.name} and {self.backend.full_name})"
         elif self._in_scope(formulation, best):

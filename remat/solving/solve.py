@@ -21,6 +21,7 @@ from remat.solving.result import Result
 from remat.solving.session import Session
 from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
+from remat.solving.without_in_place import answer_without_in_place
 
 
 @interrupts()
@@ -127,6 +128,8 @@ def solve(
         late = call.deadline.expired and not session.asks_peak
         if late and not session.enough:
             session.stop = StopReason.DEADLINE
+        elif not session.enough and problem.graph.in_place and not answerer.counts_in_place:
+            answer_without_in_place(session, answerer)
         elif not session.enough:
             answerer.run(session)
     except KeyboardInterrupt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from remat.backends.base import Values
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation
@@ -11,8 +13,13 @@ from remat.solving.incumbents import Certified, Incumbents
 
 def expressed(formulation: Formulation, seen: Certified) -> Values | None:
     """The model's values for that schedule, None if it cannot express it."""
+    graph, schedule = formulation.problem.graph, seen.schedule
+    if (
+        graph.digest != schedule.graph_digest == seen.certificate.graph_digest
+    ):  # but for outputs in place it is the same
+        schedule = replace(schedule, graph_digest=graph.digest)
     try:
-        return formulation.encode(seen.schedule)
+        return formulation.encode(schedule)
     except ProblemError:
         return None
 

@@ -117,6 +117,7 @@ class _Search:
         self.writes = [frozenset(op.outputs) for op in ops]
         self.cost = [op.cost for op in ops]
         self.workspace = [op.workspace for op in ops]
+        self.in_place = [[pair for pair in op.in_place if pair[1] not in held] for op in ops]
         self.kept = (frozenset(self.graph.outputs) | frozenset(problem.keep)) - held
         given = dict(zip(self.graph.op_names, problem.compute_limits, strict=True))
         limits = [[limit for limit in (given[op.name], scope.max_computes) if limit is not None] for op in ops]
@@ -201,11 +202,27 @@ class _Search:
             if not all(self._ready(tensor, state) for tensor in self.reads[j]):
                 continue
             during = state.live | self.writes[j]
-            held = self.base + sum(self.size[tensor] for tensor in during) + self.workspace[j]
-            if held > budget:
-                continue
+            full = self.base + sum(self.size[tensor] for tensor in during) + self.workspace[j]
             after = during - self.fleeting - (self.writes[j] & state.gone)
             filled = state.filled | {(t, j) for t in self.writes[j] & after if t in self.parts}
             count = 1 if limit is None else state.runs[j] + 1  # how often matters only where it is limited
             slot = j if staged and j != done else -1
-            yield j, held, _State((*state.runs[:j], count, *state.runs[j + 1 :]), slot, after, filled, state.gone)
+            runs = (*state.runs[:j], count, *state.runs[j + 1 :])
+            for dying in self._dying(j):
+                held = full - self._overwritten(j, dying, state.live)
+                if held <= budget:
+                    yield j, held, _State(runs, slot, after - dying, filled, state.gone)
+
+    def _dying(self, j: int) -> Iterator[frozenset[str]]:
+        """Every set of inputs that may be freed at once after op `j` so that outputs take their place."""
+        places = sorted({source for _, source in self.in_place[j]})
+        for count in range(len(places) + 1):
+            yield from map(frozenset, itertools.combinations(places, count))
+
+    def _overwritten(self, j: int, dying: frozenset[str], live: frozenset[str]) -> int:
+        """Bytes of outputs of op `j` that are not live before and take the place of dying inputs, first come first."""
+        taken: dict[str, str] = {}
+        for output, source in self.in_place[j]:
+            if source in dying and output not in live and output not in taken and source not in taken.values():
+                taken[output] = source
+        return sum(self.size[output] for output in taken)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs import ComputeGraph, GraphBuilder, Tensor
 
 
-def random_graph(seed: int, most_ops: int = 6, *, plain: bool = False, buffers: bool = False) -> ComputeGraph:
+def random_graph(
+    seed: int, most_ops: int = 6, *, plain: bool = False, buffers: bool = False, in_place: bool = False
+) -> ComputeGraph:
     """A random graph of three ops or a few more; the same arguments give the same graph.
 
     Parameters
@@ -19,6 +22,8 @@ def random_graph(seed: int, most_ops: int = 6, *, plain: bool = False, buffers: 
         One output per op, no workspace, no graph inputs, nothing kept, everything recomputable.
     buffers : bool
         With one or two accumulation buffers.
+    in_place : bool
+        Most ops may write outputs in place of inputs, which have the same size then.
 
     Examples
     --------
@@ -68,7 +73,30 @@ def random_graph(seed: int, most_ops: int = 6, *, plain: bool = False, buffers: 
             builder.op(f"fill_{t}_{k}", outputs=[t], cost=1)
     if not plain and tensors and rng.random() < 0.5:
         builder.output(*rng.sample(tensors, 1))
-    return builder.build()
+    return _with_places(builder.build(), rng) if in_place else builder.build()
+
+
+def _with_places(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:
+    """The same graph with outputs that may be written in place of inputs, whose size they take on."""
+    size = {t.name: t.size for t in graph.tensors}
+    several = {
+        t for t, count in zip(graph.tensor_names, graph.arrays.producers.counts.tolist(), strict=True) if count > 1
+    }
+    ops = []
+    for name in graph.order or ():
+        op = graph.ops[graph.op_index[name]]
+        sources = [t for t in op.inputs if t not in several]
+        outputs = [t for t in op.outputs if t not in several]
+        pairs = []
+        if sources and outputs and rng.random() < 0.8:
+            like = rng.choice(sources)
+            for output in outputs:
+                if output == outputs[0] or rng.random() < 0.5:
+                    size[output] = size[like]
+            pairs = [(o, s) for o in outputs for s in sources if size[o] == size[s]]
+            rng.shuffle(pairs)
+        ops.append(replace(op, in_place=tuple(pairs)))
+    return replace(graph, ops=ops, tensors=[Tensor(t.name, size[t.name]) for t in graph.tensors])
 
 
 def random_budget(graph: ComputeGraph, seed: int) -> int:

@@ -14,7 +14,7 @@ def graph_to_dot(graph: ComputeGraph) -> str:
 
     A tensor that is the only output of its only writer is part of that op's box. All others (graph inputs, one of
     several outputs, accumulation buffers) are ellipses. Graph outputs have a double border, workspaces are added to
-    the bytes as ``+ n``.
+    the bytes as ``+ n``. A dashed edge leads from an input to the op that may write an output in its place.
 
     Examples
     --------
@@ -54,7 +54,10 @@ def graph_to_dot(graph: ComputeGraph) -> str:
     for number, tensors in enumerate(written):
         lines.extend(f"  o{number} -> t{t};" for t in tensors if t not in inside)
     for number, tensors in enumerate(arrays.op_inputs.lists()):
-        lines.extend(f"  {f'o{inside[t]}' if t in inside else f't{t}'} -> o{number};" for t in tensors)
+        places = {source for _, source in graph.ops[number].in_place}
+        for t in tensors:
+            style = " [style=dashed]" if graph.tensor_names[t] in places else ""
+            lines.append(f"  {f'o{inside[t]}' if t in inside else f't{t}'} -> o{number}{style};")
     return "\n".join([*lines, "}", ""])
 
 

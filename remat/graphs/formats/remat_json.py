@@ -22,6 +22,7 @@ VERSION = 1
 Count = Annotated[int, Field(ge=0, json_schema_extra={"exclusiveMaximum": MAX_TOTAL})]
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
 Names = Annotated[list[Name], Field(json_schema_extra={"uniqueItems": True})]
+Pair = Annotated[list[Name], Field(json_schema_extra={"minItems": 2, "maxItems": 2})]
 
 
 class TensorDocument(Document):
@@ -49,6 +50,8 @@ class OpDocument(Document):
     phase: Annotated[str, Field(json_schema_extra={"enum": list(PHASES)})] = ""
     recomputable: bool = True
     """Whether it may run more than once."""
+    in_place: list[Pair] = []
+    """Outputs and the inputs of the same size over which they are written where these die."""
 
 
 class GraphDocument(Document):
@@ -110,7 +113,17 @@ def graph_from_document(document: Any, remarks: list[str] | None = None) -> Comp
         name=found.name,
         tensors=[Tensor(t.name, t.size) for t in found.tensors],
         ops=[
-            Op(o.name, tuple(o.inputs), tuple(o.outputs), o.cost, o.workspace, o.type, o.phase, o.recomputable)
+            Op(
+                o.name,
+                tuple(o.inputs),
+                tuple(o.outputs),
+                o.cost,
+                o.workspace,
+                o.type,
+                o.phase,
+                o.recomputable,
+                tuple((*pair,) for pair in o.in_place),  # type: ignore[misc]
+            )
             for o in found.ops
         ],
         inputs=found.inputs,
@@ -164,6 +177,8 @@ def _op_line(op: Op) -> str:
         fields["phase"] = op.phase
     if not op.recomputable:
         fields["recomputable"] = False
+    if op.in_place:
+        fields["in_place"] = op.in_place
     return json.dumps(fields)
 
 

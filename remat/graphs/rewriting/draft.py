@@ -47,6 +47,7 @@ class Draft:
         self.graph = graph
         self.described = is_described(graph)
         self.whole_kernels = self.described if kernels is None else kernels == "whole"
+        graph = graph.plain  # a part of an op is not known to be written in place
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)
         self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}

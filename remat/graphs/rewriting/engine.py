@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat.deadline import Deadline
 from remat.graphs.graph import ComputeGraph
@@ -23,7 +23,8 @@ class Rewritten:
     Attributes
     ----------
     graph : ComputeGraph
-        The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done.
+        The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done,
+        and in which no output is written in place of an input.
     rewrites : tuple of Rewrite
         What was done, in this order.
     complete : bool
@@ -51,7 +52,7 @@ def find_rewrites(graph: ComputeGraph, options: RewriteOptions | None = None) ->
     options = options or RewriteOptions()
     draft = Draft(graph, kernels=options.kernels)
     found = (RULES[rule].match(draft, op, options) for op in draft.order for rule in options.rules)
-    return [rewrite for rewrite in found if rewrite is not None]
+    return [_priced(rewrite, graph) for rewrite in found if rewrite is not None]
 
 
 def rewrite_graph(
@@ -106,8 +107,13 @@ def rewrite_graph(
             rewrite = RULES[rule].match(draft, op, options)
             if rewrite is not None:
                 RULES[rule].perform(draft, rewrite)
-                done.append(rewrite)
+                done.append(_priced(rewrite, graph))
     return Rewritten(_built(draft, done) if done else graph, tuple(done), complete)
+
+
+def _priced(rewrite: Rewrite, graph: ComputeGraph) -> Rewrite:
+    """Return a rewrite of `graph`, which may make it worse where outputs are written in place: they no longer are."""
+    return replace(rewrite, never_worse=False) if graph.in_place else rewrite
 
 
 def _built(draft: Draft, done: list[Rewrite]) -> ComputeGraph:

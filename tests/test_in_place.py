@@ -1,0 +1,190 @@
+"""Outputs in place of inputs: data, meaning, bounds, searches and methods, against brute force."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from refusals import refused
+
+from remat import GraphBuilder, Problem, Schedule, SolveOptions, solve, validate
+from remat.bounds import cut_bound, structural_bound
+from remat.bounds.report import applies, bounds
+from remat.errors import ProblemError
+from remat.formulations.checkmate import Checkmate
+from remat.graphs import ComputeGraph, Op, Tensor
+from remat.graphs.batch_scaling import AffineGraph
+from remat.graphs.formats.dot import graph_to_dot
+from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
+from remat.graphs.rewriting import rewrite_graph
+from remat.ordering.best_first import Aim, explore
+from remat.ordering.instance import OrderInstance
+from remat.scope import covers, own_scope
+from remat.testing.exhaustive import least_peak, optimum
+from remat.testing.graphs import random_budget, random_graph
+
+
+def relu_network(*, late: bool = False) -> ComputeGraph:
+    """Two ops in place of ten bytes each; where `late`, the input of the second one is read again."""
+    b = GraphBuilder("relus")
+    b.op("x", size=10, cost=1)
+    b.op("y", inputs=["x"], size=10, cost=1, in_place=[("y", "x")])
+    b.op("z", inputs=["y"], size=10, cost=1, in_place=[("z", "y")])
+    b.op("end", inputs=["z", "y"] if late else ["z"], size=1, cost=1)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs", "sizes"),
+    [
+        ("tensor-lists", [("y", "q")], {}),
+        ("tensor-lists", [("x", "x")], {}),
+        ("in-place", [("y", "x")], {"y": 3}),
+        ("in-place", [("s", "x")], {}),
+        ("in-place", [("y", "x", "x")], {}),
+        ("in-place", "yx", {}),
+    ],
+)
+def test_pairs_that_are_none_are_refused(kind, pairs, sizes):
+    size = {"x": 4, "y": 4, "s": 4} | sizes
+    ops = [Op("a", (), ("x",)), Op("b", ("x",), ("y", "s"), in_place=pairs), Op("c", (), ("s",))]
+    with refused(f"graph.{kind}", culprit="b"):
+        ComputeGraph("g", [Tensor(*each) for each in size.items()], ops)
+
+
+def test_files_and_digests_change_only_where_there_are_pairs():
+    graph = relu_network()
+    assert graph.in_place and not graph.plain.in_place and graph.plain.plain is graph.plain
+    assert "in_place" not in graph_to_text(graph.plain)
+    assert graph.digest != graph.plain.digest
+    assert (
+        graph_from_document(json.loads(graph_to_text(graph)))
+        == graph
+        == ComputeGraph.from_networkx(graph.to_networkx())
+    )
+    assert graph_to_dot(graph).count("dashed") == 2
+    assert AffineGraph.scaled(graph, 1, ["y", "end"], constant_costs=True).at(2).ops[1].in_place == ()
+    assert not rewrite_graph(graph).rewrites
+
+
+def test_memory_counts_the_bytes_once_where_the_input_dies():
+    graph = relu_network()
+    assert validate(graph, Schedule.reference(graph)).peak == graph.reference_peak == 11
+    held = relu_network(late=True)
+    certificate = validate(held, Schedule.reference(held))
+    assert (certificate.peak, certificate.in_place, certificate.in_place_at_peak) == (21, 1, 0)
+    assert held.reference_peak == 21
+    assert "1 outputs" in str(certificate)
+    assert certificate.as_dict()["in_place"] == 1
+    assert "in_place" not in validate(graph.plain, Schedule.reference(graph.plain)).as_dict()
+    computes = [("compute", name) for name in ("x", "y", "z", "end")]
+    late = Schedule.from_steps([*computes[:3], ("free", "x"), *computes[3:], ("free", "y")])  # freed too late for that
+    assert (validate(graph, late).peak, validate(graph, late).pruned_peak) == (30, 11)
+    soon = Schedule.from_steps([*computes[:2], ("free", "x"), *computes[2:3], ("free", "y"), ("compute", "end")])
+    assert validate(graph, soon).in_place == 2
+    kept = graph.with_outputs(["y"])
+    assert kept.reference_peak == validate(kept, Schedule.reference(kept)).peak == 21
+
+
+def test_an_output_that_is_live_already_takes_no_place():
+    b = GraphBuilder("two outputs")
+    b.op("x", size=4)
+    b.op("f", inputs=["x"], outputs={"y": 4, "z": 1}, in_place=[("y", "x")])
+    b.op("g", inputs=["z"], size=1)
+    b.op("h", inputs=["y", "z", "g"], size=1)
+    steps = [("compute", name) for name in ("x", "f", "g", "x", "f", "h")]
+    frees = [*steps[:2], ("free", "x"), steps[2], ("free", "z"), *steps[3:5], ("free", "x"), steps[5]]
+    memory = Problem(b.build()).simulate(Schedule.from_steps(frees)).memory
+    assert memory.tolist() == [4, 5, 5, 6, 5, 9, 10, 6, 7]  # y stays where it is: x and y, g, and z come to ten
+
+
+def test_each_input_gives_its_place_once():
+    b = GraphBuilder("sum")
+    b.op("x", size=4)
+    b.op("y", size=4)
+    b.op(
+        "f",
+        inputs=["x", "y"],
+        outputs={"s": 4, "t": 4, "u": 4},
+        in_place=[("s", "x"), ("t", "x"), ("t", "y"), ("u", "y")],
+    )
+    graph = b.build()
+    assert validate(graph, Schedule.reference(graph)).peak == 12
+    assert structural_bound(Problem(graph)).value == 12
+
+
+def test_an_order_decides_who_reads_last():
+    b = GraphBuilder("two readers")
+    b.op("x", size=8)
+    b.op("r", inputs=["x"], size=8, in_place=[("r", "x")])
+    b.op("s", inputs=["x"], size=1)
+    b.op("end", inputs=["r", "s"], size=1)
+    problem = Problem(b.build(), order="free", max_computes=1, objective="least-peak")
+    instance = OrderInstance.of(problem)
+    assert not instance.exact
+    assert (instance.peak_of([0, 1, 2, 3]), OrderInstance.of(problem, least=False).peak_of([0, 2, 1, 3])) == (17, 17)
+    found = solve(problem, "kahn", None, stop=10)
+    assert (found.peak, problem.graph.reference_peak) == (17, 17)
+    assert solve(problem, "auto", None, stop=10).peak == least_peak(problem, own_scope(problem)).peak == 10
+
+
+def test_formulations_without_it_are_refused_by_name():
+    with refused("problem.in-place", culprit="checkmate"):
+        Checkmate(Problem(relu_network(), 11))
+    assert Checkmate(Problem(relu_network(), 31).plain)
+
+
+#: Methods that are compared with brute force, and what they answer.
+METHODS = ("auto", "greedy", "annealing", "drops", "hierarchical", "checkmate", "stages", "retention-intervals")
+ORDERS = ("valley-order", "best-first-order", "beam-order", "serenity", "order-portfolio", "kahn", "auto")
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(10, 300, 10))])
+def test_brute_force_finds_nothing_wrong(first):
+    seen = 0
+    for seed in range(first, first + 10):
+        graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)
+        if graph.in_place:
+            check_orders(Problem(graph, order="free", max_computes=1, objective="least-peak"), seed)
+            order, limit = ("fixed", "free")[seed % 2], (None, 2)[seed // 2 % 2]
+            check_problem(Problem(graph, random_budget(graph, seed), order, limit), seed)
+            seen += 1
+    assert seen > 5
+
+
+def check_orders(problem: Problem, seed: int) -> None:
+    """Compare searches for an order, and what bounds it, with the least peak there is."""
+    best = least_peak(problem, own_scope(problem))
+    assert validate(problem.graph, best.schedule).peak == best.peak
+    assert explore(problem, Aim.PEAK, limit=10**9).bound == best.peak
+    assert cut_bound(problem).value <= best.peak
+    for method in (ORDERS[seed % len(ORDERS)], "auto"):
+        found = solve(problem, method, None, stop=5)
+        assert found.bound <= best.peak <= found.peak == validate(problem.graph, found.schedule).peak
+        assert not found.proved or found.peak == best.peak
+
+
+def check_problem(problem: Problem, seed: int) -> None:
+    """Compare bounds, exhaustive search and a method with the optimum."""
+    scope = own_scope(problem)
+    best, least = optimum(problem, scope), least_peak(replace(problem, budget=None), scope).peak
+    assert best is None or problem.validate(best.schedule).cost == best.cost
+    assert explore(problem, Aim.PEAK, limit=10**9).bound == least
+    for bound in bounds(problem, 2.0):
+        if applies(bound, problem):
+            assert not bound.infeasible or best is None, bound
+            assert best is None or bound.value <= (best.peak if bound.measure == "peak" else best.cost), bound
+    method = METHODS[seed % len(METHODS)]
+    for objective, goal in (("least-cost", best and best.cost), ("least-peak", least)):
+        asked = replace(problem, objective=objective, budget=problem.budget if objective == "least-cost" else None)
+        try:
+            found = solve(asked, method, "highs", stop=3, options=SolveOptions(threads=1))
+        except ProblemError:  # formulations that state no free order, or no least peak
+            continue
+        value = found.peak if objective == "least-peak" else found.cost
+        assert found.schedule is None or (value >= goal and asked.validate(found.schedule).accepted)
+        if covers(found.scope, asked):
+            assert goal is None or found.bound <= goal
+            assert found.status != "optimal" or value == goal
+            assert found.status != "infeasible" or goal is None
