@@ -270,9 +270,8 @@ class GraphArrays:
     def in_place_most(self) -> Int:
         """Most bytes of outputs that each op writes in place of inputs; shape (ops,)."""
         most = np.zeros(len(self.cost), dtype=np.int64)
-        for op, pairs in self.in_place_pairs.items():
-            outputs, sources = (np.unique(ends) for ends in zip(*pairs, strict=True))
-            most[op] = np.sort(self.size[outputs])[::-1][: len(sources)].sum()
+        for op in self.in_place_pairs:
+            most[op] = self.size[[output for output, _ in self.written_in_place(op, lambda *_: True)]].sum()
         return frozen(most)
 
     @cached_property
@@ -284,17 +283,8 @@ class GraphArrays:
         return found
 
     def written_in_place(self, op: int, possible: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-        """Return the pairs (output, input) of `op` that take effect: of those that are possible, the first ones listed.
-
-        Each output and each input is in one pair at most.
-        """
-        used: set[int] = set()
-        found = []
-        for output, source in self.in_place_pairs.get(op, ()):
-            if output not in used and source not in used and possible(output, source):
-                used |= {output, source}
-                found.append((output, source))
-        return found
+        """Return the pairs (output, input) of `op` that take effect: as many as can be of those that are possible."""
+        return most_pairs([pair for pair in self.in_place_pairs.get(op, ()) if possible(*pair)])
 
     @cached_property
     def op_bytes(self) -> Int:
@@ -390,6 +380,36 @@ def frozen(array: NDArray) -> NDArray:
     """`array`, made read-only."""
     array.flags.writeable = False
     return array
+
+
+def most_pairs(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return as many of the pairs (output, input) as can be with each output and each input once.
+
+    Pairs have tensors of one size, so these have the most bytes, too. Source: H. W. Kuhn, 1955 (augmenting paths, in
+    the order listed).
+
+    Examples
+    --------
+    >>> most_pairs([(0, 5), (1, 5), (0, 6)])
+    [(1, 5), (0, 6)]
+    """
+    inputs: dict[int, list[int]] = {}
+    for output, source in pairs:
+        inputs.setdefault(output, []).append(source)
+    taken: dict[int, int] = {}
+
+    def place(output: int, tried: set[int]) -> bool:
+        for source in inputs[output]:
+            if source not in tried:
+                tried.add(source)
+                if source not in taken or place(taken[source], tried):
+                    taken[source] = output
+                    return True
+        return False
+
+    for output in inputs:
+        place(output, set())
+    return [(output, source) for source, output in taken.items()]
 
 
 def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, Int]:

@@ -26,6 +26,8 @@ PHASES = ("", "forward", "loss", "backward")
 #: Largest total of sizes or of costs: sums of int64 arrays stay exact below it.
 MAX_TOTAL = 2**62
 MAX_NAME_LENGTH = 4096
+#: Most pairs of an output and an input of one op in whose place it may be written.
+MAX_PAIRS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Op:
     in_place : tuple of (str, str)
         Pairs of an output and an input of the same size: the runtime writes that output over that input where the
         input dies, which means that it is freed before the next compute. Each output takes the place of one input at
-        most, and each input gives its place to one output; the pairs listed first win.
+        most, and each input gives its place to one output at most; of the choices left one with most bytes counts.
     """
 
     name: str
@@ -222,9 +224,9 @@ class ComputeGraph:
                 where = f"op {op.name!r} cannot write {short(output)} in place of {short(source)}"
                 sizes = [self.tensors[self.tensor_index[name]].size for name in pair]
                 if sizes[0] != sizes[1]:
-                    raise GraphError(f"{where}: they have {sizes[0]:,} and {sizes[1]:,} bytes", "in-place")
+                    raise GraphError(f"{where}: they have {sizes[0]:,} and {sizes[1]:,} bytes", "in-place-pair")
                 if max(producers[self.tensor_index[name]] for name in pair) > 1:
-                    raise GraphError(f"{where}: one of them is written by several ops", "in-place")
+                    raise GraphError(f"{where}: one of them is written by several ops", "in-place-pair")
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -426,11 +428,13 @@ def _checked_pairs(pairs: Any, op: str) -> tuple[tuple[str, str], ...]:
     """Return pairs of names as tuples, each pair once."""
     what = f"'in_place' of op {op!r}"
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise GraphError(f"{what} must be pairs of an output and an input, not {short(pairs)}", "in-place")
+        raise GraphError(f"{what} must be pairs of an output and an input, not {short(pairs)}", "in-place-pair")
     found = [name_list(pair, what) for pair in pairs]
+    if len(found) > MAX_PAIRS:
+        raise GraphError(f"{what} has {len(found):,} pairs, more than {MAX_PAIRS}", "in-place-pair")
     for pair in found:
         if len(pair) != 2:
-            raise GraphError(f"{what} must be pairs of an output and an input, not {short(pair)}", "in-place")
+            raise GraphError(f"{what} must be pairs of an output and an input, not {short(pair)}", "in-place-pair")
     return tuple(dict.fromkeys((pair[0], pair[1]) for pair in found))
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import most_pairs
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.schedule.schedule import StepKind
@@ -122,13 +123,10 @@ class _Move(NamedTuple):
     """Cells of an output, cells of the input in whose place it may be written, and their bytes."""
 
     def saved(self, cells: int, after: int) -> int:
-        """Return the bytes of outputs that take the place of inputs, for the cells before and after the move."""
-        taken, total = 0, 0
-        for output, source, size in self.in_place:
-            if not (cells & output or after & source or taken & (output | source)):
-                taken |= output | source
-                total += size
-        return total
+        """Return the most bytes of outputs that take the place of inputs, for the cells before and after the move."""
+        bytes_of = {output: size for output, source, size in self.in_place}
+        possible = [(o, s) for o, s, _ in self.in_place if not (cells & o or after & s)]
+        return sum(bytes_of[output] for output, _ in most_pairs(possible))
 
 
 class _Touched(NamedTuple):

@@ -278,8 +278,8 @@ def simulate(
 def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals) -> Int:
     """Return step, output and input where an op wrote an output in place of an input; shape (3, pairs).
 
-    The output is allocated at the step, and the input, which is older, is freed before the next compute. Each pair
-    counts once; where several are possible, those listed first do.
+    The output is allocated at the step, and the input, which is older, is freed before the next compute. Each output
+    and each input is in one pair at most.
 
     Parameters
     ----------

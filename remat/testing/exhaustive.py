@@ -220,9 +220,11 @@ class _Search:
             yield from map(frozenset, itertools.combinations(places, count))
 
     def _overwritten(self, j: int, dying: frozenset[str], live: frozenset[str]) -> int:
-        """Bytes of outputs of op `j` that are not live before and take the place of dying inputs, first come first."""
-        taken: dict[str, str] = {}
-        for output, source in self.in_place[j]:
-            if source in dying and output not in live and output not in taken and source not in taken.values():
-                taken[output] = source
-        return sum(self.size[output] for output in taken)
+        """Most bytes of outputs of op `j` that are not live before and take the place of dying inputs."""
+        possible = [pair for pair in self.in_place[j] if pair[1] in dying and pair[0] not in live]
+        most = 0
+        for count in range(1, len(dying) + 1):
+            for chosen in itertools.combinations(possible, count):
+                if len({o for o, _ in chosen}) == len({s for _, s in chosen}) == count:
+                    most = max(most, sum(self.size[output] for output, _ in chosen))
+        return most
