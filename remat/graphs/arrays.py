@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import GraphError
+from remat.graphs.in_place import most_pairs
 from remat.runtime.arrays import Bool, Int
 
 if TYPE_CHECKING:
@@ -380,36 +381,6 @@ def frozen(array: NDArray) -> NDArray:
     """`array`, made read-only."""
     array.flags.writeable = False
     return array
-
-
-def most_pairs(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return as many of the pairs (output, input) as can be with each output and each input once.
-
-    Pairs have tensors of one size, so these have the most bytes, too. Source: H. W. Kuhn, 1955 (augmenting paths, in
-    the order listed).
-
-    Examples
-    --------
-    >>> most_pairs([(0, 5), (1, 5), (0, 6)])
-    [(1, 5), (0, 6)]
-    """
-    inputs: dict[int, list[int]] = {}
-    for output, source in pairs:
-        inputs.setdefault(output, []).append(source)
-    taken: dict[int, int] = {}
-
-    def place(output: int, tried: set[int]) -> bool:
-        for source in inputs[output]:
-            if source not in tried:
-                tried.add(source)
-                if source not in taken or place(taken[source], tried):
-                    taken[source] = output
-                    return True
-        return False
-
-    for output in inputs:
-        place(output, set())
-    return [(output, source) for source, output in taken.items()]
 
 
 def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, Int]:

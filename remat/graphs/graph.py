@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
+from remat.graphs.in_place import check_places, checked_pairs
 from remat.graphs.references import name_faults
 from remat.io.text import expect, short, together
 
@@ -26,8 +28,6 @@ PHASES = ("", "forward", "loss", "backward")
 #: Largest total of sizes or of costs: sums of int64 arrays stay exact below it.
 MAX_TOTAL = 2**62
 MAX_NAME_LENGTH = 4096
-#: Most pairs of an output and an input of one op in whose place it may be written.
-MAX_PAIRS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +217,11 @@ class ComputeGraph:
             )
 
     def _check_in_place(self) -> None:
-        producers = self.arrays.producers.counts if self.in_place else ()
-        for op in self.ops:
-            for pair in op.in_place:
-                output, source = pair
-                where = f"op {op.name!r} cannot write {short(output)} in place of {short(source)}"
-                sizes = [self.tensors[self.tensor_index[name]].size for name in pair]
-                if sizes[0] != sizes[1]:
-                    raise GraphError(f"{where}: they have {sizes[0]:,} and {sizes[1]:,} bytes", "in-place-pair")
-                if max(producers[self.tensor_index[name]] for name in pair) > 1:
-                    raise GraphError(f"{where}: one of them is written by several ops", "in-place-pair")
+        if self.in_place:
+            size = {tensor.name: tensor.size for tensor in self.tensors}
+            writers = Counter(name for op in self.ops for name in op.outputs)
+            for op in self.ops:
+                check_places(op.name, op.in_place, size, writers)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -420,22 +415,8 @@ def _checked_op(op: Op) -> Op:
         raise GraphError(f"type of op {name!r} must be text, not {short(op.type)}")
     inputs = name_list(op.inputs, f"inputs of op {name!r}")
     outputs = name_list(op.outputs, f"outputs of op {name!r}")
-    pairs = _checked_pairs(op.in_place, name)
+    pairs = checked_pairs(op.in_place, name)
     return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable, pairs)
-
-
-def _checked_pairs(pairs: Any, op: str) -> tuple[tuple[str, str], ...]:
-    """Return pairs of names as tuples, each pair once."""
-    what = f"'in_place' of op {op!r}"
-    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise GraphError(f"{what} must be pairs of an output and an input, not {short(pairs)}", "in-place-pair")
-    found = [name_list(pair, what) for pair in pairs]
-    if len(found) > MAX_PAIRS:
-        raise GraphError(f"{what} has {len(found):,} pairs, more than {MAX_PAIRS}", "in-place-pair")
-    for pair in found:
-        if len(pair) != 2:
-            raise GraphError(f"{what} must be pairs of an output and an input, not {short(pair)}", "in-place-pair")
-    return tuple(dict.fromkeys((pair[0], pair[1]) for pair in found))
 
 
 def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:

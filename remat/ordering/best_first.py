@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import most_pairs
+from remat.graphs.in_place import most_pairs
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.schedule.schedule import StepKind
