@@ -25,8 +25,8 @@ from remat.io.text import short
 from remat.modeling import Model, Record, violations
 
 __all__ = [
-    "DEFAULT_GAP", "DEFAULT_OPTIONS", "MOST", "Availability", "AvailabilityState", "Backend", "Incumbent", "OnBound",
-    "OnIncumbent", "RawResult", "Run", "SolveOptions", "Status", "StopReason", "Values", "checked_hint",
+    "DEFAULT_GAP", "DEFAULT_OPTIONS", "MOST", "STARTS", "Availability", "AvailabilityState", "Backend", "Incumbent",
+    "OnBound", "OnIncumbent", "RawResult", "Run", "SolveOptions", "Status", "StopReason", "Values", "checked_hint",
     "wheel_availability",
 ]  # fmt: skip
 
@@ -112,6 +112,8 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
 MOST = 2**31 - 1
 #: Relative gap at which a solve stops unless told otherwise: 0.0001 %.
 DEFAULT_GAP = 1e-6
+#: Words for where a search starts (:attr:`SolveOptions.start`).
+STARTS = ("auto", "none", "alone")
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ class SolveOptions:
         Bytes that such a process may hold (``"4GiB"``); means `isolate`. Kept as a number of bytes.
     start : str or Schedule
         Where a formulation's search starts if no warm start is given: ``"auto"``: a heuristic makes a schedule first;
-        ``"none"``: from nothing, so that a result shows what formulation and solver can do alone; or a schedule, which
-        is a warm start. Backends do not look at it.
+        ``"none"``: from nothing, so that a result shows what formulation and solver can do alone; ``"alone"``:
+        likewise, and for the least cost not even the reference order is an answer, so that a result shows the
+        method's own schedule; or a schedule, which is a warm start. Backends ignore it.
 
     Raises
     ------
@@ -191,10 +194,16 @@ class SolveOptions:
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", memory_bytes(self.memory_limit))
             object.__setattr__(self, "isolate", True)
-        if isinstance(self.start, str) and self.start not in ("auto", "none"):
+        if isinstance(self.start, str) and self.start not in STARTS:
             raise ProblemError(
-                f"start {self.start!r} is neither 'auto' nor 'none'; a schedule itself is taken, too", "bad-start"
+                f"start {self.start!r} is none of 'auto', 'none' and 'alone'; a schedule itself is taken, too",
+                "bad-start",
             )
+
+    @property
+    def from_nothing(self) -> bool:
+        """Return True if no other method makes a start."""
+        return isinstance(self.start, str) and self.start in ("none", "alone")
 
     @property
     def memory_bytes(self) -> int | None:

@@ -50,7 +50,7 @@ class Scaling:
 
 @shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
         "sample_bytes", "order", "max_computes", "keep", "count_constant_memory", "time_limit", "threads", "seed",
-        "isolate", "memory_limit", "tables", "schedules", "plot", "quiet")  # fmt: skip
+        "start", "isolate", "memory_limit", "tables", "schedules", "plot", "quiet")  # fmt: skip
 def command(
     graphs: Annotated[
         list[str] | None,

@@ -163,8 +163,9 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "threads": Threads,
         "seed": Seed,
         "start": Annotated[str | None, typer.Option(
-            "--start", metavar="auto|none|FILE",
-            help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this.")],
+            "--start", metavar="auto|none|alone|FILE",
+            help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this; "
+            "alone: nor does the reference order count as an answer.")],
         "isolate": Annotated[bool | None, typer.Option(
             "--isolate/--no-isolate", help="Run the solver in a process of its own.")],
         "memory_limit": Annotated[str | None, typer.Option(

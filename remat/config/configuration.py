@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PrivateAttr, ValidationError
 
 from remat import registry
-from remat.backends.base import SolveOptions
+from remat.backends.base import STARTS, SolveOptions
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, shown, unknown
 from remat.config.levels import check_levels, with_tables
@@ -224,7 +224,7 @@ class Config(Section):
     def solve_options(self, graph: ComputeGraph, solver: Any = None, log: Any = None) -> SolveOptions:
         """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
         chosen = self.solve
-        start: Any = chosen.start if chosen.start in ("auto", "none") else self._schedule(chosen.start, graph)
+        start: Any = chosen.start if chosen.start in STARTS else self._schedule(chosen.start, graph)
         return SolveOptions(
             threads=None if chosen.threads == "all" else chosen.threads,
             seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
@@ -359,7 +359,7 @@ def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         table = merged.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
             path = folder / table[key]
-            if key == "start" and table[key] in ("auto", "none"):
+            if key == "start" and table[key] in STARTS:
                 continue
             if not is_standard_stream(table[key]) and (key != "graph" or exists(path) or table[key] not in ZOO):
                 table[key] = str(path)

@@ -75,7 +75,7 @@ class SolveSection(Section):
     warm_start: str | None = None
     """Schedule file to start from, in any format that is known."""
     start: str = "auto"
-    """Of a formulation: "auto", a heuristic's schedule; "none", from nothing; or a schedule file."""
+    """Of a formulation: "auto", a heuristic's schedule; "none", nothing; "alone", nor the reference order; a file."""
 
 
 class OutputSection(Section):

@@ -206,7 +206,7 @@ def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell
     more
         ``on_progress``, where the cell runs here.
     """
-    start = None if below is None or limits.options.start == "none" else below.schedule
+    start = None if below is None or limits.options.from_nothing else below.schedule
     run = run_method(method, problem, limits, warm_start=start, **more)
     budget, result = problem.budget_bytes, run.result
     assert budget is not None
@@ -323,7 +323,7 @@ class _Work:
                 continue
             below = self._below(method, budget)
             known = None if self.folder is None else self.folder.read(method, problem)
-            least = None if below is None or self.limits.options.start == "none" else below.cost
+            least = None if below is None or self.limits.options.from_nothing else below.cost
             if known and below and least is not None and (known.cost is None or known.cost > least):
                 _check(below, known)
                 known = None  # done before there was a neighbour with something cheaper

@@ -74,7 +74,8 @@ def max_batch(
         As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
         counts unless told otherwise.
     stop, options
-        Of each probe, as for :func:`remat.solve`.
+        Of each probe, as for :func:`remat.solve`. With ``start="alone"`` the search begins at nothing, not at the
+        reference order or what greedy reaches, and each schedule is the method's own: baselines as they are published.
     on_progress : callable, optional
         Of each solve.
     on_probe : callable, optional
@@ -160,7 +161,8 @@ class _Search:
         self.best, self.schedule, self.source = 0, Schedule.reference(self.family.pattern), ""
         self.limit = self._structural_limit()
         self.plain = self._reach(self.schedule)
-        if self.plain:
+        self.alone = self.limits.options.start == "alone"
+        if self.plain and not self.alone:
             self.best, self.source = self.plain, "reference order"
 
     def run(self) -> None:
@@ -169,7 +171,7 @@ class _Search:
         if self.method.is_heuristic:
             self._climb(self.method, self.probes)
             return
-        if START in registry.heuristics():
+        if START in registry.heuristics() and not self.alone:
             self._climb(Contestant(START), dict(self.probes))
         while (self.best + 1) not in self.probes:
             above = min(batch for batch in self.probes if batch > self.best)
@@ -207,7 +209,7 @@ class _Search:
         if isinstance(self.limits.stop, StoppingCriterion | int | float):
             enough.append(self.limits.stop)
         # One that says itself what is freed when (dead retention) is no start: freed earlier it is another schedule.
-        given = self.source and not self.schedule.has_frees
+        given = self.source and not self.schedule.has_frees and not self.alone
         start = _signed(self.schedule, problem.graph) if given else None
         run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)
         result = run.result

@@ -203,7 +203,7 @@ class _Search:
         if run.start is not None:
             yield run.start, "the start"
         yield Schedule.reference(self.problem.graph), "the reference order"
-        if run.options.start == "none":
+        if run.options.from_nothing:
             return
         makers: list[Heuristic] = [Greedy()] if self.problem.order is OrderRule.FIXED else []
         for maker in [*makers, Annealing()]:

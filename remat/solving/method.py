@@ -168,7 +168,7 @@ class FormulationMethod(Method):
 
     def run(self, session: Session) -> None:
         assert session.solver is not None
-        if session.call.start != "none":
+        if not session.call.from_nothing:
             (self._begin_with_orders if session.asks_peak else self._begin)(session)
         if not session.enough:
             ModelMethod(session, self.kind, session.solver, self.options).run(session.warm_start)

@@ -100,6 +100,8 @@ class Session:
         if self.whole is None:
             self.incumbents = Incumbents(self.problem)
             self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+            if self.call.start == "alone" and not self.asks_peak:
+                self.incumbents.best = None
         else:
             self.incumbents, self.reference = self.whole.incumbents, self.whole.reference
         self.cost_bound = self.problem.graph.base_cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
+from remat.backends.base import DEFAULT_OPTIONS, STARTS, Backend, SolveOptions, StopReason
 from remat.backends.choice import BackendLike, as_backend
 from remat.bounds.structural import structural_bound
 from remat.errors import ProblemError
@@ -38,8 +38,8 @@ def solve(
 ) -> Result:
     """Find the best schedule that keeps the rules of `problem`: the cheapest, or the one with the least peak.
 
-    What needs no search is answered at once: a budget below the structural bound, and a budget that a schedule without
-    recomputation keeps. Then the method has its turn:
+    What needs no search is answered at once: a budget below the structural bound, and a budget that the reference order
+    without recomputation keeps (but with ``start="alone"``). Then the method has its turn:
 
     ``auto``
         Heuristics, bounds that hold for every schedule the problem allows, search, and the backend, in turns
@@ -167,9 +167,9 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
 
 def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
     """The schedule to start from, wherever it is given."""
-    if warm_start is None and call.start not in ("auto", "none"):
+    if warm_start is None and call.start not in STARTS:
         warm_start = call.start
-    elif warm_start is not None and call.start not in ("auto", "none", warm_start):
+    elif warm_start is not None and call.start not in (*STARTS, warm_start):
         raise ProblemError("there is a warm start, and options.start is another schedule")
     if warm_start is not None and not isinstance(warm_start, Schedule):
         raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule", "no-schedule")

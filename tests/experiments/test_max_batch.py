@@ -7,8 +7,8 @@ from helpers import ONE
 from oracles import revolve
 
 import remat.experiments.max_batch as module
-from remat import Problem, max_batch, validate
-from remat.backends.base import Status
+from remat import Problem, max_batch, solve, validate
+from remat.backends.base import SolveOptions, Status
 from remat.errors import BackendError
 from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
@@ -17,8 +17,8 @@ from remat.experiments.plots import plot_batches, save_batch_plot
 from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.families import unit_chain
-from remat.graphs.zoo import vgg16
-from remat.heuristics.checkpointing.base import CheckpointingOptions
+from remat.graphs.zoo import ZOO, vgg16
+from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
 from remat.schedule import OrderRule, Rules
 from remat.scope import Scope
 from remat.testing import optimum
@@ -203,3 +203,46 @@ def test_dead_retention_holds_for_the_whole_search():
     larger = chain(16).at(dead.batch + 1)
     above = replace(dead.schedule, graph=larger.name, graph_digest=larger.digest)
     assert not validate(larger, above, Rules(budget=100, count_constant_memory=True)).accepted
+
+
+#: Checkmate's figure 6 on 16 GB: checkpoint all, AP √n and linearized greedy; what differs there, after the published
+#: number: the published program orders FCN8 and ResNet50 otherwise (docs/batch.md).
+FIGURE_6 = {
+    "unet": {"ap-all": 16, "ap-sqrt": 18, "linearized-greedy": 35},
+    "fcn8": {"checkpoint-all": 29, "ap-sqrt": 51, "linearized-greedy": 49},
+    "segnet": {"checkpoint-all": 21, "ap-sqrt": 33, "linearized-greedy": 43},
+    "vgg19": {"checkpoint-all": 167, "ap-sqrt": 197, "linearized-greedy": 266},
+    "resnet50": {"checkpoint-all": 98, "ap-sqrt": 129, "linearized-greedy": 245},
+    "mobilenet": {"checkpoint-all": 215, "ap-sqrt": 452, "linearized-greedy": 640},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in {"unet", "vgg19"} else pytest.param(name, marks=pytest.mark.slow) for name in FIGURE_6]
+)
+def test_baselines_of_figure_6(name):
+    """Alone and with dead retention; the published program subtracts parameters and their gradients twice."""
+    memory = 16 * 10**9 - 4 * ZOO[name]().meta["overhead"]["param_bytes"]
+    call = SolveOptions(threads=1, start="alone")
+    for method, batch in FIGURE_6[name].items():
+        options = (SweepOptions if "greedy" in method else CheckpointingOptions)(dead_retention=True)
+        answer = max_batch(
+            AffineGraph.of(ZOO[name]), memory, Contestant(method, options=options), count_constant_memory=False,
+            options=call,
+        )  # fmt: skip
+        assert (answer.batch, answer.source) == (batch, method)
+        assert answer.schedule.has_frees
+
+
+def test_a_method_alone_has_no_help_from_the_reference_order():
+    """Where the reference order fits, the answer is the method's own all the same, in solve() and in max_batch()."""
+    problem = Problem(unit_chain(8), "100%")
+    for start, expected in (("auto", "the reference order"), ("alone", "checkpoint-last")):
+        result = solve(problem, "checkpoint-last", options=SolveOptions(threads=1, start=start))
+        assert result.source == expected
+    assert result.objective == (8 * 8 + 5 * 8 + 2) // 2
+    exact = solve(problem, "checkmate", "highs", options=SolveOptions(threads=1, start="alone"))
+    assert (exact.objective, exact.source) == (17, "checkmate by highs")
+    assert solve(problem, options=SolveOptions(threads=1, start="alone")).objective == 17
+    poor = max_batch(chain(6), 100, "checkpoint-last", options=SolveOptions(threads=1, start="alone"))
+    assert (poor.batch, poor.plain) == (0, 12)  # it costs more than an extra forward pass at any batch size

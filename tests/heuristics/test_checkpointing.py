@@ -23,7 +23,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
-ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
+ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
 METHODS = (*ON_CHAINS, *ON_TRAINING_GRAPHS, "checkpoint-last")
 AS_PUBLISHED = CheckpointingOptions(dead_retention=True)
 

@@ -118,6 +118,29 @@ class LinearizedGreedy(_Greedy):
     name = "linearized-greedy"
 
 
+class ArticulationAll(_Chosen):
+    """Every articulation point of the forward graph is a checkpoint.
+
+    In the published program of Checkmate, not in its table 1; its figure 6 has it as "checkpoint all" on U-Net. The
+    same as `checkpoint-all` on chains. See `ap-sqrt` for what an articulation point is.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import unet
+    >>> from remat.heuristics import HeuristicRun
+    >>> graph = unet()
+    >>> schedule = ArticulationAll().run(Problem(graph), HeuristicRun())
+    >>> round(100 * (Problem(graph).simulate(schedule).cost / graph.base_cost - 1), 1)
+    27.2
+    """
+
+    name = "ap-all"
+    eligible = staticmethod(articulation_points)
+
+    def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
+        yield eligible
+
+
 class ArticulationSqrt(_SquareRoot):
     """Chen's √n with the articulation points of the forward graph as candidates.
 
