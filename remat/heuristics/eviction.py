@@ -58,17 +58,20 @@ class Eviction(Heuristic):
         if run.start is not None and problem.order is OrderRule.FREE:
             order = order_of(problem, run.start)
         try:
-            machine = _Machine(problem, order.tolist(), self.options.most_computes * len(order), run.deadline)
-            sequence = machine.run()
+            sequence = self.machine(problem, order.tolist(), run.deadline).run()
         except OverdueError:
             return None
         if sequence is None:
             return None
         return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
 
+    def machine(self, problem: Problem, order: list[int], deadline: Deadline) -> Machine:
+        """Return memory that drops by the rule of this method, for ops in this order."""
+        return Machine(problem, order, self.options.most_computes * len(order), deadline)
+
 
 @dataclass
-class _Making:
+class Making:
     """An op that is being made: inputs still to be seen to, and the tensors that must stay meanwhile."""
 
     op: int
@@ -76,7 +79,7 @@ class _Making:
     pinned: list[int] = field(default_factory=list)
 
 
-class _Machine:
+class Machine:
     """Memory while it runs; ops and tensors by number.
 
     Raises
@@ -153,9 +156,9 @@ class _Machine:
             stack.pop()
         return True
 
-    def begin(self, op: int) -> _Making:
+    def begin(self, op: int) -> Making:
         """Inputs that are there stay; the others are made, the last one of the list first."""
-        making = _Making(op, [])
+        making = Making(op, [])
         for tensor in self.inputs[op]:
             if tensor in self.live:
                 self.pin(making, tensor)
@@ -164,7 +167,7 @@ class _Machine:
         making.inputs.sort(key=lambda t: self.width[self.writer[t]])
         return making
 
-    def pin(self, making: _Making, tensor: int) -> None:
+    def pin(self, making: Making, tensor: int) -> None:
         """Keep a tensor until `making` is done."""
         self.pins[tensor] += 1
         making.pinned.append(tensor)
@@ -174,7 +177,7 @@ class _Machine:
         limit = self.limits[op]
         return (limit is None or self.counts[op] < limit) and len(self.sequence) < self.most
 
-    def compute(self, making: _Making) -> bool:
+    def compute(self, making: Making) -> bool:
         """The compute itself; its inputs are there."""
         op = making.op
         new = []
@@ -201,10 +204,17 @@ class _Machine:
             going = [t for t in self.live if not self.pins[t] and self.replaceable(t)]
             if not going:
                 return False
-            tensor = max(going, key=lambda t: (*self.idle(t), -t))
-            self.live.remove(tensor)
-            self.left += self.size[tensor]
+            self.drop(self.victim(going))
         return True
+
+    def victim(self, going: list[int]) -> int:
+        """Return the one to drop first of tensors that can go."""
+        return max(going, key=lambda t: (*self.idle(t), -t))
+
+    def drop(self, tensor: int) -> None:
+        """Let a tensor go."""
+        self.live.remove(tensor)
+        self.left += self.size[tensor]
 
     def replaceable(self, tensor: int) -> bool:
         """Whether a tensor can be dropped: it is of no more use, or may be made again."""

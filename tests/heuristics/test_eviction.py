@@ -11,7 +11,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
-from remat.heuristics.eviction import Eviction, EvictionOptions, _Machine
+from remat.heuristics.eviction import Eviction, EvictionOptions, Machine
 from remat.testing.graphs import random_graph
 
 
@@ -69,5 +69,5 @@ def test_the_clock_is_looked_at_while_the_tables_are_made() -> None:
     problem = Problem(unit_chain(300), "50%")
     order = problem.graph.arrays.order.tolist()
     with pytest.raises(OverdueError):
-        _Machine(problem, order, 1000, Deadline.after(0))
+        Machine(problem, order, 1000, Deadline.after(0))
     assert Eviction().run(problem, HeuristicRun(replace(ONE, deadline=Deadline.after(0)))) is None

@@ -1,0 +1,247 @@
+"""XLA's rematerialization pass: recompute what saves most bytes wherever the given sequence exceeds the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from remat.deadline import Deadline, OverdueError
+from remat.formulations.sequence import order_of, standing_buffers, useful_schedule
+from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.problem import Problem
+from remat.runtime.options import Options, Positive
+from remat.schedule import OrderRule, Schedule
+
+
+@dataclass(frozen=True)
+class XlaOptions(Options):
+    """Options of :class:`Xla`, with the values of XLA's compiler for GPUs.
+
+    Attributes
+    ----------
+    block_size_limit : int
+        Most ops in a row that are recomputed together.
+    block_factor : int
+        Blocks of several ops are tried up to this multiple of the evaluations of single ops.
+    """
+
+    block_size_limit: Positive = 1
+    block_factor: Positive = 1
+
+
+class Xla(Heuristic):
+    """XLA's pass over a fixed sequence of instructions (``HloRematerialization``).
+
+    The pass goes through the sequence once. Where an op makes memory exceed the budget:
+
+    1. Evaluate each block of up to `block_size_limit` ops computed so far. Its *saving* is the bytes of its live
+       outputs, less those of inputs that are dead by now and would have to live on.
+    2. Take the block of least cost, ``budget / saving`` rounded down: compute time does not count. In a free order a
+       block that no op has read yet costs 0, for it only moves.
+    3. Recompute it, all ops still to come reading the copy. Each op of the block has its copy right before the first op
+       to come that reads the copy or one of its inputs.
+    4. Repeat until the op fits or no block saves anything.
+
+    Differences: bytes are those of :mod:`remat.schedule.simulate`, where outputs count from when they are computed. In
+    a fixed order every op keeps its first compute, also where nothing reads it before the copy. Compression and host
+    offload, which XLA has too, are no steps of a schedule. Ops that may not be recomputed, and those that accumulate
+    into a buffer, are no candidates.
+
+    Source: ``xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`` of the OpenXLA project, as of 2025. The result
+    may exceed the budget, and copies early in the sequence may have raised the memory of ops that are done.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(8), 7)
+    >>> found = problem.simulate(Xla().run(problem, HeuristicRun()))
+    >>> found.peak, found.cost
+    (7, 20)
+    """
+
+    name = "xla"
+    options_type = XlaOptions
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        order = problem.graph.arrays.order
+        if run.start is not None and problem.order is OrderRule.FREE:
+            order = order_of(problem, run.start)
+        try:
+            sequence = _Pass(problem, order.tolist(), self.options, run.deadline).run()
+        except OverdueError:
+            return None
+        return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
+
+
+@dataclass(eq=False)
+class _Item:
+    """A compute in the sequence: of an op, or of its copy."""
+
+    op: int
+    reads: list[_Buffer] = field(default_factory=list)
+    writes: list[_Buffer] = field(default_factory=list)
+    placed: bool = False
+    denied: bool = False
+    moved: bool = False
+    """Whether it is a copy of what nothing had read before."""
+    dead: bool = False
+    """Whether ops read its copy alone."""
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """Bytes that live from a compute to the last of its readers, or to the end."""
+
+    size: int
+    kept: bool
+    shared: bool
+    """Whether several ops write it."""
+    writer: _Item
+    users: list[_Item] = field(default_factory=list)
+    unfinished: int = 0
+
+    @property
+    def live(self) -> bool:
+        return self.writer.placed and (self.unfinished > 0 or self.kept)
+
+
+class _Pass:
+    """One pass; see :class:`Xla`.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+    """
+
+    def __init__(self, problem: Problem, order: Sequence[int], options: XlaOptions, deadline: Deadline) -> None:
+        arrays = problem.graph.arrays
+        standing, workspace = standing_buffers(problem)
+        self.options, self.deadline = options, deadline
+        self.free = problem.order is OrderRule.FREE
+        self.budget = problem.budget_bytes
+        self.limit = (self.budget or 0) - arrays.input_bytes - problem.constant_bytes
+        self.workspace = workspace.tolist()
+        self.again = [None if limit is None else limit - 1 for limit in problem.compute_limits]
+        self.memory = 0
+        self.sequence = [_Item(op) for op in order]
+        ordinary, kept = arrays.producers.counts == 1, problem.kept
+        inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        buffers: dict[int, _Buffer] = {}
+        for item in deadline.each(self.sequence):
+            for t in outputs[item.op]:
+                if t in buffers:  # a further contribution reads what is there
+                    _use(item, buffers[t])
+                elif ordinary[t] or standing[t]:
+                    buffers[t] = _Buffer(int(arrays.size[t]), bool(kept[t]), not ordinary[t], item)
+                    item.writes.append(buffers[t])
+        for item in deadline.each(self.sequence):
+            for t in inputs[item.op]:
+                if t in buffers:
+                    _use(item, buffers[t])
+
+    def run(self) -> list[int]:
+        """Return the ops in the order of their computes."""
+        for place, item in enumerate(self.sequence):  # copies are inserted behind
+            self._begin(item)
+            self._reduce(place)
+            self._end(item)
+        return [item.op for item in self.sequence if not (self.free and item.dead)]
+
+    def _begin(self, item: _Item) -> None:
+        item.placed = True
+        self.memory += sum(buffer.size for buffer in item.writes)
+
+    def _end(self, item: _Item) -> None:
+        for buffer in item.reads:
+            buffer.unfinished -= 1
+        self.memory -= sum(b.size for b in (*item.reads, *item.writes) if not b.live)
+
+    def _reduce(self, place: int) -> None:
+        """Recompute blocks later until the op at `place` fits, or nothing helps."""
+        least, most, first, second = 1, 1, 0, 0
+        while self.budget is not None and self.memory + self.workspace[self.sequence[place].op] > self.limit:
+            block, effort = self._best_block(place, least, most)
+            first, second = (first + effort, second) if most == 1 else (first, second + effort)
+            if block:
+                self._recompute(block, place)
+                least, most = 1, 1
+            else:
+                least, most = most + 1, 2 * most
+            if most > self.options.block_size_limit or second > self.options.block_factor * first:
+                break
+
+    def _best_block(self, place: int, least: int, most: int) -> tuple[list[_Item], int]:
+        """Return the block with the least cost, and how many blocks were evaluated."""
+        best, cost, effort = list[_Item](), self.limit + 1, 0
+        for start in self.deadline.each(range(place - least + 1), 1000):
+            for block in self._blocks(start, place, least, most):
+                effort += 1
+                saving = self._saving(block, self.sequence[place])
+                if saving > 0:
+                    own = 0 if self.free and not any(_placed_users(each) for each in block) else self.limit // saving
+                    if own < cost:
+                        best, cost = block, own
+        return best, effort
+
+    def _blocks(self, start: int, place: int, least: int, most: int) -> Iterator[list[_Item]]:
+        """Yield the blocks that begin at `start`, with `least` to `most` ops, and end before `place`."""
+        for end in range(start + 1, min(start + most, place) + 1):
+            last = self.sequence[end - 1]
+            limit = self.again[last.op]
+            if last.denied or limit == 0 or any(buffer.shared for buffer in last.writes) or not last.writes:
+                return
+            if end - start >= least:
+                yield self.sequence[start:end]
+
+    def _saving(self, block: list[_Item], current: _Item) -> int:
+        """Return the bytes that recomputing the block later frees now."""
+        saved = 0
+        for k, item in enumerate(block):
+            for buffer in item.writes:
+                if buffer.kept or buffer in current.reads:
+                    return 0
+                saved += buffer.size * buffer.live
+            saved -= sum(b.size for b in item.reads if not b.live and b.writer not in block[:k])
+        return saved
+
+    def _recompute(self, block: list[_Item], place: int) -> None:
+        """Add copies of the block behind `place`, and let everything there read them."""
+        for item in reversed(block):
+            if not any(not user.placed for buffer in item.writes for user in buffer.users):
+                continue
+            copy = _Item(item.op)
+            for buffer in item.reads:
+                self.memory += 0 if buffer.live else buffer.size
+                _use(copy, buffer)
+            for old in item.writes:
+                self.memory -= old.size * old.live
+                new = _Buffer(old.size, False, False, copy)
+                copy.writes.append(new)
+                for user in old.users:
+                    if not user.placed:
+                        user.reads[user.reads.index(old)] = new
+                        new.users.append(user)
+                        new.unfinished += 1
+                old.users = [user for user in old.users if user.placed]
+                old.unfinished = 0
+            before = {user for b in (*copy.writes, *copy.reads) for user in b.users if not user.placed} - {copy}
+            where = next(k for k in range(place + 1, len(self.sequence)) if self.sequence[k] in before)
+            self.sequence.insert(where, copy)
+            if (limit := self.again[item.op]) is not None:
+                self.again[item.op] = limit - 1
+            if not any(buffer.users for buffer in item.writes):
+                copy.denied, copy.moved, item.dead = item.moved, True, True
+
+
+def _use(item: _Item, buffer: _Buffer) -> None:
+    if buffer not in item.reads:
+        item.reads.append(buffer)
+        buffer.users.append(item)
+        buffer.unfinished += 1
+
+
+def _placed_users(item: _Item) -> bool:
+    return any(user.placed for buffer in item.writes for user in buffer.users)
