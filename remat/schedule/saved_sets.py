@@ -26,7 +26,9 @@ def first_backward_place(graph: ComputeGraph) -> int:
     raise ScheduleError(f"graph {graph.name!r} has no op of the backward pass: nothing is saved for it", "no-backward")
 
 
-def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str = "saved set") -> Schedule:
+def schedule_of_saved(
+    graph: ComputeGraph, saved: Iterable[str], *, source: str = "saved set", first_backward: int | None = None
+) -> Schedule:
     """The forward pass in the reference order, then the backward pass, which finds only `saved` tensors.
 
     Before each op of the backward pass whatever it needs and is not there is computed again, in the reference order;
@@ -38,11 +40,13 @@ def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str 
     Parameters
     ----------
     graph : ComputeGraph
-        Its ops have phases.
+        Its ops have phases, unless `first_backward` is given.
     saved : iterable of str
         Tensors of the forward pass; others of the graph do no harm.
     source : str
         Who chose them.
+    first_backward : int, optional
+        Position in the reference order of the first op of the backward pass; default: by the phases.
 
     Raises
     ------
@@ -66,7 +70,8 @@ def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str 
         kept.append(name)
     there = np.zeros(len(graph.tensors), dtype=np.bool_)
     there[[index[name] for name in kept]] = True
-    order, place = arrays.order.tolist(), first_backward_place(graph)
+    order = arrays.order.tolist()
+    place = first_backward_place(graph) if first_backward is None else first_backward
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     writers: list[list[int]] = [[] for _ in graph.tensors]

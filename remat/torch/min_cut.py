@@ -1,0 +1,219 @@
+"""Method ``torch-min-cut``: torch's partitioner on any training graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from remat.errors import CaptureError, ProblemError
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.io.text import one_line
+from remat.problem import Problem
+from remat.runtime.options import Options, Range
+from remat.schedule import Schedule
+from remat.schedule.saved_sets import schedule_of_saved
+from remat.torch.turns import in_turn
+from remat.torch.versions import check_version
+
+
+@dataclass(frozen=True)
+class TorchMinCutOptions(Options):
+    """Options of :class:`TorchMinCut`.
+
+    Attributes
+    ----------
+    knobs : tuple of float
+        Values of torch's ``activation_memory_budget``, one after the other.
+    solver : str
+        Of the knapsack (``activation_memory_budget_solver``).
+    """
+
+    knobs: tuple[Annotated[float, Range(0, 1)], ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
+    solver: Literal["dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg"] = "dp"
+
+
+class TorchMinCut(Heuristic):
+    """The partitioner of ``torch.compile``: a knapsack over what the forward pass saves, and a minimum cut.
+
+    The graph is handed to torch as a joint graph of forward and backward pass. Each op is a product of matrices to
+    torch, whose runtime is the cost of the op; an op that costs nothing is an addition, which torch recomputes freely.
+    Ops that may run only once are tagged to be saved. For each value of `knobs` torch chooses the *saved set*; the
+    backward pass recomputes the rest, each op at most once and right before its first reader
+    (:func:`remat.schedule.saved_sets.schedule_of_saved`). The cheapest schedule within the budget is taken.
+
+    Torch's budget is a share of saved bytes, not a peak: no knob may keep the budget. For a step that was captured,
+    :func:`remat.torch.peers.partitioner_schedule` lets torch decide by its own classes of ops.
+
+    Needs the extra ``torch``. For training graphs without accumulation buffers.
+
+    Source: ``torch/_functorch/partitioners.py``, ``min_cut_rematerialization_partition``, of the PyTorch installed.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import unet
+    >>> problem = Problem(unet(), "70%")
+    >>> certificate = problem.validate(TorchMinCut().run(problem, HeuristicRun()))
+    >>> str(certificate.verdict), round(certificate.overhead, 2)
+    ('valid', 1.82)
+    """
+
+    name = "torch-min-cut"
+    options_type = TorchMinCutOptions
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        try:
+            check_version()
+        except CaptureError as error:
+            raise ProblemError(f"{self.name}: {error}", "no-torch") from None
+        joint, best, seen = _JointGraph(problem), Best(problem, run, problem.graph.base_cost), set[frozenset[str]]()
+        for knob in self.options.knobs:
+            saved = joint.saved(knob, self.options.solver)
+            if saved not in seen:
+                seen.add(saved)
+                best.offer(joint.schedule(saved, self.name))
+            if best.enough or run.deadline.expired:
+                break
+        return best.schedule
+
+
+class _JointGraph:
+    """A training step as torch's partitioner takes it.
+
+    Raises
+    ------
+    ProblemError
+        If the graph is no training graph, naming a buffer that several ops write, or where the partitioner fails.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph, self.step = problem, problem.graph, TrainingStep.of(problem)
+        shared = np.flatnonzero(self.graph.arrays.producers.counts > 1)
+        if len(shared):
+            raise ProblemError(
+                f"torch's partitioner knows no buffers that several ops write, such as "
+                f"{self.graph.tensor_names[shared[0]]!r}",
+                "buffer",
+            )
+        self.order = self.graph.arrays.order.tolist()
+        self.first_backward = self.step.first_backward
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """Tensors that forward and backward pass give back: outputs, and what their own pass reads no more."""
+        arrays, ends = self.graph.arrays, ([], [])  # type: tuple[Any, tuple[list[int], list[int]]]
+        writer = arrays.position[arrays.producers.indices]
+        for tensor, place in zip(np.flatnonzero(arrays.producers.counts).tolist(), writer.tolist(), strict=True):
+            backward = place >= self.first_backward
+            readers = arrays.position[arrays.consumers[tensor]]
+            own = readers if backward else readers[readers < self.first_backward]
+            if not len(own) or self.problem.kept[tensor]:
+                ends[backward].append(tensor)
+        return ends
+
+    @in_turn
+    def saved(self, knob: float, solver: str) -> frozenset[str]:
+        """Return the tensors of the forward pass that torch saves with this budget."""
+        from torch._functorch import config
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+        from torch._guards import TracingContext, detect_fake_mode, tracing
+
+        module = self._module()
+        values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+        count = len(self.ends[0])
+        try:
+            with (
+                config.patch(
+                    activation_memory_budget=float(knob), activation_memory_budget_solver=solver, cse=False,
+                    activation_memory_budget_runtime_estimator=_estimator([op.cost for op in self.graph.ops]),
+                ),
+                tracing(TracingContext(detect_fake_mode(values))),
+            ):  # fmt: skip
+                forward, _ = min_cut_rematerialization_partition(module, None, num_fwd_outputs=count)
+        except Exception as error:  # it raises whatever it likes
+            reason = one_line(str(error)) or type(error).__name__
+            raise ProblemError(f"torch's partitioner failed: {reason}", "partitioner-failed") from error
+        (output,) = forward.graph.find_nodes(op="output")
+        return frozenset(
+            self.graph.tensor_names[int(node.name[1:])] for node in output.args[0][count:] if node.name[0] == "t"
+            and node.name[1:].isdigit()
+        )  # fmt: skip
+
+    def schedule(self, saved: frozenset[str], source: str) -> Schedule:
+        """Return the schedule of a saved set; what the loss writes and what may run only once stays, too."""
+        return schedule_of_saved(
+            self.graph, [*saved, *self._always()], source=source, first_backward=self.first_backward
+        )
+
+    def _always(self) -> Iterator[str]:
+        limits = self.problem.compute_limits
+        for place, op in enumerate(self.order[: self.first_backward]):
+            if place >= self.step.num_forward or limits[op] == 1:
+                yield from self.graph.ops[op].outputs
+
+    def _module(self) -> Any:
+        """Return the joint graph as a module, with a fake tensor of bytes for each tensor."""
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.utils.checkpoint import CheckpointPolicy
+
+        fakes, joint = FakeTensorMode(), torch.fx.Graph()
+
+        def empty(size: int) -> Any:
+            with fakes:
+                return torch.empty(size, dtype=torch.uint8)
+
+        def placeholder(name: str, size: int) -> Any:
+            node = joint.placeholder(name)
+            node.meta["val"] = empty(size)
+            return node
+
+        arrays, limits = self.graph.arrays, self.problem.compute_limits
+        sizes = arrays.size.tolist()
+        nothing = placeholder("primals_1", 0)  # what ops without inputs read
+        given = np.flatnonzero(arrays.is_input).tolist()
+        nodes = {tensor: placeholder(f"primals_{k}", sizes[tensor]) for k, tensor in enumerate(given, 2)}
+        tangent = placeholder("tangents_1", 1)
+        for place, op in enumerate(self.order):
+            reads = [nodes[tensor] for tensor in arrays.op_inputs[op].tolist()] or [nothing]
+            if place >= self.first_backward:
+                reads.append(tangent)
+            dear = self.graph.ops[op].cost > 0
+            target = torch.ops.aten.mm.default if dear else torch.ops.aten.add.Tensor
+            writes = arrays.op_outputs[op].tolist()
+            values = [empty(sizes[tensor]) for tensor in writes]
+            single = len(writes) == 1
+            node = joint.create_node(
+                "call_function", target, tuple(reads), {}, f"t{writes[0]}" if single else f"op{op}"
+            )
+            node.meta["val"] = values[0] if single else tuple(values)
+            node.meta["cost"] = op
+            if place < self.first_backward and limits[op] == 1:
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            if single:
+                nodes[writes[0]] = node
+                continue
+            for k, (tensor, value) in enumerate(zip(writes, values, strict=True)):
+                nodes[tensor] = joint.create_node("call_function", operator.getitem, (node, k), {}, f"t{tensor}")
+                nodes[tensor].meta["val"] = value
+        joint.output(tuple(nodes[tensor] for end in self.ends for tensor in end))
+        return torch.fx.GraphModule({}, joint)
+
+
+def _estimator(costs: list[int]) -> Any:
+    """Return an estimator of runtimes that gives the costs of the ops."""
+    from torch._inductor.custom_graph_pass import CustomRuntimeEstimator
+
+    class Costs(CustomRuntimeEstimator):
+        def __call__(self, node: Any) -> float:
+            return float(costs[node.meta["cost"]])
+
+        def uuid(self) -> None:
+            return None
+
+    return Costs()

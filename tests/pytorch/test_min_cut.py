@@ -1,0 +1,75 @@
+"""Method ``torch-min-cut``: torch's own choices on graphs that torch did not trace, certified."""
+
+from itertools import combinations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from generators import training_graph  # noqa: E402
+from helpers import RUN, accepted, judged  # noqa: E402
+from refusals import refused  # noqa: E402
+
+from remat import GraphBuilder, Problem  # noqa: E402
+from remat.graphs.families import unit_chain  # noqa: E402
+from remat.graphs.zoo import unet  # noqa: E402
+from remat.schedule import Verdict  # noqa: E402
+from remat.torch.capture import capture  # noqa: E402
+from remat.torch.min_cut import TorchMinCut, TorchMinCutOptions, _JointGraph  # noqa: E402
+
+
+def test_the_knapsack_of_a_chain_is_the_best() -> None:
+    """Of a chain with costs, the saved set costs least to recompute among those with as many bytes or fewer."""
+    b, costs = GraphBuilder("chain"), [3, 8, 5, 9, 4, 7]
+    for k, cost in enumerate(costs):
+        b.op(f"f{k}", inputs=[f"f{k - 1}"] if k else [], size=10, cost=cost, phase="forward")
+    b.op("loss", inputs=["f5"], size=10, cost=1, phase="loss")
+    for k in reversed(range(6)):
+        b.op(f"g{k}", inputs=[f"f{k}", f"g{k + 1}" if k < 5 else "loss"], size=10, cost=1, phase="backward")
+    problem = Problem(b.build())
+    joint = _JointGraph(problem)
+    for knob in (0.8, 0.5, 0.3):
+        saved = joint.saved(knob, "dp")
+        extra = judged(problem, joint.schedule(saved, "torch")).cost - problem.graph.base_cost
+        kept = [k for k in range(6) if f"f{k}" in saved]
+        assert 0 < len(kept) < 6
+        best = min(sum(costs) - sum(costs[k] for k in chosen) for chosen in combinations(range(6), len(kept)))
+        assert extra == best == sum(costs) - sum(costs[k] for k in kept)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_rule_is_kept_at_every_knob(seed: int) -> None:
+    """Several outputs, kept statistics and ops that run once; buffers that several ops write are refused."""
+    graph = training_graph(seed, 10, full=True)
+    problem = Problem(graph, "80%")
+    if (graph.arrays.producers.counts > 1).any():
+        with refused("problem.buffer", culprit="'sum'"):
+            TorchMinCut().run(problem, RUN)
+        problem = Problem(training_graph(seed, 10), "80%")
+    joint = _JointGraph(problem)
+    costs = []
+    for knob in TorchMinCutOptions().knobs:
+        found = judged(problem, joint.schedule(joint.saved(knob, "greedy"), "torch"))
+        assert found.verdict is not Verdict.INVALID
+        costs.append(found.cost)
+    assert costs[0] <= min(costs) and costs[-1] == max(costs)
+    schedule = TorchMinCut(TorchMinCutOptions(solver="greedy")).run(problem, RUN)
+    assert schedule is not None and schedule.source == "torch-min-cut"
+
+
+def test_a_network_within_its_budget_and_below_it() -> None:
+    """The knapsack counts saved bytes: 66.7 % is its least peak on the U-Net, and on a chain it saves nothing."""
+    assert accepted(Problem(unet(), "70%"), TorchMinCut().run(Problem(unet(), "70%"), RUN)).overhead < 2
+    least = TorchMinCut().run(Problem(unet(), "60%"), RUN)
+    assert least is not None
+    assert judged(Problem(unet(), "60%"), least).verdict is Verdict.OVER_BUDGET
+    assert judged(Problem(unit_chain(8), 9), TorchMinCut().run(Problem(unit_chain(8), 9), RUN)).peak == 10
+
+
+def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
+    nn = torch.nn
+    net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    graph = capture(net, (torch.zeros(32, 8),), route="joint", costs="flops").graph
+    schedule = TorchMinCut().run(Problem(graph, "95%"), RUN)
+    assert schedule is not None
+    assert judged(Problem(graph, "95%"), schedule).verdict is not Verdict.INVALID
