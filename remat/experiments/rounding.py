@@ -22,7 +22,7 @@ BLOCK = 2_000_000
 
 @dataclass(frozen=True)
 class Roundings:
-    """What became of the roundings of one kind.
+    """Counts and costs of the roundings of one kind.
 
     Attributes
     ----------
