@@ -196,7 +196,7 @@ class Config(Section):
         given = tables.get(method)
         if given or (method == "hierarchical" and tables):
             options = make_options(method, given or {}, kind=self._imported.get(method))
-            return with_tables(options, tables, self.solver_options_of)
+            return with_tables(options, tables, self.solver_options_of, self.solve.backend)
         return None
 
     def with_options(self, given: Mapping[str, Any]) -> Config:

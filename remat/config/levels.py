@@ -29,8 +29,9 @@ def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
 
 
 def with_tables(
-    options: Any, tables: Mapping[str, Mapping[str, Any]], solver_options_of: Callable[[str], Mapping[str, Any]]
-) -> Any:
+    options: Any, tables: Mapping[str, Mapping[str, Any]], solver_options_of: Callable[[str], Mapping[str, Any]],
+    backend: str,
+) -> Any:  # fmt: skip
     """Return options with objects in place of the names that have tables; options of other methods as they are.
 
     Parameters
@@ -39,6 +40,8 @@ def with_tables(
         Options of partitioners and methods, by name.
     solver_options_of : callable
         Receives the name of a backend.
+    backend : str
+        Of the whole.
     """
     if not isinstance(options, HierarchicalOptions):
         return options
@@ -51,13 +54,14 @@ def with_tables(
         made = make_method(name, make_options(name, tables[name])) if tables.get(name) else name
         return made.heuristic if isinstance(made, HeuristicMethod) else made
 
-    solvers = {backend: solver_options_of(backend) for backend in _backends(options)}
+    groups, top = options.methods(backend)
+    solvers = {word: solver_options_of(word) for word in _backends(options)}
     return replace(
         options,
         partitioners=tuple(map(partitioner, options.partitioners)),
         leaf_methods=tuple(map(method, options.leaf_methods)),
-        group_methods=tuple(map(method, options.group_methods)),
-        top_methods=tuple(map(method, options.top_methods)),
+        group_methods=tuple(map(method, groups)),
+        top_methods=tuple(map(method, top)),
         solver_options={**solvers, **options.solver_options},
     )
 

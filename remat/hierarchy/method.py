@@ -35,6 +35,11 @@ from remat.solving.session import Session
 #: In a configuration, a name, or several.
 Word = GetPydanticSchema(lambda _, handler: handler(str | None))
 Words = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...]))
+WordsOrNone = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...] | None))
+#: Formulation that chooses an option of each group where none is given, by the name of the backend that solves it, with
+#: or without its variant; and for other backends.
+FORMULATIONS: dict[str, str] = {}
+FORMULATION = "h-ilp"
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
@@ -76,7 +81,8 @@ class HierarchicalOptions(Options):
     leaf_methods, group_methods : tuple of str, class or object
         Methods of groups of ops, and of groups with groups in them, as for :func:`remat.solve`; a formulation with
         options is ``FormulationMethod(kind, options)``. The best schedule of each budget is kept. The first of
-        `group_methods` also answers problems whose ops are groups with an option each.
+        `group_methods` also answers problems whose ops are groups with an option each. `group_methods` None: ``drops``,
+        and the formulation of :data:`FORMULATIONS` for its backend (``h-ilp``).
     seconds : float
         Most seconds of each of them for each budget.
     leaf_backend, group_backend : str, class, Backend or None
@@ -87,7 +93,7 @@ class HierarchicalOptions(Options):
     top_methods : tuple of str, class or object
         Methods of the whole problem: heuristics before anything is grouped, those that apply; then formulations that
         know composites (``h-ilp``, ``h-intervals``), which are given the groups; then others, which look at the ops
-        alone.
+        alone. None: ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend.
     nodes : int
         Most nodes (parts of groups, and ops in none) of a problem that formulations with composites are asked for.
     moves : int
@@ -110,23 +116,40 @@ class HierarchicalOptions(Options):
     peaks: Positive = 4
     saved: Positive = 6
     leaf_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops",)
-    group_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops", "h-ilp")
+    group_methods: Annotated[tuple[MethodLike, ...] | None, WordsOrNone] = None
     seconds: Annotated[float, Range(above=0)] = 2.0
     leaf_backend: Annotated[BackendLike | None, Word] = None
     group_backend: Annotated[BackendLike | None, Word] = None
     solver_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    top_methods: Annotated[tuple[MethodLike, ...], Words] = (
-        "block-checkpointing",
-        "drops",
-        "few-stages",
-        "rotor",
-        "h-ilp",
-    )
+    top_methods: Annotated[tuple[MethodLike, ...] | None, WordsOrNone] = None
     nodes: Positive = 80
     moves: Annotated[int, Range(0)] = 8
     polish: bool = True
     workers: Positive | None = None
     store: str | None = None
+
+    def methods(self, backend: BackendLike | None) -> tuple[tuple[MethodLike, ...], tuple[MethodLike, ...]]:
+        """Return `group_methods` and `top_methods`, or what None stands for where `backend` solves the models.
+
+        Examples
+        --------
+        >>> HierarchicalOptions(top_methods=("drops",)).methods("highs")
+        (('drops', 'h-ilp'), ('drops',))
+        """
+        groups, top = self.group_methods, self.top_methods
+        if groups is None:
+            groups = "drops", _formulation(self.group_backend or backend)
+        if top is None:
+            top = "block-checkpointing", "drops", "few-stages", "rotor", _formulation(backend)
+        return groups, top
+
+
+def _formulation(backend: BackendLike | None) -> str:
+    """Return the formulation of groups that is taken by default where `backend` solves it."""
+    if isinstance(backend, Backend):
+        backend = backend.full_name
+    word = backend if isinstance(backend, str) else "" if backend is None else backend.name
+    return FORMULATIONS.get(word, FORMULATIONS.get(word.partition(":")[0], FORMULATION))
 
 
 class Hierarchical(Method):
@@ -195,12 +218,13 @@ class _Run(Policy):
         self.options, self.executor = options, executor
         self.solvers = Solvers()
         self.leaf = self._effort(options.leaf_methods, options.leaf_backend)
-        self.upper = self._effort(options.group_methods, options.group_backend)
-        self.top = [make_method(each) for each in options.top_methods]
+        groups, top = options.methods(session.solver)
+        self.upper = self._effort(groups, options.group_backend)
+        self.top = [make_method(each) for each in top]
         self.starts: list[Heuristic] = []
         """Heuristics on the ops alone; those on chains of blocks only where there are some, and not too many ops."""
         chains = chain_starts(self.problem)
-        for each, method in zip(options.top_methods, self.top, strict=True):
+        for each, method in zip(top, self.top, strict=True):
             if isinstance(method, HeuristicMethod) and (each not in OPTIONS or each in chains):
                 self.starts.append(chain_start(method.name) if each in OPTIONS else method.heuristic)
 

@@ -23,6 +23,7 @@ from remat.backends.base import Backend, SolveOptions, StopReason
 from remat.backends.highs import Highs
 from remat.backends.pyomo import Pyomo
 from remat.bounds.base import Bound
+from remat.config import Config
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import HIlp, HIlpOptions
@@ -247,6 +248,27 @@ def test_each_level_can_have_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert "groups solved by highs (highspy " in result.message and "pyomo:highs (" in result.message
     with refused("backend.unknown-name", culprit="higs"):
         solve(Problem(unit_chain(12), 6), Hierarchical(replace(MODELS, leaf_backend="higs")))
+
+
+def test_the_formulation_of_groups_can_depend_on_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default alone; that of groups on the backend of groups."""
+    assert HierarchicalOptions().methods("cp-sat") == HierarchicalOptions().methods(None)
+    monkeypatch.setattr(method, "FORMULATIONS", {"cp-sat": "h-intervals", "pyomo:highs": "h-intervals"})
+    mixed = HierarchicalOptions(group_backend=Highs)
+    names = [each[-1] for given in ("cp-sat", Pyomo("highs"), Pyomo("cbc")) for each in mixed.methods(given)]
+    assert names == ["h-ilp", "h-intervals", "h-ilp", "h-intervals", "h-ilp", "h-ilp"]
+    given = replace(mixed, group_methods=("h-ilp",), top_methods=("h-ilp",))
+    assert given.methods("cp-sat") == (("h-ilp",), ("h-ilp",))
+    text = {"problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical", "backend": "cp-sat"}}
+    made = Config.from_mapping({**text, "partitioners": {"blocks": {"most": 5}}}).options_of("hierarchical")
+    assert made.group_methods == ("drops", "h-intervals") == made.methods("highs")[0]
+    asked: list[str] = []
+    monkeypatch.setattr("remat.hierarchy.method._Run._answer", lambda _, each, *__: asked.append(each.name))
+    monkeypatch.setattr(method, "STAGES", method.STAGES[1:2])
+    options = HierarchicalOptions(partitioners=(Halves,), leaf_methods=EVICTION, polish=False, peaks=2, saved=2)
+    with contextlib.suppress(ProblemError):
+        solve(Problem(unit_chain(12), 6), Hierarchical(options), "cp-sat", stop=5)
+    assert asked == ["h-intervals"]
 
 
 class Halves(Partitioner):
