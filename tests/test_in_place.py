@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, SolveOptions, solve, validate
+from remat.allocation.entry import allocate
+from remat.allocation.problem import AllocationProblem
 from remat.bounds import cut_bound, structural_bound
 from remat.bounds.report import applies, bounds
 from remat.errors import ProblemError
@@ -20,6 +24,9 @@ from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
 from remat.graphs.rewriting import rewrite_graph
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
+from remat.schedule.addresses import AddressRule, check_addresses
+from remat.schedule.buffers import schedule_buffers
+from remat.schedule.traces.timeline import Timeline
 from remat.scope import covers, own_scope
 from remat.testing.exhaustive import least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
@@ -190,3 +197,38 @@ def check_problem(problem: Problem, seed: int) -> None:
             assert goal is None or found.bound <= goal
             assert found.status != "optimal" or value == goal
             assert found.status != "infeasible" or goal is None
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(50, 300, 50))])
+def test_addresses_let_bytes_be_shared_where_outputs_take_the_place_of_inputs_and_nowhere_else(first):
+    shared = proved = 0
+    for seed in range(first, first + 50):
+        graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)
+        schedule = Schedule.reference(graph)
+        buffers = schedule_buffers(graph, schedule, workspaces=False)
+        found = allocate(AllocationProblem(buffers, alignment=seed % 2 + 1), time_limit=5)
+        assert check_addresses(found.addresses, buffers).accepted
+        held = Problem(graph).simulate(schedule)
+        spare = np.array([op.workspace for op in graph.ops])[held.ops]
+        assert buffers.peak() == (held.memory - spare).max()
+        shared += len(buffers.after)
+        proved += found.price == buffers.peak()
+        offset = dict(zip(buffers.names, found.addresses.offset.tolist(), strict=True))
+        offset = {name: at for name, at in offset.items() if f"{name}#2" not in offset}  # one instance each
+        for step in range(len(schedule)):
+            pairs = {(int(o), int(s)) for k, o, s in held.in_place.T if k == step}
+            live = [t for t in held.intervals.live_at(step).tolist() if graph.tensors[t].name in offset]
+            for one, two in itertools.permutations(live, 2):
+                begins = [offset[graph.tensors[t].name] for t in (one, two)]
+                ends = [begin + graph.tensors[t].size for begin, t in zip(begins, (one, two), strict=True)]
+                apart = ends[0] <= begins[1] or ends[1] <= begins[0]
+                assert apart or (begins[0] == begins[1] and ({(one, two), (two, one)} & pairs))
+        if buffers.after:
+            later, _ = buffers.after[0]
+            moved = found.addresses.offset.copy()
+            moved[later] += found.addresses.arena
+            wrong = replace(found.addresses, offset=moved)
+            assert AddressRule.OTHER_PLACE in {each.rule for each in check_addresses(wrong, buffers).violations}
+        assert Timeline.of(graph, schedule).held()
+        assert np.array_equal(sum(Timeline.of(graph, schedule).held().values()), held.memory)
+    assert shared > 20 and proved > 20

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
@@ -14,7 +16,7 @@ from remat.errors import ProblemError, RematError
 from remat.interruption import interrupts
 from remat.io.text import expect, short
 from remat.registry import make
-from remat.schedule.addresses import Addresses
+from remat.schedule.addresses import Addresses, check_addresses
 
 #: Seconds that a search has unless told otherwise.
 TIME_LIMIT = 60.0
@@ -73,7 +75,34 @@ def allocate(
         raise RematError(f"allocator {allocator.name!r} cannot be used: {reason}", "unavailable")
     with interrupts():
         mine = replace(options, deadline=Deadline.after(time_limit))
+        if problem.buffers.after:
+            return _by_chains(problem, allocator, mine, start, on_addresses)
         return allocator.allocate(problem, mine, start, on_addresses)
+
+
+def _by_chains(
+    problem: AllocationProblem, allocator: Allocator, options: SolveOptions, start: Addresses | None,
+    on_addresses: OnAddresses | None,
+) -> Allocation:  # fmt: skip
+    """Let an allocator place buffers that lie in each other's place as one; nothing is lost by that."""
+    whole, which = problem.buffers.chains()
+    allowed = None
+    if problem.allowed is not None:
+        allowed = np.ones((len(whole), len(problem.memories)), dtype=np.bool_)
+        np.logical_and.at(allowed, which, problem.allowed)
+    chained = AllocationProblem(whole, problem.memories, problem.alignment, allowed)
+    first = np.array([int(np.flatnonzero(which == k)[0]) for k in range(len(whole))], dtype=np.int64)
+
+    def apart(found: Addresses) -> Addresses:
+        return problem.addresses(found.offset[which], found.memory[which], found.source)
+
+    begin = None
+    if start is not None and check_addresses(start).accepted:
+        begin = chained.addresses(start.offset[first], start.memory[first], start.source)
+    tell = None if on_addresses is None else lambda found: on_addresses(apart(found))
+    answer = allocator.allocate(chained, options, begin, tell)
+    addresses = None if answer.addresses is None else apart(answer.addresses)
+    return replace(answer, problem=problem, addresses=addresses)
 
 
 def _made(method: str | type[Allocator] | Allocator, options: Any) -> Allocator:

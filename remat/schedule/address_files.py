@@ -147,9 +147,11 @@ def addresses_from_tflite(words: list[int], buffers: Buffers, num_tensors: int, 
     if (offset < 0).any():
         name = buffers.names[int(kept[(offset < 0).argmax()])]
         raise FormatError(f"the TFLite plan leaves tensor {short(name)} to be placed at runtime")
+    number = {k: place for place, k in enumerate(kept.tolist())}
     part = Buffers(
         tuple(buffers.names[k] for k in kept.tolist()), buffers.lower[kept], buffers.upper[kept], buffers.size[kept],
         buffers.tensor[kept], buffers.graph, buffers.graph_digest,
+        tuple((number[later], number[earlier]) for later, earlier in buffers.after),
     )  # fmt: skip
     return Addresses(part, offset, np.zeros(len(kept), dtype=np.int64), source=source)
 

@@ -151,6 +151,8 @@ class AddressRule(StrEnum):
     """No buffer ends beyond the capacity of its memory."""
     OVERLAP = "overlap"
     """No two buffers that live at one step share a byte of a memory."""
+    OTHER_PLACE = "other place"
+    """An output that is written in place of an input lies where that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,23 @@ def _all_violations(addresses: Addresses, expected: Buffers | None) -> Iterator[
     if expected is not None and expected is not addresses.buffers:
         yield from _differences(addresses.buffers, expected)
     yield from _sweep(addresses)
+    yield from _other_places(addresses, expected or addresses.buffers)
+
+
+def _other_places(addresses: Addresses, expected: Buffers) -> Iterator[AddressViolation]:
+    """Outputs that are written in place of inputs, and lie elsewhere: at that step nothing else holds their bytes."""
+    place = {name: k for k, name in enumerate(addresses.buffers.names)}
+    for later, earlier in expected.after:
+        names = expected.names[later], expected.names[earlier]
+        if names[0] in place and names[1] in place:
+            mine, other = ((int(addresses.memory[place[name]]), int(addresses.offset[place[name]])) for name in names)
+            if mine != other:
+                step = int(expected.lower[later]) - 1
+                message = (
+                    f"step {step}: buffer {short(names[0])} at {mine[1]} is written in place of buffer "
+                    f"{short(names[1])}, which lies at {other[1]}"
+                )
+                yield AddressViolation(step, names[0], AddressRule.OTHER_PLACE, message)
 
 
 def _differences(given: Buffers, expected: Buffers) -> Iterator[AddressViolation]:

@@ -13,7 +13,7 @@ from remat.graphs.arrays import occurrences
 from remat.io.text import short
 from remat.runtime.arrays import Int
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import simulate_valid
+from remat.schedule.simulate import Intervals, simulate_valid
 
 #: Most bytes that all buffers together, or one step, may have: sums of two fit into 64 bits.
 MAX_BYTES = 2**61
@@ -33,6 +33,9 @@ class Buffers:
         Position in ``graph.tensors``; -1 for what is no tensor: workspaces, constant memory, buffers of a bare table.
     graph, graph_digest : str
         Of the graph; empty when unknown.
+    after : tuple of (int, int)
+        Pairs of a buffer and an earlier one of the same size, which ends where it begins and in whose place it must
+        lie: an output that is written in place of an input. Its steps begin after the one that writes it.
 
     Raises
     ------
@@ -54,6 +57,7 @@ class Buffers:
     tensor: Int
     graph: str = ""
     graph_digest: str = ""
+    after: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.names)
@@ -75,6 +79,26 @@ class Buffers:
             raise ScheduleError(f"the buffers have more than {MAX_BYTES:,} bytes together")
         for array in (self.lower, self.upper, self.size, self.tensor):
             array.flags.writeable = False
+        later, earlier = self.pairs
+        if (self.lower[later] != self.upper[earlier]).any() or (self.size[later] != self.size[earlier]).any():
+            raise ScheduleError("a buffer in the place of another one begins where that ends, and has its size")
+
+    @property
+    def pairs(self) -> Int:
+        """The pairs of `after`; shape (2, pairs)."""
+        return np.array(self.after, dtype=np.int64).reshape(-1, 2).T
+
+    def chains(self) -> tuple[Buffers, Int]:
+        """Buffers with those that lie in each other's place as one, and which of these each buffer is a part of."""
+        first = np.arange(len(self))
+        for later, earlier in sorted(self.after, key=lambda pair: self.lower[pair[0]]):
+            first[later] = first[earlier]
+        kept, which = np.unique(first, return_inverse=True)
+        upper = np.zeros(len(kept), dtype=np.int64)
+        np.maximum.at(upper, which, self.upper)
+        names = tuple(self.names[k] for k in kept.tolist())
+        arrays = self.lower[kept], upper, self.size[kept], self.tensor[kept]
+        return Buffers(names, *arrays, self.graph, self.graph_digest), which
 
     @classmethod
     def of(cls, names: Iterable[str], lower: object, upper: object, size: object) -> Buffers:
@@ -128,7 +152,8 @@ def schedule_buffers(
 
     Each instance of a tensor is a buffer of its own, called ``tensor``, and after a recomputation ``tensor#2``,
     ``tensor#3``, ...; an accumulation buffer is one from its first contribution on. The workspace of an op is a buffer
-    of one step, ``op workspace``. Tensors of no bytes have none.
+    of one step, ``op workspace``. Tensors of no bytes have none. An output that is written in place of an input has a
+    buffer in the place of that input, from the next step on; where it is freed before that, it has none.
 
     Parameters
     ----------
@@ -160,9 +185,12 @@ def schedule_buffers(
     found = run.intervals
     lower, upper = before[found.start], before[found.end]
     count = int(before[-1])
+    taken = [_instances_at(found, *pair) for pair in run.in_place.T.tolist()]
+    lower[[output for output, _ in taken]] += 1
     used = (graph.arrays.size[found.tensor] > 0) & (lower < upper)
     if not inputs:
         used &= ~graph.arrays.is_input[found.tensor]
+    place = np.where(used, np.cumsum(used) - 1, -1)
     tensor, lower, upper = found.tensor[used], lower[used], upper[used]
     size = graph.arrays.size[tensor]
     names = _instances([graph.tensor_names[t] for t in tensor.tolist()])
@@ -185,7 +213,15 @@ def schedule_buffers(
     order = np.lexsort((np.arange(len(names)), arrays[0]))
     low, high, sizes, tensors = (array[order].astype(np.int64) for array in arrays)
     called = _distinct([names[i] for i in order.tolist()])
-    return Buffers(called, low, high, sizes, tensors, graph.name, graph.digest)
+    rank = np.argsort(order)
+    after = tuple((int(rank[place[o]]), int(rank[place[s]])) for o, s in taken if min(place[o], place[s]) >= 0)
+    return Buffers(called, low, high, sizes, tensors, graph.name, graph.digest, after)
+
+
+def _instances_at(found: Intervals, step: int, output: int, source: int) -> tuple[int, int]:
+    """Numbers of the instances of an output and an input in whose place it is written at a step."""
+    alive = (found.start <= step) & (step < found.end)
+    return tuple(int(np.flatnonzero(alive & (found.tensor == tensor))[0]) for tensor in (output, source))  # type: ignore[return-value]
 
 
 def _instances(names: list[str]) -> list[str]:

@@ -69,7 +69,6 @@ class Timeline:
         ScheduleError
             Naming the first violation, if the schedule does not run on `graph`.
         """
-        graph = graph.plain  # buffers that share bytes are counted apart
         keep = tuple(keep) if not isinstance(keep, str) else keep
         run = simulate_valid(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
         buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
@@ -79,7 +78,7 @@ class Timeline:
         left = np.bincount(run.intervals.tensor, minlength=tensors) > np.bincount(run.free_tensor, minlength=tensors)
         stays = (buffers.upper == len(ops)) & (buffers.tensor >= 0) & left[buffers.tensor]
         instance, op, kinds = _numbers(buffers.tensor), np.full(len(buffers), -1, dtype=np.int64), []
-        given = graph.arrays.is_input
+        given, later = graph.arrays.is_input, set(buffers.pairs[0].tolist())
         rows = zip(buffers.names, *(x.tolist() for x in (buffers.lower, buffers.tensor, instance)), strict=True)
         for k, (name, lower, tensor, number) in enumerate(rows):
             if tensor < 0 and name.rstrip("'") == "constant memory":
@@ -89,8 +88,8 @@ class Timeline:
             if tensor >= 0 and given[tensor]:
                 kinds.append("input")
                 continue
-            op[k] = ops[lower]
-            phase = graph.ops[ops[lower]].phase
+            op[k] = ops[lower - (k in later)]
+            phase = graph.ops[op[k]].phase
             kinds.append(
                 "workspace" if tensor < 0 else "recomputed" if number > 1
                 else {"backward": "gradient", "loss": "loss"}.get(phase, "activation")
