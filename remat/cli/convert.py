@@ -28,7 +28,9 @@ def command(
     *,
     graph: str | None = typer.Option(None, metavar="GRAPH", help="IN is a schedule of this graph."),
     to: str = typer.Option(
-        "remat-json", metavar="FORMAT", help="Of a schedule: remat-json, plan, plan-text, plain-list, ..."
+        "remat-json",
+        metavar="FORMAT",
+        help="Of a schedule: remat-json, plan, plan-text, plain-list, checkmate, rockmate, hlo, ...",
     ),
     frees: Frees | None = typer.Option(
         None, help="Of a schedule: write frees out, move them forward, or leave them implied."
@@ -69,7 +71,7 @@ def command(
             schedule = with_early_frees(loaded, schedule)
         elif frees is Frees.IMPLIED:
             schedule = schedule.without_frees()
-        write_schedule(schedule, target, to, loaded)
+        write_schedule(schedule, target, to, loaded, model=graph)
 
 
 def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any]:

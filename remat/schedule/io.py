@@ -49,6 +49,7 @@ def write_schedule(
     path: str | os.PathLike[str],
     format_name: str = "remat-json",
     graph: ComputeGraph | None = None,
+    model: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write a schedule file, version 1, or one in another registered format, whole or not at all.
 
@@ -58,11 +59,13 @@ def write_schedule(
         Of a registered format that can be written.
     graph : ComputeGraph, optional
         The graph it is for; some formats need it.
+    model : path, optional
+        The file that the graph was read from, for ``"hlo"``: its text is written in the order of the schedule.
 
     Raises
     ------
     FormatError
-        If there is no such format, it cannot say this schedule, or the file cannot be written.
+        If there is no such format, it cannot say this schedule, or needs `model`, or the file cannot be written.
     ScheduleError
         Naming the first violation, for a format that wants a schedule that runs, if this one does not.
     """
@@ -71,10 +74,22 @@ def write_schedule(
         expect(graph, ComputeGraph, "graph", FormatError)
     known = []
     for schedule_format in schedule_formats():
-        if schedule_format.write is not None:
-            if schedule_format.name == format_name:
-                return write_atomic(path, schedule_format.write(schedule, graph))
-            known.append(schedule_format.name)
+        if schedule_format.write is None and schedule_format.write_model is None:
+            continue
+        if schedule_format.name == format_name:
+            return write_atomic(path, _text(schedule_format, schedule, graph, model))
+        known.append(schedule_format.name)
     raise FormatError(
         f"no schedule format that can be written is called {format_name!r} (there are {', '.join(known)})", "no-writer"
     )
+
+
+def _text(
+    into: ScheduleFormat, schedule: Schedule, graph: ComputeGraph | None, model: str | os.PathLike[str] | None
+) -> str:
+    if into.write is not None:
+        return into.write(schedule, graph)
+    assert into.write_model is not None
+    if model is None:
+        raise FormatError(f"format {into.name!r} writes the file that the graph was read from: name it", "needs-model")
+    return into.write_model(schedule, graph, Source.of_file(model))

@@ -1,6 +1,7 @@
 """HLO text as graphs and schedules: views, clones of rematerialisation, costs, and texts that nobody should trust."""
 
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -8,13 +9,14 @@ import pytest
 from helpers import at_most
 from refusals import refused
 
-from remat.errors import FormatError, FormatRemark, GraphError
+from remat.errors import FormatError, FormatRemark, GraphError, ScheduleError
 from remat.graphs import Source, read_graph
 from remat.graphs.convolutions import kernel_uses
 from remat.graphs.formats.hlo import FORMAT, program_from_text
 from remat.graphs.formats.hlo.shapes import ShapeReader, array_shape, arrays
-from remat.schedule import Rule, Schedule, read_schedule, simulate, validate
+from remat.schedule import Rule, Schedule, read_schedule, simulate, validate, write_schedule
 from remat.schedule.formats.hlo import schedule_of_program
+from tests.schedule.schedule_oracle import random_valid_steps
 
 
 def module(*lines: str, before: str = "", header: str = ", is_scheduled=true") -> str:
@@ -29,6 +31,8 @@ ADD = """
   ROOT %sum = f32[] add(%a, %b)
 }
 """
+
+XLA = Path(__file__).parent / "xla"
 
 #: A wide value is needed early and late, and narrow ones lie between; XLA repeats the wide one.
 REMAT = module(
@@ -69,6 +73,94 @@ def test_clones_are_recomputations_of_their_base(tmp_path):
     assert validate(graph, Schedule.reference(graph)).peak == 24592
     assert found.peak == 16400
     assert read_schedule(path) == schedule
+
+
+#: A fusion, of which clones fuse clones, and a view of it.
+FUSED = module(
+    "x = f32[8] parameter(0)",
+    "f = f32[8] fusion(x), kind=kLoop, calls=fc",
+    "v = f32[2,4] bitcast(f)",
+    "g = f32[2,4] negate(v), control-predecessors={f}",
+    "ROOT h = f32[2,4] add(/*first*/v, g)",
+    before="fc {\n  p = f32[8] parameter(0)\n  ROOT n = f32[8] negate(p)\n}\n",
+)
+
+
+@pytest.mark.parametrize("name", ["clones", "fusion", "after", "before"])
+def test_modules_are_written_in_the_order_of_any_schedule(tmp_path, name):
+    """Random recomputations come back as the same steps of the same ops, and XLA itself reads the text."""
+    path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
+    path.write_text({"clones": REMAT, "fusion": FUSED}.get(name) or (XLA / f"{name}_rematerialization.txt").read_text())
+    program = program_from_text(path.read_text())
+    graph = program.graph
+    for seed in range(25):
+        steps = random_valid_steps(Random(seed), graph, frees=False)
+        schedule = Schedule.from_steps(steps)
+        write_schedule(schedule, out, "hlo", graph, model=path)
+        again = program_from_text(out.read_text())
+        assert list(again.steps) == schedule.computes()
+        assert again.is_scheduled
+        assert set(again.graph.ops) == set(graph.ops)
+        assert set(again.graph.tensors) == set(graph.tensors)
+        assert (set(again.graph.outputs), again.graph.constant_memory) == (set(graph.outputs), graph.constant_memory)
+        if find_spec("jaxlib"):
+            from jaxlib import _hlo
+
+            _hlo.hlo_module_from_text(out.read_text())
+    write_schedule(schedule_of_program(program), out, "hlo", graph, model=path)
+    assert program_from_text(out.read_text()).steps == program.steps
+
+
+def test_a_written_module_to_the_letter(tmp_path):
+    path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
+    path.write_text(FUSED.replace(", is_scheduled=true", ", entry_computation_layout={}"))
+    write_schedule(Schedule.from_steps([("compute", op) for op in "fgffh"]), out, "hlo", model=path)
+    head, computations = out.read_text().split("\n\n", 1)
+    assert head == "HloModule m, is_scheduled=true, entry_computation_layout={}"
+    assert computations.count("  ROOT n = f32[8] negate(p)") == 3
+    assert [line.strip() for line in computations.split("ENTRY")[1].split("\n")[1:-2]] == [
+        "x = f32[8] parameter(0)",
+        "f = f32[8] fusion(x), kind=kLoop, calls=fc",
+        "v = f32[2,4] bitcast(f)",
+        "g = f32[2,4] negate(v), control-predecessors={f}",
+        "f.remat = f32[8] fusion(x), kind=kLoop, calls=fc.clone",
+        "f.remat2 = f32[8] fusion(x), kind=kLoop, calls=fc.clone2",
+        "v.remat = f32[2,4] bitcast(f.remat2)",
+        "ROOT h = f32[2,4] add(v.remat, g)",
+    ]
+
+
+def test_what_cannot_be_written_as_a_module(tmp_path):
+    path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
+    path.write_text(FUSED)
+    schedule = Schedule.from_steps([("compute", op) for op in "fgh"])
+    with refused("format.needs-model"):
+        write_schedule(schedule, out, "hlo")
+    out.write_text("{}")
+    with refused("format.hlo-model", culprit="out.hlo"):
+        write_schedule(schedule, out, "hlo", model=out)
+    with refused("format.frees"):
+        write_schedule(Schedule.from_steps([*schedule.steps(), ("free", "g")]), out, "hlo", model=path)
+    with refused("schedule.not-valid", ScheduleError, culprit="'g'"):
+        write_schedule(Schedule.from_steps([("compute", op) for op in "gfh"]), out, "hlo", model=path)
+    loop = module(
+        "x = f32[4] parameter(0)",
+        "i = s32[] constant(0)",
+        "both = (s32[], f32[4]) tuple(i, x)",
+        "w = (s32[], f32[4]) while(both), condition=c, body=b",
+        "y = f32[4] get-tuple-element(w), index=1",
+        "n = f32[4] negate(y)",
+        "k = s32[] get-tuple-element(w), index=0",
+        "ROOT t = (f32[4], s32[]) tuple(n, k)",
+        before="b {\n  p = (s32[], f32[4]) parameter(0)\n  j = s32[] get-tuple-element(p), index=0\n"
+        "  k = s32[] negate(j)\n  z = f32[4] get-tuple-element(p), index=1\n"
+        "  ROOT q = (s32[], f32[4]) tuple(k, z)\n}\n"
+        "c {\n  p = (s32[], f32[4]) parameter(0)\n  ROOT f = pred[] constant(false)\n}\n",
+    )
+    path.write_text(loop)
+    write_schedule(Schedule.from_steps([("compute", op) for op in "wn"]), out, "hlo", model=path)
+    with refused("format.hlo-order", culprit="w"):  # what it reads passes through the loop unchanged
+        write_schedule(Schedule.from_steps([("compute", op) for op in "nw"]), out, "hlo", model=path)
 
 
 def test_a_clone_that_does_something_else_is_an_op_of_its_own():
@@ -513,7 +605,6 @@ def test_long_and_deep_texts_take_linear_time(text):
 #: A step of three layers of tanh(x @ w), 1024 x 256, by jax 0.10.2 for an A100 that is said to have 4.5 MB, before and
 #: after XLA's own rematerialisation: XLA_FLAGS="--xla_dump_to=... --xla_dump_hlo_pass_re=.*remat.*
 #: --xla_gpu_autotune_level=0 --xla_dump_disable_metadata=true", jax.experimental.topologies.get_topology_desc("cuda").
-XLA = Path(__file__).parent / "xla"
 
 
 def test_what_xla_rematerialised_itself():

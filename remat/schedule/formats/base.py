@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -18,6 +19,7 @@ BUILT_IN = {
     "plan": "remat.schedule.formats.plan_files:JSON",
     "plan-text": "remat.schedule.formats.plan_files:TEXT",
     "hlo": "remat.schedule.formats.hlo:FORMAT",
+    "rotor": "remat.schedule.formats.rotor:FORMAT",
     "plain-list": "remat.schedule.formats.plain_list:FORMAT",
 }
 
@@ -37,6 +39,9 @@ class ScheduleFormat:
     write : callable, optional
         The text of a schedule, given the graph too where that is known; raises FormatError or ScheduleError where the
         format cannot say it.
+    write_model : callable, optional
+        The text of the model that the graph was read from, given as the source of its file, in the order of a schedule;
+        raises as `write` does. For formats that say more than a graph knows.
     """
 
     name: str
@@ -44,6 +49,7 @@ class ScheduleFormat:
     recognizes: Callable[[Source], bool] | None = None
     read: Callable[[Source, ComputeGraph | None], Schedule] | None = None
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
+    write_model: Callable[[Schedule, ComputeGraph | None, Source], str] | None = None
 
 
 #: All schedule formats, those of this package first, the least particular (plain list) last.
@@ -55,3 +61,13 @@ def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
     if graph is None:
         raise FormatError(f"{what} is nothing without the graph it is for", "needs-graph")
     return graph
+
+
+def refuse_offload(at: str, what: str) -> NoReturn:
+    """Refuse a schedule for the operation at a place that moves a value between device and host.
+
+    Raises
+    ------
+    FormatError
+    """
+    raise FormatError(f"{at} {what}; schedules that offload cannot be read yet, only those that recompute", "offload")

@@ -8,10 +8,12 @@ from __future__ import annotations
 from remat.errors import FormatError, GraphError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.hlo import HloProgram, program_from_text, recognizes
+from remat.graphs.formats.hlo.writing import scheduled_text
 from remat.io.formats import Source
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import simulate_valid
 
 
 def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) -> Schedule:
@@ -45,9 +47,23 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     return schedule_of_program(program, graph)
 
 
+def _write(schedule: Schedule, graph: ComputeGraph | None, model: Source) -> str:
+    if not recognizes(model):
+        raise FormatError(f"{model.name} is no text of an HLO module, which alone can be written as one", "hlo-model")
+    if schedule.has_frees:
+        raise FormatError("HLO text cannot say where tensors are freed; leave the frees to be implied", "frees")
+    program = program_from_text(model.text)
+    simulate_valid(program.graph, schedule)
+    text = scheduled_text(model.text, schedule.computes())
+    if list(program_from_text(text).steps) != schedule.computes():
+        raise FormatError("the clones of this schedule are other ops when the text is read again", "hlo-clones")
+    return text
+
+
 FORMAT = ScheduleFormat(
     name="hlo",
     description="text of a scheduled XLA HLO module; clones of its rematerialisation are recomputations",
     recognizes=recognizes,
     read=_read,
+    write_model=_write,
 )

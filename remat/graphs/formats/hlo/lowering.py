@@ -29,7 +29,7 @@ _SUFFIX = re.compile(r"\.remat[0-9]*(?=\.|$)")
 _RENAMES = frozenset({"bitcast", "opt-barrier", "domain", "add-dependency"})
 _ONCE = frozenset({"rng", "rng-get-and-update-state", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 #: Attributes in which a clone may differ from what it repeats.
-_INCIDENTAL = frozenset({"metadata", "control-predecessors", "channel_id", "sharding", "frontend_attributes", *CALLS})
+INCIDENTAL = frozenset({"metadata", "control-predecessors", "channel_id", "sharding", "frontend_attributes", *CALLS})
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,8 @@ class Lowered:
     tensors : list of (name, bytes)
     steps : list of int
         The op of each step; one that stands there again is computed again.
+    made_by : dict of str to int
+        The op of each instruction that is one; clones are their base again.
     leaves : list of tuple of int
         The tensors of each leaf.
     parameters : list of int
@@ -72,6 +74,7 @@ class Lowered:
     ops: list[LoweredOp] = field(default_factory=list)
     tensors: list[tuple[str, int]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    made_by: dict[str, int] = field(default_factory=dict)
     parameters: list[int] = field(default_factory=list)
     results: tuple[int, ...] = ()
     leaves: list[tuple[int, ...]] = field(default_factory=list)
@@ -162,7 +165,7 @@ class ModuleLowering:
 
     def signature(self, instruction: Instruction) -> tuple[object, ...]:
         """What an instruction does, apart from its operands; the same for a clone."""
-        plain = sorted((key, text) for key, text in instruction.attributes.items() if key not in _INCIDENTAL)
+        plain = sorted((key, text) for key, text in instruction.attributes.items() if key not in INCIDENTAL)
         shape = tuple((str(array), array.size, array.space) for array in arrays(instruction.shape))
         called = tuple(self.digest(computation) for computation in self.module.called(instruction))
         return instruction.opcode, shape, tuple(plain), called
@@ -189,7 +192,6 @@ class _Lowering:
         self.values: dict[str, Value] = {}
         self.known: dict[tuple[object, ...], tuple[int, Value]] = {}  # by base name and signature: op and its value
         self.names: set[str] = set()
-        self.made_by: dict[str, int] = {}  # the op of an instruction
         self.latest: dict[int, str] = {}  # the instruction that ran an op last
         self.ordered: dict[str, int] = {}  # an instruction before others: the empty tensor that says it is done
         self.before = {name for i in computation.instructions.values() for name in i.names("control-predecessors")}
@@ -319,8 +321,8 @@ class _Lowering:
         """A step; and whether it reads what was computed again since."""
         self.done.steps.append(op)
         for operand in instruction.operands:
-            self.done.stale += self.latest.get(self.made_by.get(operand.name, -1), operand.name) != operand.name
-        self.made_by[instruction.name] = op
+            self.done.stale += self.latest.get(self.done.made_by.get(operand.name, -1), operand.name) != operand.name
+        self.done.made_by[instruction.name] = op
         self.latest[op] = instruction.name
 
     def _new_leaf(self, tensors: tuple[int, ...]) -> int:

@@ -17,7 +17,7 @@ from remat.graphs.formats.hlo.shapes import MAX_DIGITS, Shape, ShapeReader
 from remat.io.limits import ReadLimitError, check_count, draw
 from remat.io.text import clipped, short
 
-_HEADER = re.compile(r"HloModule\s+([^\s,]+)")
+HEADER = re.compile(r"HloModule\s+([^\s,]+)")
 _TABLE = re.compile(r"(?:FileNames|FunctionNames|FileLocations|StackFrames)\s*$|[0-9]+\s|//")
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
@@ -25,8 +25,8 @@ _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 #: What matters on the way to the end of operands or attributes: brackets, strings, commas, comments and line ends.
 _MARK = re.compile(r'[(){}\[\],\n]|"(?:[^"\\\n]|\\.)*"|"|/\*(?s:.*?)\*/|/\*|\Z')
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-_ATTRIBUTE = re.compile(r"\s*([\w\-]+)=")
-_NAME = re.compile(r"%?([\w.\-]+)")
+ATTRIBUTE = re.compile(r"\s*([\w\-]+)=")
+NAME = re.compile(r"%?([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TRIPS = re.compile(rf'"known_trip_count":\{{"n":"([0-9]{{1,{MAX_DIGITS}}})"\}}')
 #: Most levels of calls.
@@ -56,6 +56,8 @@ class Instruction:
         What follows the brackets, as text.
     line : int
         In the text, from 1.
+    span : tuple of int
+        Positions in the text: of its name, of its operands, of its attributes, and of the end of its line.
     """
 
     name: str
@@ -65,11 +67,12 @@ class Instruction:
     literal: str
     attributes: Mapping[str, str]
     line: int
+    span: tuple[int, int, int, int]
 
     def names(self, attribute: str) -> list[str]:
         """The names in an attribute such as ``calls`` or ``control-predecessors``."""
         said = self.attributes.get(attribute)
-        return _NAME.findall(said) if said else []
+        return NAME.findall(said) if said else []
 
     def numbers(self, attribute: str) -> list[int]:
         """The numbers in an attribute such as ``lhs_contracting_dims={1,2}``; raises FormatError for huge ones."""
@@ -95,9 +98,9 @@ class Instruction:
         found = _OP_NAME.search(self.attributes.get("metadata", ""))
         return found[1].replace("\\'", "'") if found else ""
 
-    def fault(self, message: str) -> FormatError:
+    def fault(self, message: str, kind: str = "") -> FormatError:
         """The error that names the line and the instruction."""
-        return FormatError(f"line {self.line}: {self.name}: {message}")
+        return FormatError(f"line {self.line}: {self.name}: {message}", kind)
 
 
 @dataclass(eq=False)
@@ -115,11 +118,14 @@ class Computation:
         The one whose result is the computation's.
     depth : int
         Most calls within calls.
+    span : tuple of int
+        Positions in the text: of its head, of its first instruction, and of the line that closes it.
     """
 
     name: str
     is_entry: bool
     line: int
+    span: tuple[int, int, int]
     instructions: dict[str, Instruction] = field(default_factory=dict)
     root: Instruction | None = None
     depth: int = 0
@@ -160,10 +166,10 @@ def read_module(text: str) -> Module:
         there yet, numbers or nesting beyond reason, no entry computation, more than one module.
     """
     check_count(text.count("\n"), "lines")
-    return _Reader(text).module()
+    return ModuleReader(text).module()
 
 
-class _Reader:
+class ModuleReader:
     """Goes through a text once."""
 
     def __init__(self, text: str) -> None:
@@ -188,7 +194,7 @@ class _Reader:
 
     def module(self) -> Module:
         position = len(self.text) - len(self.text.lstrip())
-        found = _HEADER.match(self.text, position)
+        found = HEADER.match(self.text, position)
         if found is None:
             raise self.fault(position, "an HLO module begins with 'HloModule' and its name")
         name, end = found[1], self.end_of_line(position)
@@ -201,6 +207,7 @@ class _Reader:
             elif line.startswith("}"):
                 if self.current.root is None:
                     raise self.fault(position, f"computation {short(self.current.name)} ends without a ROOT")
+                self.current.span = (*self.current.span[:2], position)
                 self.current = None
             elif line:
                 end = self._instruction(position)
@@ -223,7 +230,8 @@ class _Reader:
             raise self.fault(position, f"no computation begins with {short(line)}")
         if found[2] in self.computations:
             raise self.fault(position, f"two computations are named {short(found[2])}")
-        self.current = Computation(found[2], found[1] is not None, self.line(position))
+        span = (position, self.end_of_line(position) + 1, len(self.text))
+        self.current = Computation(found[2], found[1] is not None, self.line(position), span)
         self.computations[found[2]] = self.current
 
     def _instruction(self, position: int) -> int:
@@ -235,7 +243,7 @@ class _Reader:
             shown = self.text[position : min(self.end_of_line(position), position + 200)].strip()
             raise self.fault(position, f"no instruction: {short(shown)}")
         is_root, name = found[1] is not None, found[2]
-        position = found.end()
+        begin, position = found.start(2), found.end()
         if name in here.instructions:
             raise self.fault(position, f"two instructions of {short(here.name)} are named {short(name)}")
         try:
@@ -247,8 +255,8 @@ class _Reader:
         opcode = _OPCODE.match(self.text, end)
         if opcode is None:
             raise self.fault(end, f"{clipped(name, 80)}: no opcode after its shape")
-        pieces, end = self._pieces(opcode.end(), name, "operands")
-        attributes, stop = self._pieces(end, name, "attributes")
+        pieces, end = self.pieces(opcode.end(), name, "operands")
+        attributes, stop = self.pieces(end, name, "attributes")
         line = self.line(position)
         draw(_INSTRUCTION_MEMORY + 2 * (stop - position))
         literal = ""
@@ -260,7 +268,8 @@ class _Reader:
         else:
             operands = tuple(self._operand(piece, name, position) for piece in pieces if piece.strip())
         given = dict(self._attribute(piece, name, position) for piece in attributes if piece.strip())
-        instruction = Instruction(name, opcode[1], shape, operands, literal, given, line)
+        span = (begin, opcode.end(), end, stop)
+        instruction = Instruction(name, opcode[1], shape, operands, literal, given, line, span)
         for called in instruction.called:
             if called not in self.computations or called == here.name:
                 raise instruction.fault(f"calls {short(called)}, which is no computation above it")
@@ -276,7 +285,7 @@ class _Reader:
 
     def _operand(self, piece: str, name: str, position: int) -> Instruction:
         assert self.current is not None
-        found = _NAME.fullmatch(piece.rsplit(maxsplit=1)[-1])
+        found = NAME.fullmatch(piece.rsplit(maxsplit=1)[-1])
         operand = self.current.instructions.get(found[1]) if found else None
         if operand is None:
             shown = short(found[1] if found else piece.strip())
@@ -284,12 +293,12 @@ class _Reader:
         return operand
 
     def _attribute(self, piece: str, name: str, position: int) -> tuple[str, str]:
-        found = _ATTRIBUTE.match(piece)
+        found = ATTRIBUTE.match(piece)
         if found is None:
             raise self.fault(position, f"{clipped(name, 80)}: no attribute: {short(piece.strip())}")
         return found[1], piece[found.end() :].strip()
 
-    def _pieces(self, start: int, name: str, what: str) -> tuple[list[str], int]:
+    def pieces(self, start: int, name: str, what: str) -> tuple[list[str], int]:
         """What commas separate, up to the bracket that closes operands, or the end of the line of attributes."""
         operands = what == "operands"
         ends = (")",) if operands else ("\n", "")
