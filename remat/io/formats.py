@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gc
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ from remat.io.files import decode_text, parse_json, read_bytes
 from remat.io.limits import budgeted
 from remat.io.text import short
 from remat.registry import attempt, load_entry, others, own
+
+#: An object on a line of its own, and the beginning of the next.
+_JSON_LINES = re.compile(rb"[^\n]*\}[ \t\r]*\n\s*\{")
 
 
 class _Collector:
@@ -95,8 +99,9 @@ class Source:
 
     @property
     def looks_like_json(self) -> bool:
-        """True if the content starts like a JSON object: it then is an object, or no JSON."""
-        return self.data[:4096].lstrip(b" \t\r\n").startswith(b"{")
+        """True if the content starts like one JSON object: it then is an object, or no JSON. JSON lines are several."""
+        head = self.data[:4096].lstrip(b" \t\r\n")
+        return head.startswith(b"{") and not _JSON_LINES.match(head)
 
     @cached_property
     def json(self) -> Any:

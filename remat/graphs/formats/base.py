@@ -19,6 +19,7 @@ BUILT_IN = {
     "tflite": "remat.graphs.formats.tflite:FORMAT",
     "dot": "remat.graphs.formats.dot:FORMAT",
     "hlo": "remat.graphs.formats.hlo:FORMAT",
+    "dtr": "remat.graphs.formats.dtr:FORMAT",
 }
 
 
