@@ -13,6 +13,7 @@ import pytest
 from remat import registry
 from remat.errors import RematError
 from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
 from remat.graphs.formats.base import graph_formats
 from remat.heuristics.annealing.heuristic import AnnealingOptions
 from remat.heuristics.lp_rounding import LpRoundingOptions
@@ -233,6 +234,12 @@ SAMPLES = {
         "loss_index": 1,
         "ops": [["compute", "F", ON], ["compute", "loss", ON], ["delete", "x data", OFF], ["compute", "B", ON]],
     }, training_chain())],
+    "rotor": [Sample(b"[CF_0, Fn_1, Fe_2, L, B_2, CF_0, Fe_1, B_1, Fe_0, B_0]\n", unit_chain(3))],
+    "dtr": [Sample("\n".join(map(json.dumps, (
+        {"INSTRUCTION": "CONSTANT", "NAME": "w"}, {"INSTRUCTION": "MEMORY", "NAME": "w", "MEMORY": "64"},
+        {"INSTRUCTION": "CALL", "NAME": "relu", "ARGS": ["w"], "RESULT": ["x"], "TIME": "500"},
+        {"INSTRUCTION": "MEMORY", "NAME": "x", "MEMORY": "64"}, {"INSTRUCTION": "ALIAS", "NAME": "x", "ALIAS": "-1"},
+    ))).encode())],
 }  # fmt: skip
 if find_spec("onnx"):  # a ReLU
     SAMPLES["onnx"] = [

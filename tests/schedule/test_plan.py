@@ -221,7 +221,7 @@ def test_formats_and_what_they_cannot_say(tmp_path):
     for name, kind in (
         ("plain-list", "format.frees"),
         ("plan", "format.needs-graph"),
-        ("checkmate", "format.no-writer"),
+        ("rotor", "format.no-writer"),
     ):
         with refused(kind):
             write_schedule(schedule, out, name)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from remat.graphs.io import read_graph
-from remat.schedule import Rule, Rules, Verdict, read_schedule, simulate, validate
+from remat.schedule import Rule, Rules, Verdict, read_schedule, simulate, validate, write_schedule
 
 pytestmark = pytest.mark.shared
 
@@ -73,3 +73,31 @@ def test_matrices_of_checkmate(expected):
         assert (done.memory[done.is_compute] <= memory[computed]).all()
         assert (graph.arrays.order[np.nonzero(computed)[1]] == done.ops[done.is_compute]).all()
     assert seen == 5
+
+
+def memory(graph, schedule):
+    done = simulate(graph, schedule)
+    return done.memory[done.is_compute]
+
+
+def test_what_others_wrote_is_written_as_they_wrote_it(expected, tmp_path):
+    """Matrices and operations come back as the same schedules; Checkmate's have a stage for each op, as its own."""
+    path, kinds = tmp_path / "again", set()
+    for name, (graph, folder, entry) in expected.items():
+        if not entry["valid"]:
+            continue
+        original = json.loads((folder / f"original/{name}.json").read_text())
+        kind = "checkmate" if original["producer"] == "Checkmate" else "rockmate"
+        schedule = read_schedule(folder / f"{name}.json", graph)
+        write_schedule(schedule, path, kind, graph)
+        again = read_schedule(path, graph)
+        assert again.computes() == schedule.computes()
+        assert (memory(graph, again) == memory(graph, schedule)).all(), name
+        written = json.loads(path.read_text())
+        if kind == "checkmate":
+            assert written["R"] == original["R"], name
+            assert len(written["S"]) == len(graph.ops)
+        else:
+            assert written["loss_index"] is not None
+        kinds.add(kind)
+    assert kinds == {"checkmate", "rockmate"}

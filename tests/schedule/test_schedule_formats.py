@@ -22,6 +22,7 @@ from remat.schedule.formats.checkmate import schedule_from_matrices
 from remat.schedule.formats.plain_list import schedule_from_list
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
 from remat.schedule.formats.rockmate import schedule_from_operations
+from remat.schedule.simulate import with_frees
 
 GOOD = {"format": "remat-schedule", "version": 1, "graph": "g", "steps": [["compute", "a"], ["free", "t"]]}
 
@@ -239,6 +240,42 @@ def test_rockmate(tmp_path):
     assert "loss" not in words(schedule_from_operations(g, ops))
 
 
+def test_schedules_that_offload_are_refused_by_their_first_offload(tmp_path, chain):
+    compute = [["compute", name, SLOW] for name in "abcd"]
+    for extra, culprit in (
+        (
+            [["allocate", "w", ON], ["prefetch", "a", OFF], ["offload", "b", ON | {"time": 3}]],
+            "ops[6] is 'offload' of 'b'",
+        ),
+        ([["allocate", "w", OFF], ["synchronize", "main", ON]], "ops[5] is 'synchronize' of 'main'"),
+    ):
+        with refused("format.offload", culprit=culprit):
+            read(tmp_path, json.dumps({"ops": [*compute, *extra], "loss_index": None}), chain)
+    off = [["offload", "b", OFF], ["allocate", "w", OFF]]
+    assert words(schedule_from_operations(chain, [*compute, *off])) == "a b c d"
+
+
+def test_matrices_of_any_order(tmp_path, chain):
+    """More stages where an order is not Checkmate's; frees that matrices cannot say are refused."""
+    path = tmp_path / "m"
+    for names in ("abcbd", "abacbd", "ababcabd", "abcdabcd"):
+        schedule = Schedule.from_steps([("compute", name) for name in names])
+        write_schedule(schedule, path, "checkmate", chain)
+        assert read_schedule(path, chain) == with_frees(chain, schedule)
+        stages = json.loads(path.read_text())["R"]
+        assert len(stages) == 4 + (names.rindex("d") > names.index("d"))
+    late = Schedule.from_steps([*(("compute", name) for name in "abc"), ("free", "a"), ("free", "b"), ("compute", "d")])
+    write_schedule(late, path, "checkmate", chain)  # kept through a stage that does not read it
+    assert validate(chain, read_schedule(path, chain)).peak == validate(chain, late).peak
+    steps = [("free" if name in "BA" else "compute", name.lower()) for name in "abBbcabAd"]
+    with refused("format.frees", culprit="'b'"):
+        write_schedule(Schedule.from_steps(steps), path, "checkmate", chain)
+    with refused("format.needs-graph"):
+        write_schedule(late, path, "checkmate")
+    with refused("schedule.not-valid", ScheduleError):
+        write_schedule(Schedule.from_steps(steps[1:]), path, "rockmate", chain)
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
@@ -285,9 +322,6 @@ def test_what_is_wrong_is_refused(tmp_path, chain, content, kind):
         "# exported\n  add.1 = f32[2]{0} add(x, y)\n",
         "module @jit_f {\n  func.func public @main() {\n",
         "digraph G {\n a -> b\n}\n",
-        "[CF_0, Fn_1, Fe_2, L, B_2]",
-        "CF_0\nFn_1\nFe_2\nL\nB_2\n",
-        "Fn_0 Fe_1 L B_1",
         "<?xml version='1.0'?>\n",
         "def main():\n    pass\n",
         "[[1, 0], [1, 1]]",

@@ -7,6 +7,7 @@ section 4. Node ``i`` is the ``i``-th op of the reference order; each op has one
 from __future__ import annotations
 
 import io
+import json
 import struct
 import tokenize
 import zipfile
@@ -19,12 +20,14 @@ from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.documents import Shape, decoded
+from remat.io.documents import Lines, Shape, canonical, decoded
 from remat.io.formats import Source
 from remat.io.text import short
 from remat.runtime.arrays import Bool, Float
+from remat.schedule.early_frees import running
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.schedule import Schedule, StepKind
+from remat.schedule.simulate import graph_positions
 
 Bits = Bool
 
@@ -94,8 +97,8 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     order = arrays.order.tolist()
     node = np.empty(len(graph.tensors), dtype=np.int64)
     node[values] = np.arange(len(values))
-    # Graph inputs are no nodes: always there.
-    reads = [node[t[~arrays.is_input[t]]].tolist() for t in (arrays.op_inputs[o] for o in order)]
+    # Graph inputs are no nodes: always there. Reversed, as implied frees are.
+    reads = [node[t[~arrays.is_input[t]]][::-1].tolist() for t in (arrays.op_inputs[o] for o in order)]
     outputs = arrays.is_output[values]
     work = int((computed.sum(axis=0) * np.array([1 + len(each) for each in reads])).sum())
     if work > MAX_WORK:
@@ -132,6 +135,88 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
                 if live[i] and not kept[i] and last_read.get(i, -1) <= k:
                     free(i)
     return _schedule(graph, kinds, targets)
+
+
+def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits, Bits]:
+    """Return the matrices R and S of a schedule; :func:`schedule_from_matrices` gives the schedule back.
+
+    A stage ends with the first compute of an op, as with Checkmate, and also where the computes leave the reference
+    order. So a schedule of Checkmate's kind has one stage for each op, and any other one has more.
+
+    Raises
+    ------
+    FormatError
+        If an op has not exactly one output of its own, there are too many stages, or a value is freed where matrices
+        cannot free it: they do so right after the last read in a stage, or between stages.
+    ScheduleError
+        Naming the first violation, if the schedule does not run on `graph`.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain")
+    >>> names = [b.op("a", size=1), b.op("b", inputs=["a"], size=1)]
+    >>> computed, retained = matrices_of_schedule(b.build(), Schedule.reference(b.build()))
+    >>> computed.astype(int).tolist(), retained.astype(int).tolist()
+    ([[1, 0], [0, 1]], [[0, 0], [1, 0]])
+    """
+    values = node_values(graph)
+    written = running(graph, schedule)
+    targets, is_compute = graph_positions(graph, written), written.kinds == COMPUTE
+    nodes = graph.arrays.position[targets[is_compute]]
+    first = np.zeros(len(nodes), dtype=np.bool_)
+    first[np.unique(nodes, return_index=True)[1]] = True
+    begins = np.ones(len(nodes), dtype=np.bool_)
+    begins[1:] = first[:-1] | (nodes[1:] <= nodes[:-1])
+    stage = np.cumsum(begins) - 1
+    stages = int(begins.sum())
+    if stages * len(values) > MAX_ENTRIES:
+        raise FormatError(f"{stages:,} stages of {len(values):,} ops: more than {MAX_ENTRIES:,} entries", "matrix")
+    computed = np.zeros((stages, len(values)), dtype=np.bool_)
+    computed[stage, nodes] = True
+    retained = np.zeros_like(computed)
+    node = np.full(len(graph.tensors), len(values))  # graph inputs are no nodes: a column that is cut off
+    node[values] = np.arange(len(values))
+    reads = graph.arrays.op_inputs.shared_lists()
+    live = np.zeros(len(values) + 1, dtype=np.bool_)
+    touched = np.zeros(len(values) + 1, dtype=np.int64)  # by the last compute that reads or writes it
+    late: list[int] = []  # freed since the last compute, which did not touch them
+    number = -1  # of the compute
+    for compute, target in zip(is_compute.tolist(), targets.tolist(), strict=True):
+        if compute:
+            number += 1
+            if begins[number]:
+                retained[stage[number]] = live[:-1]
+                retained[stage[number], late] = True  # dropped when the stage begins
+            late.clear()
+            live[nodes[number]] = True
+            touched[[nodes[number], *node[reads[target]]]] = number
+        else:
+            live[node[target]] = False
+            if touched[node[target]] < number:
+                late.append(int(node[target]))
+    back = schedule_from_matrices(graph, computed, retained)
+    for place, (mine, theirs) in enumerate(zip(_frees(graph, written), _frees(graph, back), strict=True)):
+        if mine != theirs and place + 1 < len(nodes):
+            name = graph.tensor_names[min(mine ^ theirs)]
+            raise FormatError(
+                f"Checkmate's matrices cannot say how {name!r} is freed after compute {place} "
+                f"({graph.op_names[targets[is_compute][place]]!r}), only after the last read in a stage; leave the "
+                "frees to be implied",
+                "frees",
+            )
+    return computed, retained
+
+
+def _frees(graph: ComputeGraph, schedule: Schedule) -> list[set[int]]:
+    """Return the tensors that are freed after each compute and before the next."""
+    freed: list[set[int]] = []
+    for kind, target in zip(schedule.kinds.tolist(), graph_positions(graph, schedule).tolist(), strict=True):
+        if kind == COMPUTE:
+            freed.append(set())
+        else:
+            freed[-1].add(target)
+    return freed
 
 
 def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
@@ -302,9 +387,17 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     return schedule_from_matrices(graph, *(_json_matrix(document.get(name), name) for name in "RS"))
 
 
+def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
+    graph = needed_graph(graph, "a Checkmate schedule")
+    matrices = zip("RS", matrices_of_schedule(graph, schedule), strict=True)
+    rows = {name: Lines(json.dumps(row) for row in matrix.astype(int).tolist()) for name, matrix in matrices}
+    return canonical({"graph": graph.name, **rows})
+
+
 FORMAT = ScheduleFormat(
     name="checkmate",
     description="Checkmate's matrices R and S (.npz or JSON), or its register operations (JSON)",
     recognizes=_recognizes,
     read=_read,
+    write=_write,
 )

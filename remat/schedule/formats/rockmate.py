@@ -9,17 +9,23 @@ those that it newly makes are freed at once. A delete of what is not live does n
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.documents import ForeignDocument, Shape, decoded
+from remat.io.documents import ForeignDocument, Lines, Shape, canonical, decoded
 from remat.io.formats import Source
 from remat.io.text import short
-from remat.schedule.formats.base import ScheduleFormat, needed_graph
+from remat.schedule.early_frees import running
+from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
 from remat.schedule.schedule import Schedule
+
+#: Operations of OffMate, which are known in order to be refused by name: those that move values, and those around them.
+MOVES, AROUND = ("offload", "prefetch"), ("allocate", "mapping", "optimize", "prepare", "synchronize")
+HostWord = Literal["offload", "prefetch", "allocate", "mapping", "optimize", "prepare", "synchronize"]
 
 
 class DeleteSwitches(ForeignDocument):
@@ -36,7 +42,8 @@ class ComputeSwitches(DeleteSwitches):
 
 Operation = Annotated[
     Annotated[tuple[Literal["compute"], str, ComputeSwitches], Field(strict=False)]
-    | Annotated[tuple[Literal["delete"], str, DeleteSwitches], Field(strict=False)],
+    | Annotated[tuple[Literal["delete"], str, DeleteSwitches], Field(strict=False)]
+    | Annotated[tuple[HostWord, str, DeleteSwitches], Field(strict=False)],
     Shape("{at} is not a compute or delete operation of Rockmate", kind=""),
 ]
 
@@ -58,7 +65,8 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
     Raises
     ------
     FormatError
-        Naming the operation that is malformed or names an op that the graph does not have.
+        Naming the operation that is malformed or names an op that the graph does not have, or the first one that
+        offloads.
 
     Examples
     --------
@@ -76,7 +84,9 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
         live.discard(tensor)
         steps.append(("free", tensor))
 
-    for number, operation in enumerate(decoded(list[Operation], ops, "ops")):
+    operations = decoded(list[Operation], ops, "ops")
+    _check_host(operations)
+    for number, operation in enumerate(operations):
         match operation:
             case ("compute", name, ComputeSwitches(fast_forward=fast, disabled=disabled)):
                 if name not in graph.op_index:
@@ -95,6 +105,14 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
     return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest)
 
 
+def _check_host(operations: list[Any]) -> None:
+    """Refuse the first operation that moves a value, or else the first one around such moves."""
+    for words in (MOVES, AROUND):
+        for number, (word, name, switches) in enumerate(operations):
+            if word in words and not switches.disabled:
+                refuse_offload(f"ops[{number}]", f"is {word!r} of {short(name)}, an operation of OffMate")
+
+
 def _recognizes(source: Source) -> bool:
     return source.looks_like_json and "loss_index" in source.json and "ops" in source.json
 
@@ -104,9 +122,60 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     return schedule_from_operations(graph, source.json["ops"], decoded(RockmateDocument, source.json).loss_index)
 
 
+def operations_of_schedule(graph: ComputeGraph, schedule: Schedule) -> list[list[Any]]:
+    """Return the schedule as operations; reading them gives it back, with its implied frees written out.
+
+    A compute is a fast-forward one if the frees right after it are those of the phantoms that it newly makes.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the first violation, if the schedule does not run on `graph`.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("g")
+    >>> _ = b.op("f", outputs={"f data": 4, "f phantoms": 8})
+    >>> steps = Schedule.from_steps([("compute", "f"), ("free", "f phantoms"), ("free", "f data")])
+    >>> operations_of_schedule(b.build(), steps)
+    [['compute', 'f', {'fast_forward': True, 'disabled': False}], ['delete', 'f data', {'disabled': False}]]
+    """
+    steps = list(running(graph, schedule).steps())
+    live = set(graph.inputs)
+    operations: list[list[Any]] = []
+    place = 0
+    while place < len(steps):
+        word, name = steps[place]
+        place += 1
+        if word == "free":
+            live.discard(name)
+            operations.append(["delete", name, {"disabled": False}])
+            continue
+        new = [t for t in graph.ops[graph.op_index[name]].outputs if t not in live]
+        live.update(new)
+        phantoms = [tensor for tensor in new if tensor.endswith(PHANTOMS)]
+        fast = bool(phantoms) and steps[place : place + len(phantoms)] == [("free", tensor) for tensor in phantoms]
+        if fast:
+            live.difference_update(phantoms)
+            place += len(phantoms)
+        operations.append(["compute", name, {"fast_forward": fast, "disabled": False}])
+    return operations
+
+
+def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
+    graph = needed_graph(graph, "a Rockmate schedule")
+    operations = operations_of_schedule(graph, schedule)
+    losses = {op.name for op in graph.ops if op.phase == "loss"}
+    loss = next((number for number, (_, name, _) in enumerate(operations) if name in losses), None)
+    lines = Lines(json.dumps(operation) for operation in operations)
+    return canonical({"graph": graph.name, "loss_index": loss, "ops": lines})
+
+
 FORMAT = ScheduleFormat(
     name="rockmate",
     description="Rockmate's computes and deletes (JSON)",
     recognizes=_recognizes,
     read=_read,
+    write=_write,
 )
