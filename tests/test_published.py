@@ -5,7 +5,7 @@ import pytest
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status
 from remat.graphs import read_graph
-from remat.graphs.zoo import fcn8, resnet50
+from remat.graphs.zoo import fcn8, resnet50, vgg16
 
 #: Exact optima of FCN8 at the published settings, static cost (Checkmate's CM1), by share of the reference peak.
 FCN8 = {"90%": 10_278_354_943_616, "80%": 10_289_323_652_736, "65%": 10_441_523_854_976}
@@ -25,6 +25,16 @@ def test_fcn8(method, backend, budget):
     result = solve(Problem(fcn8(), budget), method, backend, stop=500, options=SolveOptions(threads=2))
     assert result.status is Status.OPTIMAL
     assert result.objective == result.bound == FCN8[budget]
+
+
+@pytest.mark.parametrize(
+    ("graph", "budget", "optimum"), [(vgg16, "90%", 11_903_359_254_528), (fcn8, "80%", FCN8["80%"])]
+)
+def test_highs_proves_retention_intervals_from_nothing(graph, budget, optimum):
+    """In linear rows of their own: 1 s of the processor each. Bridges make 90,687 and 387,314 variables."""
+    call = SolveOptions(threads=1, start="none")
+    result = solve(Problem(graph(), budget), "retention-intervals", "highs", stop=60, options=call)
+    assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, optimum, optimum)
 
 
 @pytest.mark.slow

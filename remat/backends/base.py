@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import math
@@ -10,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from remat.backends.bookkeeping import Bookkeeping
+from remat.backends.linear_form import FormSolve
 from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
 from remat.deadline import Deadline, OverdueError
@@ -22,7 +25,8 @@ from remat.errors import BackendError, ModelError, ProblemError
 from remat.interruption import interrupted, interrupts
 from remat.io.sizes import memory_bytes
 from remat.io.text import short
-from remat.modeling import Model, Record, violations
+from remat.modeling import Model, PlainLinear, Record, violations
+from remat.modeling.linear_form import LinearForm
 
 __all__ = [
     "DEFAULT_GAP", "DEFAULT_OPTIONS", "MOST", "STARTS", "Availability", "AvailabilityState", "Backend", "Incumbent",
@@ -343,6 +347,24 @@ class Backend(ABC):
         """
         raise NotImplementedError(f"backend {self.name!r} has neither prepare() nor solve()")
 
+    def reads_rows(self, options: SolveOptions) -> bool:
+        """Whether models reach the solver in linear rows only."""
+        del options
+        return self.native == {PlainLinear}
+
+    def takes_linear_form(self, model: Model, options: SolveOptions) -> bool:
+        """Whether :meth:`solve` takes the linear rows that a formulation offers in place of its records."""
+        return LinearForm.name in model.overrides and self.reads_rows(options)
+
+    def _linear_form(self, model: Model, options: SolveOptions) -> LinearForm | None:
+        """Return the linear form to solve; at the deadline none, as the records miss it as well."""
+        if not self.takes_linear_form(model, options):
+            return None
+        with contextlib.suppress(OverdueError):
+            form: LinearForm = model.overrides[LinearForm.name]()
+            return form
+        return None
+
     def solve(
         self,
         model: Model,
@@ -368,6 +390,10 @@ class Backend(ABC):
         """
         self.check_ready()
         began, deadline = time.monotonic(), options.deadline
+        if (form := self._linear_form(model, options)) is not None:
+            translated = FormSolve(model, form, time.monotonic() - began)
+            given = None if hint is None else checked_hint(hint, model)
+            return translated.run(partial(self.solve, form.model, options), given, on_incumbent, on_bound)
         books = Bookkeeping(self.full_name, model, deadline, on_incumbent, on_bound)
         if hint is not None:
             books.hint = checked_hint(hint, model)

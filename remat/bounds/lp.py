@@ -12,6 +12,7 @@ from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
+from remat.modeling.linear_form import LinearForm
 from remat.problem import Objective, Problem
 from remat.registry import load
 from remat.runtime.resources import available_memory
@@ -84,13 +85,15 @@ def lp_relaxation(
         stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
         stated.deadline = clock
         scope = stated.scope()
-        size = stated.estimate()
+        size = stated.linear_estimate()
         why = "" if size is None else size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
         if why:
             return weakest(f"its model has {size} and {why}")
         if size is not None and size.lacks_time(clock.remaining):
             return weakest()
-        found = Highs().relax(stated.build(), call, algorithm)
+        model = stated.build()
+        form = model.overrides.get(LinearForm.name)
+        found = Highs().relax(model if form is None else form().model, call, algorithm)
     except OverdueError:
         return weakest()
     value: int | None = base

@@ -137,6 +137,10 @@ class Formulation(ABC):
         """
         return None
 
+    def linear_estimate(self) -> ModelSize | None:
+        """Return the size of the linear form, where :meth:`build` offers one; else that of the model."""
+        return self.estimate()
+
     @abstractmethod
     def build(self) -> Model:
         """The model; its objective is the cost of the schedule, or its peak in bytes, as the problem asks."""

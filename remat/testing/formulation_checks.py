@@ -12,6 +12,8 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.graphs import ComputeGraph
 from remat.modeling import Model, PlainLinear, lower, violations
+from remat.modeling.bridges import kind_of
+from remat.modeling.linear_form import LinearForm
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, validate
 from remat.scope import Scope
@@ -169,6 +171,24 @@ def lowers_to_linear_rows(make: MakeFormulation, effort: Effort = USUAL) -> None
             require(not wrong, f"{case}: a schedule of the scope breaks the linear rows: {'; '.join(wrong[:1])}")
 
 
+def offers_an_equal_linear_form(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """Linear rows of the formulation's own, if it offers some, take an encoded schedule at its worth and return it."""
+    for case in _every(make, effort, lambda case: case.best is not None and case.exact):
+        assert case.best is not None
+        model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
+        if LinearForm.name not in model.overrides:
+            continue
+        form: LinearForm = model.overrides[LinearForm.name]()
+        kinds = {kind_of(record) for record in form.model.records}
+        require(kinds <= {PlainLinear}, f"{case}: the linear form has records of the kinds {kinds}")
+        hint = form.hint(values)
+        for stated, given in ((form.model, hint), (model, form.values(hint))):
+            wrong = violations(stated, given)
+            require(not wrong, f"{case}: a schedule of the scope breaks {stated.name}: {'; '.join(wrong[:1])}")
+            worth = stated.objective.value(given)
+            require(close(worth, case.worth or 0), f"{case}: a schedule worth {case.worth} has objective {worth}")
+
+
 def _every(
     make: MakeFormulation,
     effort: Effort,
@@ -198,4 +218,5 @@ FORMULATION_CHECKS: tuple[FormulationCheck, ...] = (
     refuses_what_it_cannot_express,
     encodes_what_the_model_allows,
     lowers_to_linear_rows,
+    offers_an_equal_linear_form,
 )

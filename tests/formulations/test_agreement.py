@@ -21,6 +21,17 @@ def retention(problem, copies, **options):
     return RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies, **options))
 
 
+class Bridged(RetentionIntervals):
+    """Retention intervals without forms of their own."""
+
+    def _offer_forms(self, model, highest_peak=None):
+        pass
+
+
+def bridged(problem, **options):
+    return Bridged(problem, RetentionIntervalsOptions(copies=2, **options))
+
+
 def every_copy(problem):
     return retention(problem, len(problem.graph.ops))
 
@@ -33,11 +44,19 @@ QUESTIONS = {
     "twice": ("fixed", 2, 2, 6, [(Checkmate, CpSat), (Stages, CpSat), (partial(retention, copies=5), CpSat),
                                  (partial(retention, copies=5, precedence="reservoir"), CpSat)]),
     "free": ("free", None, 2, 5, [(two_copies, CpSat), (two_reservoirs, CpSat)]),
-    "bridges": ("fixed", None, 2, 4, [(two_copies, Highs), (two_reservoirs, Highs)]),
+    "linear form": ("fixed", None, 2, 6, [(two_copies, Highs), (two_copies, CpSat)]),
+    "bridges": ("fixed", None, 2, 4, [(bridged, Highs), (partial(bridged, precedence="reservoir"), Highs)]),
     "free bridges": ("free", None, 2, 4, [(two_copies, Highs)]),
 }  # fmt: skip
 #: How many graphs in the quick run, and in the slow one.
-SEEDS = {"fixed": (75, 300), "twice": (27, 60), "free": (42, 120), "bridges": (9, 20), "free bridges": (9, 20)}
+SEEDS = {
+    "fixed": (75, 300),
+    "twice": (27, 60),
+    "free": (42, 120),
+    "linear form": (30, 300),
+    "bridges": (9, 20),
+    "free bridges": (9, 20),
+}
 
 
 CASES = [pytest.param(question, seed, marks=[pytest.mark.slow] * (seed >= quick))

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from unittest import SkipTest
 
 import numpy as np
@@ -192,6 +193,22 @@ class Boastful(RetentionIntervals):
         return replace(super().scope(), max_computes=None)
 
 
+class Lavish(RetentionIntervals):
+    """Its linear rows cost nothing."""
+
+    def build(self):
+        model = super().build()
+        offered = model.overrides.get("linear")
+        if offered is not None:
+            model.overrides["linear"] = partial(self.free_of_charge, offered)
+        return model
+
+    def free_of_charge(self, offered):
+        form = offered()
+        form.model.minimize([], [])
+        return form
+
+
 class Refusing(Checkmate):
     def __init__(self, problem):
         raise ProblemError("not today")
@@ -211,6 +228,7 @@ FORMULATION_FAULTS = [
     (Careless, "refuses_what_it_cannot_express"),
     (Sparing, "encodes_what_the_model_allows"),
     (Boastful, "says_its_scope"),
+    (Lavish, "offers_an_equal_linear_form"),
     *((Refusing, check.__name__) for check in FORMULATION_CHECKS),  # nothing is left to look at
 ]
 

@@ -128,6 +128,9 @@ class MiniZinc(Backend):
             raise BackendError(f"minizinc lists {wanted}; it has {', '.join(listed) or 'none'}")
         return found
 
+    def reads_rows(self, options: SolveOptions) -> bool:
+        return self.solver().mip and options.solver.get("generic") is not False
+
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         solver = self.solver()
         books.solver = f"MiniZinc's solver {solver.name!r}"

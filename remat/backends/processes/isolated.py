@@ -80,6 +80,9 @@ class Isolated(Backend):
     def ready(self) -> Availability:
         return self.backend.ready()
 
+    def reads_rows(self, options: SolveOptions) -> bool:
+        return self.backend.reads_rows(options)
+
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         if options.memory_bytes is not None and not Path("/proc/self/statm").exists():
             raise BackendError("a limit of memory needs Linux")

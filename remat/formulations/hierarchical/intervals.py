@@ -19,6 +19,7 @@ from remat.formulations.retention_intervals.formulation import RetentionInterval
 from remat.formulations.retention_intervals.tables import NodeTables
 from remat.modeling import Model
 from remat.modeling.check import cumulative_use
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
@@ -153,8 +154,11 @@ class HierarchicalIntervals(RetentionIntervals):
     def preliminary(self) -> Preliminary | None:
         return None
 
-    def _offer_text(self, model: Model, highest_peak: int | None = None) -> None:
-        """Offer none: the text knows no options."""
+    def linear_estimate(self) -> ModelSize | None:
+        return self.estimate()
+
+    def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
+        """Offer none: they have no options."""
 
     # -- translation ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Valu
 from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.leeway import leeway
+from remat.formulations.retention_intervals.linear import StagedCopies, linear_form
 from remat.formulations.retention_intervals.minizinc import written
 from remat.formulations.retention_intervals.rows import IntervalRows
 from remat.formulations.retention_intervals.tables import NodeTables
@@ -19,6 +20,7 @@ from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.formulations.sequence import MemoryScale, op_sequence, standing_buffers, useful_schedule
 from remat.modeling import Cumulative, Model
 from remat.modeling.check import cumulative_use
+from remat.modeling.linear_form import LinearForm
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.runtime.options import Options, Positive
@@ -71,6 +73,9 @@ class RetentionIntervals(Formulation):
     serve it, or with the paper's reservoirs (10) (`RetentionIntervalsOptions.precedence`); both mean the same.
 
     **Least peak.** Where the problem asks for it, phase 1 below is the model, with the structural bound for M.
+
+    **Linear backends** take the fixed order as a variable for each op and stage, which has the same schedules:
+    :class:`~remat.formulations.retention_intervals.linear.StagedCopies`. The free order reaches them by bridges.
 
     **Two phases** (§2.4). Phase 1 minimises max(M_var, M): the capacity in (4) becomes a variable τ ≥ M, eq. (12), and
     the reference order is a solution (13). Phase 2 is the model above, started from the solution of phase 1.
@@ -141,6 +146,9 @@ class RetentionIntervals(Formulation):
             stages = int((at.last_stage[at.copy_node[again]] - at.slot[again] - at.copy_rank[again] + 1).sum())
         return ModelSize(8 * instances + 8 * pairs + 2 * (stages + choices))
 
+    def linear_estimate(self) -> ModelSize | None:
+        return StagedCopies(self).estimate() if self.layout.fixed else self.estimate()
+
     @property
     def asks_peak(self) -> bool:
         """Whether the peak is to be minimised, which is what phase 1 states."""
@@ -152,7 +160,7 @@ class RetentionIntervals(Formulation):
         model = self._phase_one.model
         tau = model.objective.index
         model.minimize(tau, self.unit, self.held)  # in bytes
-        model.overrides.clear()  # whose text counts in units
+        model.overrides.pop("minizinc", None)  # the text counts in units
         return model
 
     def preliminary(self) -> Preliminary | None:
@@ -167,7 +175,7 @@ class RetentionIntervals(Formulation):
         tau = model.integers("tau", 1, least, most)
         self.rows(variables, int(tau.index[0])).add_all(self.deadline)
         model.minimize(tau.index, 1)
-        self._offer_text(model, most)
+        self._offer_forms(model, most)
         memory = next(record for record in model.records if isinstance(record, Cumulative))
 
         def extend(values: Values) -> Values:
@@ -187,12 +195,14 @@ class RetentionIntervals(Formulation):
         rows = self.rows(variables)
         rows.add_all(self.deadline)
         rows.minimise_cost()
-        self._offer_text(model)
+        self._offer_forms(model)
         return variables
 
-    def _offer_text(self, model: Model, highest_peak: int | None = None) -> None:
-        """Offer the model as a text written by hand."""
+    def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
+        """Offer the model as a text written by hand, and in linear rows."""
         model.overrides["minizinc"] = lambda: written(self, highest_peak=highest_peak)
+        if self.layout.fixed:
+            model.overrides[LinearForm.name] = lambda: linear_form(self, highest_peak=highest_peak)
 
     def _variables(self, model: Model) -> IntervalVariables:
         return IntervalVariables(self.layout, model, covers=self.options.precedence == "cover")
@@ -205,7 +215,11 @@ class RetentionIntervals(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         values = self.encode_runs(schedule)
-        return self._phase_one.extend(values) if self.asks_peak else values
+        return self.extended(values) if self.asks_peak else values
+
+    def extended(self, values: Values) -> Values:
+        """Values of phase 1 from those of phase 2."""
+        return self._phase_one.extend(values)
 
     def encode_runs(self, schedule: Schedule) -> Values:
         """Values of the variables of phase 2."""

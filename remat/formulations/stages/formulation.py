@@ -160,10 +160,14 @@ class Stages(Formulation):
         self._memory(model, R, S, live)
         self.deadline.check()
         self._limits(model, R)
+        self._minimise(model)
+        return model, model.named
+
+    def _minimise(self, model: Model) -> None:
+        """(1)."""
         cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
         priced = np.flatnonzero(cost > 0)
-        model.minimize(R.index[priced], cost[priced], self.problem.graph.base_cost)  # (1)
-        return model, model.named
+        model.minimize(model.named.R.index[priced], cost[priced], self.problem.graph.base_cost)
 
     @cached_property
     def _tail(self) -> Int:
@@ -232,7 +236,12 @@ class Stages(Formulation):
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _first_computes(self, model: Model, S: Vars) -> None:
+    def _excess(self, model: Model) -> tuple[int, int]:
+        """Column of the units that the capacity rises by, and the most of them; a fixed capacity has no column."""
+        del model
+        return NONE, 0
+
+    def _first_computes(self, model: Model, S: Vars, excess: int) -> None:
         """(6) where it could be broken."""
         at = self.layout
         _, onward = self.choices.carried
@@ -242,16 +251,18 @@ class Stages(Formulation):
         row, tensor = np.nonzero(onward[stages] >= 0)
         retained = (row, S.index[onward[stages[row], tensor]], at.size[tensor])
         spare = at.capacity - held[stages]
-        model.add(rows_from("(6) first computes", retained, num_rows=len(stages), upper=spare))
+        more = (np.arange(len(stages)), excess, -1)
+        model.add(rows_from("(6) first computes", retained, more, num_rows=len(stages), upper=spare))
 
     def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
         """(6) to (9)."""
         at = self.layout
-        self._first_computes(model, S)
+        excess, most = self._excess(model)
+        self._first_computes(model, S, excess)
         into, onward = self.choices.carried
         tight = np.flatnonzero(self.choices.tight)
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
-        U = model.implied("U", len(tight), 0, at.capacity)
+        U = model.implied("U", len(tight), 0, at.capacity + most)
         self.deadline.check()
         first_live = np.where(at.fixed, ONE, column(S, onward))
         k, t, reader, last = self.choices.reads
@@ -281,9 +292,9 @@ class Stages(Formulation):
         on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
         terms.append((on, U.index[on - 1], -1))
         model.add(rows_from("(7) recomputations", *terms, num_rows=len(tight), lower=0, upper=0))
-        self._spare_outputs(model, R, U, tight, first_live)
+        self._spare_outputs(model, tight, first_live, excess)
 
-    def _spare_outputs(self, model: Model, R: Vars, U: Vars, tight: Int, first_live: Int) -> None:
+    def _spare_outputs(self, model: Model, tight: Int, first_live: Int, excess: int) -> None:
         """(8) outputs that come along although nobody wants them; (9) these, and workspace."""
         at, arrays = self.layout, self.problem.graph.arrays
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
@@ -295,11 +306,11 @@ class Stages(Formulation):
         wanted = first_live[stage[run], tensor]
         choice = np.flatnonzero(wanted != NONE)
         over = model.implied("over", len(choice), 0, 1)
-        again = R.index[tight]
+        again, U = model.named.R.index[tight], model.named.U
         model.add(sum_rows("(8) unwanted outputs", again[run[choice]], wanted[choice], over.index))
         always = np.flatnonzero(wanted == NONE)
         extra = np.flatnonzero(at.workspace[op] > 0)
-        needs = np.unique(np.concatenate([extra, run]))
+        needs = np.unique(np.concatenate([extra, run])) if excess == NONE else np.arange(len(tight))
         row_of = np.full(len(tight), -1, dtype=np.int64)
         row_of[needs] = np.arange(len(needs))
         model.add(
@@ -309,6 +320,7 @@ class Stages(Formulation):
                 (row_of[extra], again[extra], at.workspace[op[extra]]),
                 (row_of[run[always]], again[run[always]], at.size[tensor[always]]),
                 (row_of[run[choice]], over.index, at.size[tensor[choice]]),
+                (row_of[needs], excess, -1),
                 num_rows=len(needs),
                 upper=at.capacity,
             )
