@@ -13,7 +13,7 @@ import typer
 
 from remat.cli.common import INTERRUPTED, OK, load_graph, print_json
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
-from remat.io.text import printable
+from remat.io.text import printable, together
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
@@ -124,8 +124,8 @@ def _lines(
     before, after = result.before, result.after
     lines = [("graph", f"{graph.name}: {len(graph.ops)} ops, {len(after.graph.ops)} after rewriting")]
     if not after.rewrites:
-        shapes = "" if graph.meta.get("shapes") else "; the graph has no shapes"
-        lines.append(("rewrites", ("none that lowers the peak" if search else f"none is possible{shapes}")))
+        none = "none that lowers the peak" if search else f"none is possible; {_obstacle(graph)}"
+        lines.append(("rewrites", none))
     else:
         counts = Counter(str(rewrite.rule) for rewrite in after.rewrites)
         lines.append(("rewrites", ", ".join(f"{count} {rule}" for rule, count in counts.items())))
@@ -145,6 +145,24 @@ def _lines(
     if verified is not None:
         lines.append(("check", str(verified)))
     return lines
+
+
+def _obstacle(graph: ComputeGraph) -> str:
+    """Return why no rewrite of a graph is possible."""
+    from remat.graphs.rewriting.draft import Draft
+    from remat.graphs.rewriting.kinds import Kind
+
+    if not graph.meta.get("shapes"):
+        return "the graph has no shapes"
+    draft = Draft(graph)
+    concats = [op for op in graph.ops if draft.kind(op.name) is Kind.CONCAT]
+    if not concats:
+        return "the graph has no concatenation" + " that is plain enough" * draft.described
+    readers = [draft.ops[reader] for op in concats for tensor in op.outputs for reader in draft.readers(tensor)]
+    opaque = dict.fromkeys(op.type for op in readers if draft.kind(op.name) is Kind.OPAQUE)
+    if opaque:
+        return f"concatenations are read by ops that are not described: {together(list(opaque))}"
+    return "no op that reads a concatenation can be split by its parts"
 
 
 def _proof(result: RewritingResult) -> str:

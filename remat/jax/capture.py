@@ -14,6 +14,7 @@ from remat.io.limits import MAX_STEPS
 from remat.io.text import one_line
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
+from remat.jax.describing import description
 from remat.jax.inlining import Inliner, Stack, Trace, TracedOp, base_of, bytes_of, renamed
 from remat.jax.sources import source_line
 from remat.schedule import Schedule
@@ -140,6 +141,7 @@ def _graph(
         "effects": list(trace.effects),
         "cost_kinds": _kinds(costs, [(op.name, op.equation.primitive.name) for op in ops]),
         "constant_bytes": constant_bytes,
+        **description(trace, ops),
     }
     builder = GraphBuilder(
         name,

