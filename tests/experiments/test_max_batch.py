@@ -205,8 +205,8 @@ def test_dead_retention_holds_for_the_whole_search():
     assert not validate(larger, above, Rules(budget=100, count_constant_memory=True)).accepted
 
 
-#: Checkmate's figure 6 on 16 GB: checkpoint all, AP √n and linearized greedy; what differs there, after the published
-#: number: the published program orders FCN8 and ResNet50 otherwise (docs/batch.md).
+#: Checkmate's figure 6 on 16 GB: checkpoint all, AP √n and linearized greedy. It has 51 for the last of FCN8, and 116
+#: and 199 for the last two of ResNet50, where the published program orders ops otherwise (docs/batch.md).
 FIGURE_6 = {
     "unet": {"ap-all": 16, "ap-sqrt": 18, "linearized-greedy": 35},
     "fcn8": {"checkpoint-all": 29, "ap-sqrt": 51, "linearized-greedy": 49},

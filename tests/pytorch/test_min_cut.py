@@ -10,9 +10,11 @@ from generators import training_graph  # noqa: E402
 from helpers import RUN, accepted, judged  # noqa: E402
 from refusals import refused  # noqa: E402
 
-from remat import GraphBuilder, Problem  # noqa: E402
+from remat import GraphBuilder, Problem, SolveOptions  # noqa: E402
+from remat.deadline import Deadline  # noqa: E402
 from remat.graphs.families import unit_chain  # noqa: E402
 from remat.graphs.zoo import unet  # noqa: E402
+from remat.heuristics import HeuristicRun  # noqa: E402
 from remat.schedule import Verdict  # noqa: E402
 from remat.torch.capture import capture  # noqa: E402
 from remat.torch.min_cut import TorchMinCut, TorchMinCutOptions, _JointGraph  # noqa: E402
@@ -73,3 +75,11 @@ def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
     schedule = TorchMinCut().run(Problem(graph, "95%"), RUN)
     assert schedule is not None
     assert judged(Problem(graph, "95%"), schedule).verdict is not Verdict.INVALID
+
+
+def test_no_partition_begins_that_would_end_late() -> None:
+    """One on the U-Net takes some tenths of a second, which nothing interrupts."""
+    for seconds, found in ((0.1, False), (30, True)):
+        run = HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1))
+        assert (TorchMinCut().run(Problem(unet(), "70%"), run) is not None) is found
+    assert TorchMinCut().prepared(Deadline.after(0))  # torch is loaded
