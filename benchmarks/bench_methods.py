@@ -4,10 +4,11 @@
         [--graphs G,H] [--budgets 90,70] [--orders fixed,free] [--methods M,N] [--seconds S] [--seeds N]
 
 Each set asks one question (:data:`SETS`); options replace its parts. Graphs are those of :func:`common.graph`. A method
-is ``name`` or ``name/backend``; ``depth-N`` is H-ILP over groups of N levels alone. A line shows medians over the seeds
-of overheads in % of schedules that are certified within the budget, the best bound that holds for every schedule, the
-first schedule and the lateness of the first method, and published figures. Each run is a process of its own with one
-thread, and runs follow each other: on a busy machine compare within a line only.
+is ``name`` or ``name/backend``; ``depth-N`` and ``groups-FORMULATION/BACKEND`` are groups alone
+(:func:`bench_regression.contestant`). A line shows medians over the seeds of overheads in % of schedules that are
+certified within the budget, the best bound that holds for every schedule, the first schedule and the lateness of the
+first method, and published figures. Each run is a process of its own with one thread, and runs follow each other: on a
+busy machine compare within a line only.
 """
 
 from __future__ import annotations

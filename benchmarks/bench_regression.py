@@ -37,11 +37,18 @@ BEFORE = "auto before"
 
 
 def contestant(name: str) -> tuple[Any, Any]:
-    """Return method and backend of a name; ``depth-N`` is H-ILP over groups of N levels alone."""
+    """Return method and backend of a name.
+
+    ``depth-N`` is H-ILP over groups of N levels alone, ``groups-FORMULATION/BACKEND`` a formulation over groups alone.
+    """
     from remat.experiments.contestant import Contestant
     from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 
     kind, _, depth = name.partition("-")
+    if kind == "groups":
+        formulation, _, backend = depth.partition("/")
+        own = HierarchicalOptions(group_methods=("drops", formulation), top_methods=(formulation,), polish=False)
+        return Hierarchical(own), backend
     if kind != "depth":
         made = Contestant.parse(name)
         return made.method, made.backend or "cp-sat"
