@@ -654,3 +654,18 @@ def test_a_program_compiled_now(checkpoint):
     assert program.graph.base_cost == pytest.approx(total["flops"] + total.get("transcendentals", 0), rel=0.1)
     assert ("rematted_computation" in compiled.as_text()) == checkpoint
     assert validate(program.graph, schedule_of_program(program)).recomputations == 0
+
+
+def test_elementwise_instructions_write_in_place_where_asked() -> None:
+    text = """HloModule tiny, is_scheduled=true
+    ENTRY main {
+      p = f32[4] parameter(0)
+      x = f32[4] negate(p)
+      y = f32[4] exponential(x)
+      c = pred[4] compare(x, y), direction=LT
+      z = f32[4] select(c, x, y)
+      ROOT r = f32[8] concatenate(z, x), dimensions={0}
+    }"""
+    assert not program_from_text(text).graph.in_place
+    found = {op.name: op.in_place for op in program_from_text(text, in_place=True).graph.ops}
+    assert found == {"x": (), "y": (("y", "x"),), "c": (), "z": (("z", "x"), ("z", "y")), "r": ()}

@@ -454,3 +454,14 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "onnx", None)
     with refused("format.package", culprit="remat[onnx]"):
         graph_from_onnx(network())
+
+
+def test_activations_write_in_place_where_asked() -> None:
+    assert not graph_from_onnx(network()).in_place
+    graph = graph_from_onnx(network(), in_place=True)
+    assert [op.in_place for op in graph.ops] == [(), (("r", "c"),), ()]
+    assert graph.reference_peak < graph.plain.reference_peak
+    halves = model(
+        [node("Relu", ["x"], ["y"])], [value("x", [4], TensorProto.FLOAT16)], [value("y", [4], TensorProto.FLOAT16)]
+    )
+    assert not graph_from_onnx(halves, in_place=True).in_place

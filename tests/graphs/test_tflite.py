@@ -167,3 +167,20 @@ def test_files_are_read_by_their_mark(tmp_path: Path) -> None:
     path.write_bytes(model(keyword_spotting())[:300])
     with refused("graph-file.tflite", culprit="model.bin"):
         read_graph(path)
+
+
+def test_reference_kernels_write_in_place_where_asked() -> None:
+    def relus(kind: int) -> bytes:
+        shapes = {"x": (1, 8), "a": (1, 8), "b": (1, 8), "y": (1, 8), "one": (1, 1), "z": (1, 8)}
+        tensors = [T(name, shape, kind) for name, shape in shapes.items()]
+        ops = [
+            O(OPS.RELU, (0,), (1,)), O(OPS.RESHAPE, (1,), (2,)), O(OPS.ADD, (2, 0), (3,)), O(OPS.MUL, (4, 3), (5,))
+        ]  # fmt: skip
+        return model(G(tensors, ops, (0, 4), (5,)))
+
+    assert not graph_from_tflite(relus(TYPES.FLOAT32)).in_place
+    graph = graph_from_tflite(relus(TYPES.FLOAT32), in_place=True)
+    assert [op.in_place for op in graph.ops[1:]] == [(("a", "x"),), (("y", "a"), ("y", "x")), (("z", "y"),)]
+    assert not graph_from_tflite(relus(TYPES.INT8), in_place=True).in_place
+    with refused("format.option"):
+        graph_from_tflite(relus(TYPES.INT8), in_place="yes")

@@ -61,8 +61,8 @@ class GraphFormat:
 graph_formats = Formats("graph", GraphFormat, BUILT_IN)
 
 
-def check_model_options(views: str, control_flow: str) -> None:
-    """Refuse words that the readers of deployed models do not know.
+def check_model_options(views: str, control_flow: str, in_place: object) -> None:
+    """Refuse values that the readers of deployed models do not know.
 
     Raises
     ------
@@ -71,3 +71,5 @@ def check_model_options(views: str, control_flow: str) -> None:
     for option, word, choices in (("views", views, ("fold", "keep")), ("control_flow", control_flow, ("refuse", "op"))):
         if word not in choices:
             raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(word)}", "option")
+    if not isinstance(in_place, bool):
+        raise FormatError(f"in_place must be true or false, not {short(in_place)}", "option")

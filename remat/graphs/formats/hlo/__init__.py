@@ -20,6 +20,14 @@ from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Source, reading
 from remat.io.text import together
 
+#: Instructions that XLA's buffer assignment lets write over an operand of the same bytes. Source: XLA,
+#: ``HloDataflowAnalysis::CanShareOperandBufferWithUser`` (elementwise instructions). Fusions are not among them here.
+IN_PLACE = frozenset({
+    "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "cosine", "divide", "erf", "exponential",
+    "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate",
+    "not", "or", "power", "remainder", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "shift-left",
+    "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor",
+})  # fmt: skip
 _ALIASES = "input_output_alias="
 
 
@@ -45,12 +53,17 @@ class HloProgram:
 
 
 @reading()
-def program_from_text(text: str) -> HloProgram:
+def program_from_text(text: str, *, in_place: bool = False) -> HloProgram:
     """The program that the entry computation of an HLO module is.
 
     Views (tuples and their elements, bitcasts) are no ops; parameters and constants are constant memory. What a
     ``while``, ``conditional``, ``call`` or fusion calls is one op: its cost is that of all its runs, and what it holds
     beside its operands and results is its workspace. Costs are floating-point operations.
+
+    Parameters
+    ----------
+    in_place : bool
+        Whether elementwise instructions may write in place of an operand, as XLA's buffer assignment lets them.
 
     Raises
     ------
@@ -85,12 +98,12 @@ def program_from_text(text: str) -> HloProgram:
         remarks.append(f"{hidden} recomputations inside of computations that are called are part of their ops")
     if done.stale:
         remarks.append(f"{done.stale} values are read of which there is a newer copy; the two copies are counted once")
-    graph = _graph(module, done)
+    graph = _graph(module, done, in_place)
     names = [op.name for op in done.ops]
     return HloProgram(graph, tuple(names[step] for step in done.steps), module.is_scheduled, tuple(remarks))
 
 
-def _graph(module: Module, done: Lowered) -> ComputeGraph:
+def _graph(module: Module, done: Lowered, in_place: bool) -> ComputeGraph:
     if not done.ops:
         raise GraphError(f"module {module.name!r} computes nothing")
     metadata = {op.name: said for op in done.ops if (said := op.instruction.op_name)}
@@ -110,7 +123,10 @@ def _graph(module: Module, done: Lowered) -> ComputeGraph:
     for name, size in done.tensors:
         builder.tensor(name, size)
     names = [name for name, _ in done.tensors]
+    size = [size for _, size in done.tensors]
     for op in done.ops:
+        shares = in_place and op.instruction.opcode in IN_PLACE and len(op.outputs) == 1 and size[op.outputs[0]]
+        places = [tensor for tensor in op.inputs if shares and size[tensor] == size[op.outputs[0]]]
         builder.op(
             op.name,
             inputs=[names[tensor] for tensor in op.inputs],
@@ -119,6 +135,7 @@ def _graph(module: Module, done: Lowered) -> ComputeGraph:
             workspace=op.workspace,
             type=op.instruction.opcode,
             recomputable=op.recomputable,
+            in_place=[(names[op.outputs[0]], names[tensor]) for tensor in places],
         )
     builder.output(*(names[tensor] for tensor in done.held(done.results)))
     return builder.build([op.name for op in done.ops])
@@ -130,7 +147,7 @@ def recognizes(source: Source) -> bool:
 
 
 def _read(source: Source) -> ComputeGraph:
-    program = program_from_text(source.text)
+    program = program_from_text(source.text, **source.options)
     if program.remarks:
         source.remarks.append(together(program.remarks))
     return program.graph
@@ -141,4 +158,5 @@ FORMAT = GraphFormat(
     description="text of an XLA HLO module, as compilers and dumps print it",
     recognizes=recognizes,
     read=_read,
+    options=("in_place",),
 )

@@ -29,6 +29,7 @@ def graph_from_onnx(
     dims: Mapping[str, int] | None = None,
     views: str = "fold",
     control_flow: str = "refuse",
+    in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
     """The graph of a serialised ONNX model.
@@ -43,6 +44,8 @@ def graph_from_onnx(
         Whether reshapes and the like are other names of their input, or ops that write a tensor.
     control_flow : {"refuse", "op"}
         Whether an op with graphs of its own (``If``, ``Loop``, ``Scan``) is refused, or taken as one op.
+    in_place : bool
+        Whether activations may write in place of their input, as kernels of ONNX Runtime's CPU provider do.
     remarks : list of str, optional
         Takes what was left out or assumed.
 
@@ -58,7 +61,7 @@ def graph_from_onnx(
     GraphError
         If the model is not acyclic.
     """
-    check_model_options(views, control_flow)
+    check_model_options(views, control_flow, in_place)
     try:
         import onnx
     except ImportError:
@@ -80,9 +83,8 @@ def graph_from_onnx(
     _check_text(model, "model")
     try:
         network = Inference(expanded(model), Dimensions(dims or {}), control_flow).run()
-        graph = Assembly(network, fold_views=views == "fold", remarks=notes).graph(
-            printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model)
-        )
+        assembly = Assembly(network, fold_views=views == "fold", in_place=in_place, remarks=notes)
+        graph = assembly.graph(printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model))
     except (UnicodeError, RecursionError, OverflowError) as error:  # what is no text where text must be, and the like
         raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
     if model.training_info:
@@ -125,7 +127,7 @@ FORMAT = GraphFormat(
     description="ONNX models (read only)",
     recognizes=_recognizes,
     read=_read,
-    options=("dims", "views", "control_flow"),
+    options=("dims", "views", "control_flow", "in_place"),
     abridge=without_weights,
     abridged_suffixes=(".onnx",),
 )

@@ -16,6 +16,11 @@ from remat.io.text import printable, short, together
 
 #: Ops whose first output is their first input by another shape.
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+#: Ops whose kernels in ONNX Runtime's CPU provider say ``MayInplace(0, 0)`` for ``float``. Source: onnxruntime,
+#: ``core/providers/cpu/activation/activations.cc``; the kernels of ``math/element_wise_ops.cc`` say no such thing.
+IN_PLACE = frozenset({
+    "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
+})  # fmt: skip
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -28,12 +33,15 @@ class Assembly:
     network : Network
     fold_views : bool
         Whether views are other names of what they look at, or ops that cost nothing and write a tensor.
+    in_place : bool
+        Whether ops of :data:`IN_PLACE` may write in place of their input.
     remarks : list of str
         Takes what was left out or assumed.
     """
 
-    def __init__(self, network: Network, *, fold_views: bool, remarks: list[str]) -> None:
+    def __init__(self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str]) -> None:
         self._network = network
+        self._in_place = in_place
         self._fold_views = fold_views
         self._remarks = remarks
         self._base: dict[str, str] = {}
@@ -60,13 +68,15 @@ class Assembly:
         modules: dict[str, str] = {}
         attributes: dict[str, Any] = {}
         for node in self._nodes:
+            written = tuple(define(value) for value in node.outputs if value)
             op = Op(
                 op_names.name(node.name),
                 tuple(tensor_of[value] for value in self._read(node)),
-                tuple(define(value) for value in node.outputs if value),
+                written,
                 0 if node.type in VIEWS else costs.cost(node),
                 type=printable(node.type),
                 recomputable=node.type not in RANDOM and not is_training_dropout(node, network),
+                in_place=tuple((written[0], tensor_of[source]) for source in self._places(node)),
             )
             ops.append(op)
             module = module_path(node.proto)
@@ -113,6 +123,14 @@ class Assembly:
         """The values that a node reads and that are no constants, once each."""
         roots = dict.fromkeys(self._root(value) for value in node.reads)
         return [value for value in roots if value not in self._network.constant]
+
+    def _places(self, node: Node) -> list[str]:
+        """Return the value in whose place a node may write its first output."""
+        if not self._in_place or node.type not in IN_PLACE or not node.outputs[0]:
+            return []
+        values, source = self._network.values, self._root(node.inputs[0])
+        same = values[source].bytes == values[node.outputs[0]].bytes and values[source].dtype == "FLOAT"
+        return [source] if same and source in self._read(node) else []
 
     def _needed(self, nodes: list[Node]) -> list[Node]:
         """Those that the outputs of the graph depend on."""

@@ -24,6 +24,9 @@ VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
 #: Ops that run other subgraphs.
 CONTROL_FLOW = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE"})
 RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"})
+#: Reference kernels of TensorFlow Lite Micro that give the same numbers where an offline plan puts a FLOAT32 output
+#: on an input of the same shape: tested with tflite_micro 0.dev20261023. Other kernel libraries need lists of theirs.
+IN_PLACE = frozenset({"RELU", "RELU6", "LEAKY_RELU", "HARD_SWISH", "LOGISTIC", "TANH", "SOFTMAX", "ADD", "MUL"})
 _FROM_SHAPES = frozenset({"SHAPE", "RANK"})
 
 
@@ -34,6 +37,7 @@ def graph_from_tflite(
     subgraph: int | str = 0,
     views: str = "fold",
     control_flow: str = "refuse",
+    in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
     """The graph of a TensorFlow Lite model.
@@ -48,6 +52,8 @@ def graph_from_tflite(
         Whether reshapes are other names of their input, or ops that write a tensor.
     control_flow : {"refuse", "op"}
         Whether an op that runs other subgraphs is refused, or taken as one op.
+    in_place : bool
+        Whether ops may write in place of an input, as TensorFlow Lite Micro's reference kernels do by an offline plan.
     remarks : list of str, optional
         Takes what was left out or assumed.
 
@@ -62,10 +68,10 @@ def graph_from_tflite(
     FormatError
         If the package ``tflite`` is not installed or the file is not well formed; names the op or the tensor.
     """
-    check_model_options(views, control_flow)
+    check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks
     tables = model_tables(data, subgraph)
-    graph = _Assembly(tables, views == "fold", control_flow == "op", notes).graph()
+    graph = _Assembly(tables, views == "fold", control_flow == "op", notes, in_place).graph()
     others = len(tables.subgraphs) - 1
     if others and subgraph == 0:
         notes.append(f"{others:,} more subgraphs are not read")
@@ -78,6 +84,7 @@ class _Assembly:
     fold_views: bool
     control_flow: bool
     remarks: list[str]
+    in_place: bool = False
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
     base: dict[int, int] = field(default_factory=dict)
@@ -112,15 +119,18 @@ class _Assembly:
                 macs += products(operator, tables.tensors) or 0
             except FormatError as error:
                 raise FormatError(f"{label}: {error}") from None
+            written = self._define(p for p in operator.outputs if p >= 0 and p not in variable)
+            places = dict.fromkeys(self._places(operator, constant | variable))
             changes = any(p in variable for p in (*read, *operator.outputs))
             ops.append(
                 Op(
                     name,
                     tuple(self.name_of[p] for p in read if p not in constant and p not in variable),
-                    self._define(p for p in operator.outputs if p >= 0 and p not in variable),
+                    written,
                     price,
                     type=operator.kind,
                     recomputable=not changes and operator.kind not in RANDOM,
+                    in_place=tuple((written[0], self.name_of[p]) for p in places),
                 )
             )
             site = self._site(operator, constant, variable)
@@ -154,6 +164,19 @@ class _Assembly:
             self.tensors.append(Tensor(self.name_of[position], entry.bytes()))
             result.append(self.name_of[position])
         return tuple(result)
+
+    def _places(self, operator: OperatorEntry, apart: set[int]) -> list[int]:
+        """Return the inputs in whose place an op may write its only output."""
+        if not self.in_place or operator.kind not in IN_PLACE or len(operator.outputs) != 1:
+            return []
+        output = self.tables.tensors[operator.outputs[0]]
+        found = []
+        for p in operator.inputs if operator.kind in ("ADD", "MUL") else operator.inputs[:1]:
+            if p >= 0 and p not in apart and operator.outputs[0] not in apart:
+                entry = self.tables.tensors[p]
+                if entry.kind == output.kind == "FLOAT32" and entry.shape == output.shape:
+                    found.append(self._root(p))
+        return found
 
     def _site(self, operator: OperatorEntry, constant: set[int], variable: set[int]) -> Site | None:
         """What an op reads and writes; None where it is more than plain tensors of 32-bit floating-point numbers."""
@@ -248,5 +271,5 @@ FORMAT = GraphFormat(
     description="TensorFlow Lite models (read only)",
     recognizes=_recognizes,
     read=_read,
-    options=("subgraph", "views", "control_flow"),
+    options=("subgraph", "views", "control_flow", "in_place"),
 )
