@@ -123,10 +123,10 @@ def _graph(module: Module, done: Lowered, in_place: bool) -> ComputeGraph:
     for name, size in done.tensors:
         builder.tensor(name, size)
     names = [name for name, _ in done.tensors]
-    size = [size for _, size in done.tensors]
+    sizes = [size for _, size in done.tensors]
     for op in done.ops:
-        shares = in_place and op.instruction.opcode in IN_PLACE and len(op.outputs) == 1 and size[op.outputs[0]]
-        places = [tensor for tensor in op.inputs if shares and size[tensor] == size[op.outputs[0]]]
+        shares = in_place and op.instruction.opcode in IN_PLACE and len(op.outputs) == 1 and sizes[op.outputs[0]]
+        places = [tensor for tensor in op.inputs if shares and sizes[tensor] == sizes[op.outputs[0]]]
         builder.op(
             op.name,
             inputs=[names[tensor] for tensor in op.inputs],
