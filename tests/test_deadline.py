@@ -21,6 +21,7 @@ from remat.graphs.layered import layered
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import PlainLinear, lower
+from remat.modeling.bridges import clauses
 from remat.modeling.matrix import to_matrix
 
 
@@ -61,12 +62,14 @@ def test_models_are_not_built_when_time_is_over(kind):
 
 @pytest.mark.parametrize(("kind", "ops", "work", "least"), [
     (HierarchicalIntervals, 600, lambda given: given.tables(), 3), (HIlp, 600, lambda given: given.tables, 3),
-    (OrderPositions, 60, OrderPositions.build, 10),
+    (OrderPositions, 60, OrderPositions.build, 30),
+    (OrderPositions, 60, lambda given: to_matrix(lower(given.build(), {PlainLinear}, given.deadline).model), 60),
     (RetentionIntervals, 60, lambda given: given.build().overrides["minizinc"](), 12),
 ])  # fmt: skip
 def test_what_grows_with_the_graph_is_made_in_pieces(kind, ops, work, least, monkeypatch):
     """With thousands of ops each of them went on for up to 5 s after the deadline."""
-    monkeypatch.setattr(liveness, "ENTRIES", 1000, raising=False)
+    monkeypatch.setattr(liveness, "ENTRIES", 1000)
+    monkeypatch.setattr(clauses, "PIECE", 1000)
     looks: list[None] = []
     formulation = kind(Problem(layered(ops, seed=1), "80%", "free" if kind is OrderPositions else "fixed"))
     formulation.deadline = Deadline().until(lambda: bool(looks.append(None)))

@@ -72,8 +72,6 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     >>> matrix.indptr, matrix.indices, matrix.values
     (array([0, 3], dtype=int32), array([0, 1, 2], dtype=int32), array([4., 3., 2.]))
     """
-    from scipy import sparse  # a third of what importing the package would take
-
     rows: list[Linear] = []
     for record in model.records:
         if kind_of(record) is not PlainLinear or not isinstance(record, Linear):
@@ -87,12 +85,18 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     clock = deadline or Deadline()
     parts = [sparse_rows(record, model.num_vars) for record in clock.each(rows, 1)]
     clock.check()
-    whole = sparse.vstack([sparse.csr_array((0, model.num_vars)), *parts], format="csr")
+    counts, indices = [np.zeros(1, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
+    counts += [np.diff(part.indptr) for part in parts]
+    indices += [part.indices for part in parts]
+    indptr = np.cumsum(np.concatenate(counts)).astype(np.int32)
+    columns = np.concatenate(indices).astype(np.int32, copy=False)
+    clock.check()
+    values = np.concatenate([np.zeros(0), *(part.data for part in parts)])
     cost = np.bincount(model.objective.index, model.objective.coefficient, minlength=model.num_vars)
     return Matrix(
-        indptr=whole.indptr.astype(np.int32, copy=False),
-        indices=whole.indices.astype(np.int32, copy=False),
-        values=whole.data,
+        indptr=indptr,
+        indices=columns,
+        values=values,
         row_lower=np.concatenate([np.zeros(0)] + [record.lower for record in rows]),
         row_upper=np.concatenate([np.zeros(0)] + [record.upper for record in rows]),
         lower=model.lower,

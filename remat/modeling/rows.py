@@ -6,6 +6,7 @@ each of its terms which column stands in which row, and with which coefficient.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -167,6 +168,24 @@ def expand(counts: ArrayLike) -> tuple[Int, Int]:
     owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     first = np.cumsum(sizes) - sizes
     return owner, np.arange(len(owner), dtype=np.int64) - first[owner]
+
+
+def pieces(counts: ArrayLike, most: int) -> list[slice]:
+    """Return slices of consecutive groups that hold about `most` elements together, more where a single group does.
+
+    Parameters
+    ----------
+    counts : int array, shape (groups,)
+    most : int
+
+    Examples
+    --------
+    >>> pieces([2, 1, 3, 1], 3)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    piece = (np.cumsum(counts, dtype=np.int64) - 1) // most
+    ends = [*(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(piece)]
+    return [slice(begin, end) for begin, end in itertools.pairwise([0, *ends]) if begin < end]
 
 
 def last_of(*keys: Int) -> Bool:

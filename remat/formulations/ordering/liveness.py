@@ -11,6 +11,7 @@ from remat.formulations.ordering.layout import OrderLayout
 from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
+from remat.modeling.rows import pieces
 from remat.runtime.arrays import Float, Int
 
 #: Entries of the rows of memory, constants included, that are made at a time: about 0.1 s.
@@ -113,20 +114,27 @@ def _largest(
     if not len(groups):
         model.implied(name, 0, 0, 1)
         return (literals[:0, 0], literals[:0, 0]), literals[:0]
-    entries = literals[groups.indices]
-    start = groups.indptr[:-1]
-    sure = np.logical_or.reduceat(entries == ALWAYS, start, axis=0)
-    is_open = (entries != ALWAYS) & (entries != NEVER)
-    deadline.check()
-    count = np.add.reduceat(is_open.astype(np.int64), start, axis=0)
-    only = np.add.reduceat(np.where(is_open, entries, 0), start, axis=0)
-    largest = np.where(sure, ALWAYS, np.where(count == 0, NEVER, only))
-    deadline.check()
-    new = ~sure & (count > 1)
+    largest = np.empty((len(groups), literals.shape[1]), dtype=np.int64)
+    new = np.empty(largest.shape, dtype=np.bool_)
+    parts = pieces(groups.counts * literals.shape[1], ENTRIES)
+    for part in deadline.each(parts, 1):
+        start = groups.indptr[part]
+        entries = literals[groups.indices[start[0] : groups.indptr[part.stop]]]
+        start = start - start[0]
+        sure = np.logical_or.reduceat(entries == ALWAYS, start, axis=0)
+        is_open = (entries != ALWAYS) & (entries != NEVER)
+        count = np.add.reduceat(is_open.astype(np.int64), start, axis=0)
+        only = np.add.reduceat(np.where(is_open, entries, 0), start, axis=0)
+        largest[part] = np.where(sure, ALWAYS, np.where(count == 0, NEVER, only))
+        new[part] = ~sure & (count > 1)
     block = model.implied(name, int(new.sum()), 0, 1)
     largest[new] = block.index
-    mine = is_open & new[groups.rows]
-    entry, literal = largest[groups.rows][mine], entries[mine]
-    deadline.check()
-    model.add(literal_differences(f"{number} {name}", entry, literal))
+    found = []
+    for part in deadline.each(parts, 1):
+        mine = slice(groups.indptr[part.start], groups.indptr[part.stop])
+        row, entries = groups.rows[mine], literals[groups.indices[mine]]
+        which = (entries != ALWAYS) & (entries != NEVER) & new[row]
+        found.append((largest[row][which], entries[which]))
+        model.add(literal_differences(f"{number} {name}", *found[-1]))
+    entry, literal = (np.concatenate(each) for each in zip(*found, strict=True))
     return (entry, literal), largest

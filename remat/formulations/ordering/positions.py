@@ -7,10 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from remat.formulations.base import Values
+from remat.formulations.ordering import liveness
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.liveness import Liveness, add_memory
 from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, ranges
+from remat.modeling.rows import pieces
 from remat.modeling.size import ModelSize
 from remat.runtime.arrays import Bool, Int
 
@@ -97,9 +99,10 @@ class OrderPositions(OrderFormulation):
         model.add(Clauses.pairs("(2) for good", ~done[op, position - 1][also], done[op, position][also]))
         self.deadline.check()
         (u, v), soonest, latest = self.layout.arcs, self.layout.soonest, self.layout.latest
-        arc, before = ranges(np.maximum(soonest[v] - 1, soonest[u]), np.minimum(latest[v] - 1, latest[u]))
-        model.add(Clauses.pairs("(3) precedence", done[u[arc], before], ~done[v[arc], before + 1]))
-        self.deadline.check()
+        first, last = np.maximum(soonest[v] - 1, soonest[u]), np.minimum(latest[v] - 1, latest[u])
+        for part in self.deadline.each(pieces(np.maximum(0, last - first), liveness.ENTRIES), 1):
+            arc, before = ranges(first[part], last[part])
+            model.add(Clauses.pairs("(3) precedence", done[u[part][arc], before], ~done[v[part][arc], before + 1]))
         held = add_memory(
             model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau,
             number="(5)", deadline=self.deadline,

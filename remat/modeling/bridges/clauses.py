@@ -7,6 +7,10 @@ import numpy as np
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.records import ALWAYS, Clauses, Record
+from remat.modeling.rows import expand, pieces
+
+#: Literals that are rewritten at a time: about 0.2 s.
+PIECE = 1_000_000
 
 
 def clauses_to_linear(record: Clauses, workshop: Workshop) -> list[Record]:
@@ -15,7 +19,7 @@ def clauses_to_linear(record: Clauses, workshop: Workshop) -> list[Record]:
     Reformulation
     -------------
     ``l1 or l2 or ...`` becomes ``l1 + l2 + ... >= 1``, with ``1 - v`` for the literal ``~v``. Clauses with a literal
-    that is fixed to true are left out, literals that are fixed to false too.
+    that is fixed to true are left out, literals that are fixed to false too. Large records become several.
 
     Source
     ------
@@ -25,10 +29,15 @@ def clauses_to_linear(record: Clauses, workshop: Workshop) -> list[Record]:
     ------
     :class:`Linear`, without literals.
     """
-    literals = workshop.fold(record.literals)
-    clause = record.owner
-    satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(record)) > 0
-    renumbered = np.cumsum(~satisfied) - 1
-    keep = ~satisfied[clause]
-    count = int((~satisfied).sum())
-    return [literal_rows(record.name, renumbered[clause[keep]], literals[keep], 1, lower=np.ones(count))]
+    rows: list[Record] = []
+    for part in workshop.deadline.each(pieces(np.diff(record.indptr), PIECE), 1):
+        begin = record.indptr[part]
+        ends = record.indptr[part.start + 1 : part.stop + 1]
+        literals = workshop.fold(record.literals[begin[0] : ends[-1]])
+        clause, _ = expand(ends - begin)
+        satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(begin)) > 0
+        renumbered = np.cumsum(~satisfied) - 1
+        keep = ~satisfied[clause]
+        count = int((~satisfied).sum())
+        rows.append(literal_rows(record.name, renumbered[clause[keep]], literals[keep], 1, lower=np.ones(count)))
+    return rows
