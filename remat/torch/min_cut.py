@@ -8,9 +8,10 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -90,7 +91,8 @@ class TorchMinCut(Heuristic):
             saved = joint.saved(knob, self.options.solver)
             if saved not in seen:
                 seen.add(saved)
-                best.offer(joint.schedule(saved, self.name))
+                meta = {"torch": version("torch"), "activation_memory_budget": knob, "solver": self.options.solver}
+                best.offer(replace(joint.schedule(saved, self.name), meta=meta))
             if best.enough:
                 break
             needed = max(needed, run.deadline.elapsed - began)

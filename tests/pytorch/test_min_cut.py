@@ -75,6 +75,7 @@ def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
     schedule = TorchMinCut().run(Problem(graph, "95%"), RUN)
     assert schedule is not None
     assert judged(Problem(graph, "95%"), schedule).verdict is not Verdict.INVALID
+    assert (schedule.meta["torch"], schedule.meta["solver"]) == (torch.__version__, "dp")
 
 
 def test_no_partition_begins_that_would_end_late() -> None:
