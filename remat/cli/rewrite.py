@@ -68,7 +68,8 @@ def command(
     """Rewrite GRAPH into one that computes the same and can be ordered to need less memory, with its best order.
 
     Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
-    the shapes of its tensors and attributes of its ops, as graphs of the zoo have them.
+    the shapes of its tensors and attributes of its ops: graphs of the zoo, ONNX and TensorFlow Lite models, and
+    captured graphs have them.
 
     Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error; 130: Ctrl-C before the
     check was done, with the graph written all the same.

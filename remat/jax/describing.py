@@ -36,7 +36,7 @@ def description(trace: Trace, ops: Sequence[TracedOp]) -> dict[str, Any]:
 
 
 def _site(trace: Trace, op: TracedOp) -> Site | None:
-    """What an op reads and writes; None where it is more than whole tensors of one floating-point type."""
+    """Return what an op reads and writes; None where it is more than whole tensors of one floating-point type."""
     if len(op.outputs) != 1 or len(op.read) != len(op.equation.invars):
         return None
     result = trace.tensors[op.outputs[0]][1]

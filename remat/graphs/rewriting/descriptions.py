@@ -18,6 +18,9 @@ from remat.graphs.rewriting.kinds import KIND, Kind
 
 Description = dict[str, Any]
 
+#: Bytes of a description; those of convolutions and batch normalisations are the largest.
+DESCRIPTION_MEMORY = 4000
+
 
 @dataclass(frozen=True)
 class Site:

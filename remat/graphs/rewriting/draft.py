@@ -47,6 +47,7 @@ class Draft:
         self.graph = graph
         self.described = is_described(graph)
         self.whole_kernels = self.described if kernels is None else kernels == "whole"
+        self._in_place = {op.name: op for op in graph.ops if op.in_place}
         graph = graph.plain  # a part of an op is not known to be written in place
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)
@@ -237,6 +238,14 @@ class Draft:
 
     # -- the graph -------------------------------------------------------------------------------------------------
 
+    def _placed(self, op: str) -> Op:
+        """An op; one that no rewrite has changed writes in place what it wrote in place before."""
+        found, before = self.ops[op], self._in_place.get(op)
+        if before is None or found != replace(before, in_place=()):
+            return found
+        alone = [pair for pair in before.in_place if max(len(self._writers[tensor]) for tensor in pair) <= 1]
+        return replace(found, in_place=tuple(alone))
+
     def _written(self, op: str) -> dict[str, Any]:
         """The attributes of an op, as ``meta["attrs"]`` has them."""
         found = dict(self.attributes.get(op, {}))
@@ -255,7 +264,7 @@ class Draft:
         return ComputeGraph(
             name=name,
             tensors=[Tensor(tensor, size) for tensor, size in self.sizes.items()],
-            ops=[self.ops[op] for op in order],
+            ops=[self._placed(op) for op in order],
             inputs=self.graph.inputs,
             outputs=self.graph.outputs,
             order=order,

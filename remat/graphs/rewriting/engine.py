@@ -24,7 +24,7 @@ class Rewritten:
     ----------
     graph : ComputeGraph
         The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done,
-        and in which no output is written in place of an input.
+        and in which parts of ops write no output in place of an input.
     rewrites : tuple of Rewrite
         What was done, in this order.
     complete : bool
@@ -112,7 +112,7 @@ def rewrite_graph(
 
 
 def _priced(rewrite: Rewrite, graph: ComputeGraph) -> Rewrite:
-    """Return a rewrite of `graph`, which may make it worse where outputs are written in place: they no longer are."""
+    """Return a rewrite of `graph`, which may make it worse where outputs are in place: those of parts are not."""
     return replace(rewrite, never_worse=False) if graph.in_place else rewrite
 
 

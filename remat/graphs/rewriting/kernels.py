@@ -214,9 +214,9 @@ def _softmax(call: Call) -> Array:
 
 def _elementwise(call: Call) -> Array:
     """A function of all inputs in their order: operands, and constants at their positions."""
-    constants, operands = _constants(call), iter(call.inputs)
+    constants, operands = _constants(call), list(call.inputs)
     count = len(constants) + len(call.inputs)
-    values = [constants[place] if place in constants else next(operands) for place in range(count)]
+    values = [constants[place] if place in constants else operands.pop(0) for place in range(count)]
     return np.asarray(FUNCTIONS[call.attributes["function"]](call.attributes.get("parameters", {}), *values))
 
 

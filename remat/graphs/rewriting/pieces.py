@@ -49,7 +49,7 @@ ConstantSlice = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Piece:
-    """What an op of a rewritten graph stands for.
+    """Op of a model file that an op of a rewritten graph stands for.
 
     Attributes
     ----------

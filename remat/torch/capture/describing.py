@@ -60,7 +60,7 @@ def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes:
 
 
 def _is_plain(value: Any, home: torch.Tensor) -> bool:
-    """Whether a value is all that its storage holds, row by row, as its writer wrote it."""
+    """Return whether a value is all that its storage holds, row by row, as its writer wrote it."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype == home.dtype

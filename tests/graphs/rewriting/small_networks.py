@@ -4,6 +4,16 @@ import random
 from math import prod
 
 from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.rewriting.descriptions import (
+    Site,
+    Window,
+    batch_norm,
+    concatenation,
+    convolution,
+    described,
+    elementwise,
+    pooling,
+)
 
 
 class Net:
@@ -77,3 +87,32 @@ def random_network(seed: int, ops: int = 9) -> ComputeGraph:
     graph = net.builder.build()
     unread = [t for t in graph.tensor_names if not len(graph.arrays.consumers[graph.tensor_index[t]])]
     return graph.with_outputs(unread[:2] if rng.random() < 0.8 else [unread[0], rng.choice(graph.tensor_names[:3])][:1])
+
+
+def described_network() -> ComputeGraph:
+    """Three parts, their concatenation, and a normalisation, a function and convolutions of it, all described."""
+    image, width = (1, 5, 5), {"x0": 2, "x1": 3, "x2": 1, "c": 6, "n": 6, "r": 6, "d": 12, "y": 4, "p": 4, "q": 4}
+    shapes = {name: (*image, channels) for name, channels in width.items()}
+    window = Window((3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)))
+
+    def site(source: str, target: str, *constants: tuple[int, ...]) -> Site:
+        return Site((shapes[source], *constants), (source, *[None] * len(constants)), shapes[target])
+
+    concat = Site(tuple(shapes[f"x{n}"] for n in range(3)), ("x0", "x1", "x2"), shapes["c"])
+    attrs = {
+        "c": concatenation(concat, -1),
+        "n": batch_norm(site("c", "n", *[(6,)] * 4), 1e-3, layout="NHWC"),
+        "r": elementwise(site("n", "r", (6,)), "maximum"),
+        "d": convolution(site("r", "d", (1, 3, 3, 12), (12,)), window, layout="NHWC", axes=(3, 0), activation="relu"),
+        "y": convolution(site("d", "y", (4, 3, 3, 12), (4,)), window, layout="NHWC", axes=(0, 3), activation="relu6"),
+        "p": pooling(site("y", "p"), "average", window, layout="NHWC"),
+        "q": elementwise(site("p", "q"), "relu"),
+    }
+    assert None not in attrs.values()
+    builder = GraphBuilder("described", meta=described(shapes, {op: found or {} for op, found in attrs.items()}))
+    parts = ["x0", "x1", "x2"]
+    for name in parts:
+        builder.op(name, size=prod(shapes[name]), type="Input")
+    for name, read in {"c": parts, "n": "c", "r": "n", "d": "r", "y": "d", "p": "y", "q": "p"}.items():
+        builder.op(name, inputs=list(read), size=prod(shapes[name]), type=name)
+    return builder.build()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from oracles import least_order_peak
 from refusals import refused
-from small_networks import Net, after_concat, random_network
+from small_networks import Net, after_concat, described_network, random_network
 
 from remat.deadline import Deadline, OverdueError
 from remat.errors import GraphError
@@ -326,3 +326,14 @@ def test_concatenations_and_slices_are_those_of_numpy() -> None:
     found = run(Draft(net.build("z")), lambda shape: shape, 0)
     assert (found["y"] == np.concatenate([found["x0"], found["x1"]], axis=3)).all()
     assert (found["z"] == found["y"][..., 2:4]).all()
+
+
+def test_ops_that_no_rewrite_changes_write_in_place_as_before() -> None:
+    """Parts do not, and nothing is written over the buffer of a sum."""
+    graph = described_network()
+    ops = [replace(op, in_place=[(op.name, op.inputs[0])]) if op.name in "nrpq" else op for op in graph.ops]
+    graph = replace(graph, ops=ops)
+    done = rewrite_graph(graph, TWO)
+    assert [rewrite.rule for rewrite in done.rewrites] == ["parallel-parts"] * 3 + ["partial-sums"]
+    assert {op.name: op.in_place for op in done.graph.ops if op.in_place} == {"q": (("q", "p"),)}
+    check_numerics(graph, done.graph)

@@ -11,7 +11,8 @@ from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
 from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
 from remat.graphs.graph import ComputeGraph, Op, Tensor
-from remat.graphs.rewriting.descriptions import described
+from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
+from remat.io.limits import draw
 from remat.io.text import printable, short, together
 
 #: Ops whose first output is their first input by another shape.
@@ -84,6 +85,7 @@ class Assembly:
                 modules[op.name] = module
             found = describe(node, network, self._root, tensor_of)
             if found is not None:
+                draw(DESCRIPTION_MEMORY)
                 attributes[op.name] = found
         outputs = list(
             dict.fromkeys(tensor_of[value] for value in map(self._root, network.outputs) if value in tensor_of)

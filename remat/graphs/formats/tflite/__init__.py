@@ -15,8 +15,9 @@ from remat.graphs.formats.tflite.describing import describe
 from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
 from remat.graphs.graph import ComputeGraph, Op, Tensor
-from remat.graphs.rewriting.descriptions import Description, Site, described, is_usable
+from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, Description, Site, described, is_usable
 from remat.io.formats import Source, reading
+from remat.io.limits import draw
 from remat.io.text import clipped, together
 
 #: Ops whose output is their first input by another shape.
@@ -136,6 +137,7 @@ class _Assembly:
             site = self._site(operator, constant, variable)
             found = None if site is None else describe(operator, site)
             if found is not None:
+                draw(DESCRIPTION_MEMORY)
                 attributes[name] = found
             path = _module(tables.tensors[operator.outputs[0]].name) if operator.outputs else ""
             if path:
