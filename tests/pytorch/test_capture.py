@@ -205,6 +205,27 @@ def test_the_two_routes_agree(name: str) -> None:
         assert found[0] == found[1]
 
 
+class Experts(nn.Module):
+    """Four experts, each for some of the rows."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8, 16, dtype=dtype))
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.grouped_mm(x, self.weight, offs=ends).tanh()
+
+
+@pytest.mark.skipif(not hasattr(nn.functional, "grouped_mm"), reason="this PyTorch has no grouped product")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_products_by_groups_are_captured_in_all_types(dtype: torch.dtype) -> None:
+    """PyTorch's fake kernel takes BF16 alone, its kernel for CPUs does not; two products in the backward pass."""
+    x, ends = torch.randn(12, 8, dtype=dtype, requires_grad=True), torch.tensor([2, 6, 6, 12], dtype=torch.int32)
+    step = capture(Experts(dtype), (x, ends), route="make_fx", costs="flops")
+    costs = [op.cost for op in step.graph.ops if "grouped" in op.type]
+    assert costs == [2 * 12 * 8 * 16] * 3
+
+
 def test_inference_is_the_forward_pass_in_evaluation_mode() -> None:
     module, args = MODELS["bert"](layers=1, loss=False)
     module.layers[0].eval()

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.explaining import explained, quiet_torch
-from remat.torch.capture.fakes import FakeWorld, without_onednn
+from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.capture.loss import WITHOUT, WithLoss, names_without
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
@@ -94,7 +94,7 @@ def capture(
     world = FakeWorld.of(whole, args, kwargs)
     model = cost_model(costs)
     meta: dict[str, Any] = {}
-    with quiet_torch(), without_onednn():
+    with quiet_torch(), without_onednn(), grouped_products():
         if mode == "inference":
             traced = _inference(world)
         else:

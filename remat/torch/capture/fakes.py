@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import _meta_registrations
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -39,6 +40,32 @@ def without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextmanager
+def grouped_products() -> Iterator[None]:
+    """Let fake tensors of 16 and 32 bits be multiplied by groups (experts of a mixture), as kernels do.
+
+    PyTorch's fake kernel of ``aten._grouped_mm`` refuses all types except BF16, but the kernel of a CPU does not.
+    """
+    original: Any = getattr(_meta_registrations, "_meta_grouped_mm_common", None)
+
+    def product(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        types, scales = {mat_a.dtype, mat_b.dtype}, (kwargs.get("scale_a"), kwargs.get("scale_b"), *args)
+        if types not in ({torch.float32}, {torch.float16}) or any(each is not None for each in scales):
+            result: torch.Tensor = original(mat_a, mat_b, *args, **kwargs)
+        else:
+            made = _meta_registrations._create_grouped_mm_output_tensor
+            result = made(mat_a, mat_b, kwargs.get("offs"), kwargs.get("out_dtype"))
+        return result
+
+    if original is not None:
+        _meta_registrations._meta_grouped_mm_common = product
+    try:
+        yield
+    finally:
+        if original is not None:
+            _meta_registrations._meta_grouped_mm_common = original
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,6 +67,13 @@ def _batch_reduced(call: Call) -> int:
     return 2 * call.outputs[0].numel() * call.args[1].shape[-1] * call.args[1].shape[0]
 
 
+def _grouped(call: Call) -> int:
+    """``(a, b)``; a factor with three dimensions has one for the groups, in one with two they follow each other."""
+    a, b = call.args[:2]
+    rows = a.numel() if a.dim() <= b.dim() else a.shape[-2] * a.shape[-1]
+    return 2 * rows * int(b.shape[-1])
+
+
 def _outer(call: Call) -> int:
     return 2 * call.outputs[0].numel()
 
@@ -131,7 +138,7 @@ OWN: dict[str, Formula] = {
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     **dict.fromkeys(
         (
-            "linear", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
+            "linear", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm",
             "linalg_solve_triangular", "triangular_solve", "cholesky_solve",
         ),
         _last_contracted,
@@ -139,6 +146,7 @@ OWN: dict[str, Formula] = {
     "linear_backward": _linear_backward,
     **dict.fromkeys(("addmv", "_addmm_activation"), _added),
     "addbmm": _batch_reduced,
+    "_grouped_mm": _grouped,
     "addr": _outer,
     "_trilinear": _trilinear,
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
