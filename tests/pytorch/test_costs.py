@@ -2,9 +2,12 @@
 
 import math
 import re
+import time
 import warnings
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -186,6 +189,8 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(machine, "EACH", 0.01)
     monkeypatch.setattr(machine, "SIDES", {"cpu": 128})
     monkeypatch.setattr(machine, "COPIED", 1 << 16)
+    monkeypatch.setattr(machine, "AGREE", 1e9)  # whatever else this machine does
+    monkeypatch.setattr(machine, "doubt", lambda table: "")
     machine._measured.cache_clear()
     nodes = traced(torch.mm, (64, 64), (64, 64))
     real, busy = machine._measure, iter([1.0, 0.01, 1.0, 1.0])
@@ -207,9 +212,66 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     (file,) = tmp_path.rglob("costs-*.json")
     file.write_text("{damaged")
     machine._measured.cache_clear()
-    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 5 + [100, 1e6])
+    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 6 + [100, 1e6])
     assert Roofline().costs(nodes) == [2 * 64**3 + 100]
     assert Roofline().costs(traced(lambda x: aten.native_dropout(x, 0.5, True), (6, 4)))[0] == 24_000 + 100
+    machine._measured.cache_clear()
+
+
+def test_tables_that_are_stale_or_not_plausible_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads slower than one, rounds that differ, old tables, other CPUs: measured again, and said."""
+    from remat.torch.costs import machine
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    figures = {**dict.fromkeys(machine.TYPES, 5e10), "bandwidth": 4e10, "lone": 2.5e10, "launch": 900.0, "random": 1e8}
+    seen: list[dict[str, float]] = []
+
+    def device(*rounds: dict[str, float]) -> Device:
+        """Of a new process; the last of the rounds is repeated."""
+        given = chain(rounds, repeat(rounds[-1])) if rounds else repeat(None)
+        seen.clear()
+
+        def measure(kind: str) -> list[float]:
+            changes = next(given)
+            assert changes is not None, "measured again"
+            seen.append(changes)
+            return list((figures | changes).values())
+
+        monkeypatch.setattr(machine, "_measure", measure)
+        machine._measured.cache_clear()
+        return machine.this_machine()
+
+    busy = {"bandwidth": 3.4e9, "lone": 26.8e9}
+    for rounds, why in (
+        ([busy], r"copies run at 3\.4 GB/s with all threads and at 26\.8 GB/s with one"),
+        ([{"launch": 1e9}], "launch is 1,000,000,000"),
+        ([{"bandwidth": 4e10 * 2**i} for i in range(12)], r"rounds differ by more than 1\.5 times"),
+    ):
+        with pytest.warns(CostRemark, match=why):
+            device(*rounds)
+        assert not list(tmp_path.rglob("costs-*.json"))
+    with pytest.warns(CostRemark, match=r"Capture on a quiet machine, .* or name a device"):
+        assert device(busy).bandwidth == 26_800_000_000  # at least what one thread does
+    assert device({}, busy, {"bandwidth": 1e9}, {}).bandwidth == 4e10
+    assert len(seen) == machine.ROUNDS  # two rounds agree
+    assert device().bandwidth == 4e10
+    (file,) = tmp_path.rglob("costs-*.json")
+    file.unlink()
+    assert device({}, {"bandwidth": 1e9}, busy, busy, busy, {"bandwidth": 5e10}).bandwidth == 5e10
+    assert len(seen) == 6  # as many rounds as it takes
+    file.unlink()
+    device({})
+    assert device().bandwidth == 4e10
+    later = time.time() + machine.AGE + 60
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "time", SimpleNamespace(time=lambda: later))
+        assert device({"bandwidth": 4.5e10}).bandwidth == 4.5e10
+    assert device({"bandwidth": 4.6e10}).bandwidth == 4.6e10, "the table is of the future"
+    for name, value in (("METHOD", 99), ("available_cpus", lambda: 99)):
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, name, value)
+            assert device({"bandwidth": 4.7e10}).bandwidth == 4.7e10
+        assert device({}).bandwidth == 4e10
     machine._measured.cache_clear()
 
 

@@ -1,14 +1,18 @@
-"""What this machine can do, measured once by a matrix product, a copy and an empty op."""
+"""Rates of this machine, measured by matrix products, copies and small ops, and measured again when they are stale."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 import torch
 
 from remat.errors import MeasurementError
+from remat.runtime.resources import available_cpus
 from remat.torch.costs.alone import alone
+from remat.torch.costs.base import CostRemark
 from remat.torch.costs.devices import THIS_MACHINE, Device
 from remat.torch.costs.store import Store, machine_name
 from remat.torch.costs.timing import times
@@ -17,18 +21,38 @@ from remat.torch.costs.timing import times
 COPIED = 1 << 23
 #: Seconds for each measurement, and rounds of all of them, so that none meets a single busy moment.
 EACH, ROUNDS = 0.05, 4
+#: Most rounds, and the factor by which the best two may differ: more rounds are measured until they agree.
+MOST_ROUNDS, AGREE = 12, 1.5
+#: Seconds that a table is good for: drivers, clock rates and neighbours of a virtual machine change.
+AGE = 30 * 24 * 3600
+#: Number of the way to measure; tables of another one are stale.
+METHOD = 2
+#: Rates and times that some machine may have: bytes and operations in a second, and ns of a small op.
+LIMITS = {"fp32": (1e8, 1e16), "bandwidth": (1e8, 1e14), "launch": (1, 1e7)}
 #: Sides of the square factors.
 SIDES = {"cpu": 768, "cuda": 8192}
 TYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+#: Names of the figures in turn; the lone bandwidth is that of one thread.
+FIGURES = (*TYPES, "bandwidth", "lone", "launch", "random")
+
+
 def this_machine(kind: str = "cpu") -> Device:
     """The CPU, or the current GPU, of this machine; measured in two seconds the first time and kept in the cache.
+
+    A table is measured again where PyTorch, the processor, the number of threads or of CPUs, or the way to measure is
+    another one than then, or after :data:`AGE`.
 
     Raises
     ------
     MeasurementError
         If there is no GPU.
+
+    Warns
+    -----
+    CostRemark
+        If the figures are not plausible, as on a busy machine: they are used in this process, and not kept.
     """
     if kind == "cuda" and not torch.cuda.is_available():
         raise MeasurementError(
@@ -41,25 +65,79 @@ def this_machine(kind: str = "cpu") -> Device:
 @cache
 def _measured(kind: str, machine: str) -> Device:  # the machine changes with the number of threads
     store = Store(kind)
-    names = [f"machine {name}" for name in (*TYPES, "bandwidth", "launch", "random")]
-    if not all(name in store for name in names):
-        with alone(kind):
-            rounds = list(zip(*(_measure(kind) for _ in range(ROUNDS)), strict=True))
-        # what else runs on the machine makes it only slower: greatest rates, and least time of a small op
-        measured = [
-            min(each) if name == "machine launch" else max(each) for name, each in zip(names, rounds, strict=True)
-        ]
-        for name, value in zip(names, measured, strict=True):
-            store[name] = max(1, round(value))
-        store.save()
-    *rates, bandwidth, launch, random = (store[name] for name in names)
-    products = dict(zip(TYPES, rates, strict=True))
+    facts = {"method": METHOD, "cpus": available_cpus()}
+    table = {name: store.get(f"machine {name}", 0) for name in (*FIGURES, *facts, "time")}
+    is_stale = not 0 <= time.time() - table["time"] <= AGE or any(table[name] != fact for name, fact in facts.items())
+    if is_stale or doubt(table):
+        rounds, agree = _rounds(kind)
+        table = {
+            **{name: max(1, round(_best_round(name, each))) for name, each in rounds.items()},
+            **facts,
+            "time": int(time.time()),
+        }
+        why = doubt(table) or ("" if agree else f"rounds differ by more than {AGREE:g} times")
+        if why:
+            warnings.warn(
+                f"the roofline of {machine} is not plausible: {why}. The machine is busy, or has fewer CPUs than "
+                "threads; the figures are used now and not kept. Capture on a quiet machine, call "
+                "torch.set_num_threads, or name a device, as costs='roofline:laptop-cpu'",
+                CostRemark,
+                stacklevel=2,
+            )
+        else:
+            store.update({f"machine {name}": value for name, value in table.items()})
+            store.save()
+    products = {name: float(table[name]) for name in TYPES}
+    bandwidth = max(table["bandwidth"], table["lone"])
     # the units for 32-bit products are those for vectors, on a CPU and on a GPU without TF32
-    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, random)
+    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, table["launch"], table["random"])
+
+
+def doubt(table: Mapping[str, float]) -> str:
+    """Return why a table is not plausible; empty where it is.
+
+    Examples
+    --------
+    >>> table = {"fp32": 5e10, "bandwidth": 3.4e9, "lone": 26.8e9, "launch": 1000}
+    >>> doubt(table)
+    'copies run at 3.4 GB/s with all threads and at 26.8 GB/s with one'
+    >>> doubt({**table, "bandwidth": 40e9})
+    ''
+    """
+    for name, (least, most) in LIMITS.items():
+        if not least <= table[name] <= most:
+            return f"{name} is {table[name]:,.0f}"
+    if 2 * table["bandwidth"] < table["lone"]:
+        all_, one = (f"{table[name] / 1e9:,.1f} GB/s" for name in ("bandwidth", "lone"))
+        return f"copies run at {all_} with all threads and at {one} with one"
+    return ""
+
+
+def _rounds(kind: str) -> tuple[dict[str, list[float]], bool]:
+    """Measure until the best two rounds agree; return the figures of all rounds, and whether they did."""
+    found: dict[str, list[float]] = {name: [] for name in FIGURES}
+    with alone(kind):
+        for number in range(1, MOST_ROUNDS + 1):
+            for name, figure in zip(FIGURES, _measure(kind), strict=True):
+                found[name].append(figure)
+            if number >= ROUNDS and all(_agree(name, found[name]) for name in LIMITS):
+                return found, True
+    return found, False
+
+
+def _agree(name: str, figures: list[float]) -> bool:
+    """Return whether the best two figures differ by at most :data:`AGREE`."""
+    best = sorted(figures)[:2] if name == "launch" else sorted(figures)[-2:]
+    return max(best) <= AGREE * min(best)
+
+
+def _best_round(name: str, figures: list[float]) -> float:
+    """Return the greatest rate, or the least time of a small op: what else runs on the machine makes it only slower."""
+    return min(figures) if name == "launch" else max(figures)
 
 
 def _measure(kind: str) -> list[float]:
-    """Products' operations per second by type, bytes per second, ns of a small op, random numbers per second."""
+    """Return the figures in turn: operations, bytes and random numbers per second, and nanoseconds of a small op."""
     found = []
     for dtype in TYPES.values():
         side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
@@ -68,12 +146,19 @@ def _measure(kind: str) -> list[float]:
         found.append(2 * side**3 / _best(partial(torch.mm, a, a, out=out), kind))
     x = torch.full((COPIED,), 0.5, device=kind)
     y = torch.empty_like(x)
-    bandwidth = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+    bandwidth = lone = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+    threads = torch.get_num_threads()
+    if kind == "cpu" and threads > 1:
+        torch.set_num_threads(1)
+        try:
+            lone = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+        finally:
+            torch.set_num_threads(threads)
     tiny = torch.zeros(1, device=kind)
     launch = 1e9 * _best(partial(torch.add, tiny, tiny), kind)
     few = x[: 1 << 16 if kind == "cpu" else COPIED]
     random = few.numel() / _best(partial(torch.native_dropout, few, 0.5, True), kind)
-    return [*found, bandwidth, launch, random]
+    return [*found, bandwidth, lone, launch, random]
 
 
 def _best(call: Callable[[], object], kind: str) -> float:
