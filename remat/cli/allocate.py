@@ -20,6 +20,7 @@ from remat.io.files import check_outputs, is_special, is_standard_stream
 if TYPE_CHECKING:
     from remat.allocation import Allocation, AllocationProblem
     from remat.schedule import Addresses, Buffers, Memory
+    from remat.schedule.address_files import TfliteTensors
 
 #: Seconds, where nothing is said.
 TIME_LIMIT = 60.0
@@ -33,7 +34,7 @@ class Layout:
     memory: list[str] | None = typer.Option(
         None, metavar="NAME[=SIZE]", help="One of several memories, e.g. fast=256KiB and slow; repeatable."
     )
-    alignment: int = typer.Option(1, min=1, help="Bytes of which offsets are multiples.")
+    alignment: int = typer.Option(1, min=1, help="Bytes of which offsets are multiples; of a TFLite plan at least 16.")
     method: str = typer.Option("auto", help="auto, first-fit, best-fit, canonical or model.")
     backend: str | None = typer.Option(None, help="Solver of the method `model`.")
     time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT
@@ -72,7 +73,7 @@ def command(
     from remat.allocation.by_model import ModelOptions
     from remat.backends.base import SolveOptions
     from remat.schedule import check_addresses
-    from remat.schedule.address_files import format_for, read_addresses
+    from remat.schedule.address_files import NO_FILE, TFLITE_ALIGNMENT, format_for, read_addresses
     from remat.schedule.plots import SUFFIXES
 
     output, to, check = layout.output, layout.to, layout.check
@@ -87,9 +88,11 @@ def command(
         certificate = check_addresses(_within(checked, memories, layout.alignment), _expected(checked, buffers))
         print_json(certificate.as_dict()) if layout.as_json else print(certificate)
         raise typer.Exit(OK if certificate.accepted else NO)
-    problem = AllocationProblem(buffers, memories, layout.alignment)
-    if output is not None and tensors is None and format_for(output, to).startswith("tflite"):
-        raise FormatError(f"{output}: a TFLite plan is for the tensors of a graph, and there is none")
+    is_plan = output is not None and format_for(output, to) == "tflite"
+    if is_plan and tensors is None:
+        raise FormatError(f"{output}: {NO_FILE}", "no-tflite-file")
+    alignment = max(layout.alignment, TFLITE_ALIGNMENT) if is_plan else layout.alignment
+    problem = AllocationProblem(buffers, memories, alignment)
     if layout.backend is not None and layout.method != "model":
         raise typer.BadParameter("--backend is for the method model")
     target = _Target(output, to, tensors)
@@ -114,11 +117,11 @@ def command(
 
 @dataclass(frozen=True)
 class _Target:
-    """Where addresses are written, in which format, and of how many tensors."""
+    """Where addresses are written, in which format, and for which tensors of a file."""
 
     path: Path | None
     to: str | None
-    tensors: int | None
+    tensors: TfliteTensors | None
     outputs: Outputs = field(default_factory=Outputs)
 
     def write(self, addresses: Addresses, path: Path) -> None:
@@ -132,9 +135,12 @@ class _Target:
             self.outputs.attempt(self.path, lambda path: self.write(addresses, path))
 
 
-def _buffers(source: str, schedule: Path | None, layout: Layout) -> tuple[Buffers, Addresses | None, int | None]:
-    """The buffers, addresses that they come with, and how many tensors the graph has."""
+def _buffers(
+    source: str, schedule: Path | None, layout: Layout
+) -> tuple[Buffers, Addresses | None, TfliteTensors | None]:
+    """The buffers, addresses that they come with, and the tensors of the file of a graph."""
     from remat.schedule import schedule_buffers
+    from remat.schedule.address_files import TfliteTensors
     from remat.schedule.buffer_tables import read_table
 
     if Path(source).suffix.lower() == ".csv":
@@ -147,7 +153,7 @@ def _buffers(source: str, schedule: Path | None, layout: Layout) -> tuple[Buffer
     buffers = schedule_buffers(
         graph, order, inputs=layout.inputs, workspaces=layout.workspaces, constant_memory=layout.constant_memory
     )
-    return buffers, None, len(graph.tensors)
+    return buffers, None, TfliteTensors.of(graph)
 
 
 def _memories(capacity: str | None, memory: list[str] | None) -> tuple[Memory, ...]:

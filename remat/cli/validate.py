@@ -23,7 +23,7 @@ def command(
 
     Exit code 0: every rule is kept; 1: some rule is broken; 2: a file cannot be read.
     """
-    from remat.schedule.address_files import read_addresses
+    from remat.schedule.address_files import TfliteTensors, read_addresses
     from remat.schedule.addresses import check_addresses
     from remat.schedule.buffers import schedule_buffers
     from remat.schedule.certificate import Verdict
@@ -37,7 +37,7 @@ def command(
     if addresses is not None and certificate.verdict is not Verdict.INVALID:
         constants = problem.count_constant_memory
         buffers = schedule_buffers(problem.graph, found, keep=problem.keep, constant_memory=constants)
-        read = read_addresses(addresses, buffers, len(problem.graph.tensors))
+        read = read_addresses(addresses, buffers, TfliteTensors.of(problem.graph))
         only_tensors = bool((read.buffers.tensor >= 0).any())  # a plan of TFLite
         placed = check_addresses(read, None if only_tensors else buffers)
     if given.json:

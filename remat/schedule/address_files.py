@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from remat.errors import FormatError, ScheduleError
+from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.files import decode_text, parse_json, read_bytes, write_atomic
 from remat.io.text import short
@@ -21,6 +24,9 @@ from remat.schedule.buffers import MAX_BYTES, Buffers
 NAME, VERSION = "remat-addresses", 1
 #: Version of the plan that a TFLite model carries as metadata "OfflineMemoryAllocation".
 TFLITE_VERSION = 1
+#: Bytes that TFLite aligns tensors to.
+TFLITE_ALIGNMENT = 16
+NO_FILE = "a TFLite plan has an offset for each tensor of a TFLite file, and the graph does not come from one"
 
 
 class BufferEntry(Document):
@@ -99,12 +105,47 @@ def addresses_from_document(document: Any) -> Addresses:
         raise FormatError(str(error)) from None
 
 
-def tflite_offsets(addresses: Addresses, num_tensors: int) -> list[int]:
+@dataclass(frozen=True)
+class TfliteTensors:
+    """Where a TFLite plan has the offset of each tensor of a graph that was read from a TFLite file.
+
+    Attributes
+    ----------
+    count : int
+        Tensors of all subgraphs of the file.
+    positions : tuple of tuple of int
+        By tensor of the graph: its own and those of the views that share its bytes.
+    idle : tuple of int
+        Tensors that no operator touches. A runtime would hold them all at once.
+    """
+
+    count: int
+    positions: tuple[tuple[int, ...], ...]
+    idle: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, graph: ComputeGraph) -> TfliteTensors | None:
+        """Return those of a graph, from its `meta`; None where it does not come from a TFLite file."""
+        found = graph.meta.get("tflite")
+        if not isinstance(found, Mapping):
+            return None
+        count, positions, idle = (found.get(key) for key in ("tensors", "positions", "idle"))
+        if not isinstance(count, int) or not isinstance(positions, Sequence) or not isinstance(idle, Sequence):
+            return None
+        rows = [row for row in positions if isinstance(row, Sequence) and row]
+        used = [*(p for row in rows for p in row), *idle]
+        if len(rows) != len(graph.tensors) or not all(isinstance(p, int) and 0 <= p < count for p in used):
+            return None
+        return cls(count, tuple(map(tuple, rows)), tuple(idle))
+
+
+def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
     """The plan that a TFLite model carries: a list of 32-bit integers.
 
-    Its entries: the version, the number of subgraphs, the number of offsets, and the byte offset of each tensor in the
-    order of the graph's tensors, -1 for one that is to get its place at runtime (it has no buffer here). Source:
-    TensorFlow Lite Micro, ``memory_management.md``, "Offline planned tensor allocations".
+    Its entries: the version, the number of subgraphs (which runtimes ignore), the number of offsets, and the byte
+    offset of each tensor of the file: -1 for one that is to get its place at runtime (a constant, or it has no buffer
+    here), 0 for one that no operator touches. Source: TensorFlow Lite Micro, ``memory_management.md``, "Offline planned
+    tensor allocations".
 
     Raises
     ------
@@ -112,25 +153,29 @@ def tflite_offsets(addresses: Addresses, num_tensors: int) -> list[int]:
         Naming the tensor, where the plan cannot say it: a tensor with two addresses (it is recomputed), several
         memories, an offset from 2 GiB on.
     """
-    offsets = [-1] * num_tensors
+    offsets = [-1] * tensors.count
+    for position in tensors.idle:
+        offsets[position] = 0
     if len({*addresses.memory.tolist()}) > 1:
         raise FormatError("a TFLite plan knows one memory, but the buffers lie in several")
-    tensors, names = addresses.buffers.tensor.tolist(), addresses.buffers.names
-    for name, tensor, offset in zip(names, tensors, addresses.offset.tolist(), strict=True):
+    places, names = addresses.buffers.tensor.tolist(), addresses.buffers.names
+    for name, tensor, offset in zip(names, places, addresses.offset.tolist(), strict=True):
         if tensor < 0:
             continue
         if offset >= 2**31:
             raise FormatError(f"a TFLite plan has offsets below 2 GiB, but {short(name)} lies at {offset:,}")
-        if offsets[tensor] not in (-1, offset):
+        before = offsets[tensors.positions[tensor][0]]
+        if before not in (-1, offset):
             raise FormatError(
                 f"a TFLite plan has one address for each tensor, but {short(name)} lies at {offset:,} and an earlier "
-                f"instance at {offsets[tensor]:,}"
+                f"instance at {before:,}; `remat order` and `remat solve` write models with an operator for each"
             )
-        offsets[tensor] = offset
-    return [TFLITE_VERSION, 1, num_tensors, *offsets]
+        for position in tensors.positions[tensor]:
+            offsets[position] = offset
+    return [TFLITE_VERSION, 1, tensors.count, *offsets]
 
 
-def addresses_from_tflite(words: list[int], buffers: Buffers, num_tensors: int, source: str = "") -> Addresses:
+def addresses_from_tflite(words: list[int], buffers: Buffers, tensors: TfliteTensors, source: str = "") -> Addresses:
     """Addresses by a TFLite plan for those of `buffers` that are tensors; the others, placed at runtime, are left out.
 
     Raises
@@ -140,10 +185,11 @@ def addresses_from_tflite(words: list[int], buffers: Buffers, num_tensors: int, 
     """
     if len(words) < 3 or words[2] != len(words) - 3:
         raise FormatError(f"not a TFLite plan: {len(words)} numbers, of which the third is to count those after it")
-    if words[2] != num_tensors:
-        raise FormatError(f"the TFLite plan has offsets for {words[2]} tensors, but the graph has {num_tensors}")
+    if words[2] != tensors.count:
+        raise FormatError(f"the TFLite plan has offsets for {words[2]} tensors, but the file has {tensors.count}")
     kept = np.flatnonzero(buffers.tensor >= 0)
-    offset = np.array(words[3:], dtype=np.int64)[buffers.tensor[kept]]
+    first = np.array([row[0] for row in tensors.positions], dtype=np.int64)
+    offset = np.array(words[3:], dtype=np.int64)[first[buffers.tensor[kept]]]
     if (offset < 0).any():
         name = buffers.names[int(kept[(offset < 0).argmax()])]
         raise FormatError(f"the TFLite plan leaves tensor {short(name)} to be placed at runtime")
@@ -177,7 +223,7 @@ def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
 
 
 def write_addresses(
-    addresses: Addresses, path: str | os.PathLike[str], to: str | None = None, num_tensors: int | None = None
+    addresses: Addresses, path: str | os.PathLike[str], to: str | None = None, tensors: TfliteTensors | None = None
 ) -> None:
     """Write addresses, whole or not at all.
 
@@ -185,8 +231,8 @@ def write_addresses(
     ----------
     to : {"json", "csv", "tflite"}, optional
         Default: by the suffix (.json, .csv; .bin: tflite).
-    num_tensors : int, optional
-        How many tensors the graph has; TFLite's plans need it.
+    tensors : TfliteTensors, optional
+        Those of the graph; TFLite's plans need them.
 
     Raises
     ------
@@ -194,20 +240,20 @@ def write_addresses(
         Naming the file, if it cannot be written, or the format cannot say what the addresses are.
     """
     wanted = format_for(path, to)
-    if wanted == "tflite" and num_tensors is None:
-        raise FormatError(f"{path}: a TFLite plan is for the tensors of a graph, and there is none")
     if wanted != "tflite":
         write_atomic(path, json_text(addresses) if wanted == "json" else table_text(addresses.buffers, addresses))
         return
+    if tensors is None:
+        raise FormatError(f"{path}: {NO_FILE}", "no-tflite-file")
     try:
-        words = tflite_offsets(addresses, num_tensors or 0)
+        words = tflite_offsets(addresses, tensors)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
     write_atomic(path, struct.pack(f"<{len(words)}i", *words))
 
 
 def read_addresses(
-    path: str | os.PathLike[str], buffers: Buffers | None = None, num_tensors: int | None = None
+    path: str | os.PathLike[str], buffers: Buffers | None = None, tensors: TfliteTensors | None = None
 ) -> Addresses:
     """Addresses from a file in any of the formats, which is found from the content.
 
@@ -215,8 +261,8 @@ def read_addresses(
     ----------
     buffers : Buffers, optional
         Of the schedule that they are for; a TFLite plan, which has only offsets, needs it.
-    num_tensors : int, optional
-        How many tensors the graph has; a TFLite plan needs it, too.
+    tensors : TfliteTensors, optional
+        Those of the graph; a TFLite plan needs them, too.
 
     Raises
     ------
@@ -231,10 +277,10 @@ def read_addresses(
         if b"\0" in data:
             if len(data) % 4:
                 raise FormatError(f"not a TFLite plan: {len(data)} bytes are no whole number of 32-bit integers")
-            if buffers is None or num_tensors is None:
+            if buffers is None or tensors is None:
                 raise FormatError("a TFLite plan has offsets alone: it can be read only with its graph and schedule")
             words = list(struct.unpack(f"<{len(data) // 4}i", data))
-            return addresses_from_tflite(words, buffers, num_tensors, name)
+            return addresses_from_tflite(words, buffers, tensors, name)
     except FormatError as error:
         said = str(error)
         raise FormatError(said if said.startswith(name) else f"{name}: {said}") from None

@@ -12,7 +12,7 @@ from refusals import refused
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.schedule import Addresses, Buffers, Memory, Schedule, check_addresses, schedule_buffers, simulate
-from remat.schedule.address_files import read_addresses, write_addresses
+from remat.schedule.address_files import TfliteTensors, read_addresses, write_addresses
 from remat.schedule.addresses import AddressRule
 from remat.schedule.buffer_tables import read_table, table_text
 from tests.allocation.test_allocators import buffers as buffers_of
@@ -164,23 +164,27 @@ def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
     schedule = Schedule.reference(graph)
     buffers = schedule_buffers(graph, schedule)
     total = np.cumsum(buffers.size) - buffers.size
+    positions = tuple((2 * k, 2 * k + 1) for k in range(len(graph.tensors)))  # each with a view
+    tensors = TfliteTensors(2 * len(graph.tensors) + 2, positions, (2 * len(graph.tensors),))
     where = Addresses.in_one_memory(buffers, total)
-    write_addresses(where, tmp_path / "plan.bin", None, len(graph.tensors))
-    back = read_addresses(tmp_path / "plan.bin", buffers, len(graph.tensors))
+    write_addresses(where, tmp_path / "plan.bin", None, tensors)
+    back = read_addresses(tmp_path / "plan.bin", buffers, tensors)
     assert check_addresses(back).accepted
     assert set(back.buffers.names) == {"x", "p", "q", "sum"}
     assert back.offset.tolist() == total[buffers.tensor >= 0].tolist()
     words = np.frombuffer((tmp_path / "plan.bin").read_bytes(), dtype="<i4").tolist()
-    assert words[:3] == [1, 1, len(graph.tensors)]
-    assert words[3 + graph.tensor_index["end"]] == -1  # no bytes, no buffer
+    assert words[:3] == [1, 1, tensors.count]
+    assert words[3 + 2 * graph.tensor_index["end"]] == -1  # no bytes, no buffer
+    assert words[3:-2:2] == words[4:-2:2]  # a view lies where its base does
+    assert words[-2:] == [0, -1]  # no operator touches it; a constant
     with pytest.raises(FormatError, match="only with its graph"):
         read_addresses(tmp_path / "plan.bin")
     (tmp_path / "cut.bin").write_bytes((tmp_path / "plan.bin").read_bytes()[:-4])
     with pytest.raises(FormatError, match="not a TFLite plan"):
-        read_addresses(tmp_path / "cut.bin", buffers, len(graph.tensors))
+        read_addresses(tmp_path / "cut.bin", buffers, tensors)
     twice = schedule_buffers(graph, steps(TWICE))
     with pytest.raises(FormatError, match="'p#2' lies at"):
-        write_addresses(
-            Addresses.in_one_memory(twice, np.cumsum(twice.size)), tmp_path / "twice.bin", None, len(graph.tensors)
-        )
+        write_addresses(Addresses.in_one_memory(twice, np.cumsum(twice.size)), tmp_path / "twice.bin", None, tensors)
     assert not (tmp_path / "twice.bin").exists()
+    with refused("format.no-tflite-file", culprit="plan.bin"):
+        write_addresses(where, tmp_path / "plan.bin", "tflite", TfliteTensors.of(graph))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
@@ -72,7 +73,7 @@ def graph_from_tflite(
     check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks
     tables = model_tables(data, subgraph)
-    graph = _Assembly(tables, views == "fold", control_flow == "op", notes, in_place).graph()
+    graph = Assembly(tables, views == "fold", control_flow == "op", notes, in_place).graph()
     others = len(tables.subgraphs) - 1
     if others and subgraph == 0:
         notes.append(f"{others:,} more subgraphs are not read")
@@ -80,7 +81,19 @@ def graph_from_tflite(
 
 
 @dataclass(eq=False)
-class _Assembly:
+class Assembly:
+    """Makes the graph of a subgraph, and knows afterwards what of the file stands for what of the graph.
+
+    Attributes
+    ----------
+    name_of : dict of int to str
+        Tensor of the graph by its position in the file.
+    base : dict of int to int
+        The tensor whose memory a folded view shares, both by position.
+    position_of : dict of str to int
+        Operator of the file by the name of its op.
+    """
+
     tables: ModelTables
     fold_views: bool
     control_flow: bool
@@ -89,9 +102,11 @@ class _Assembly:
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
     base: dict[int, int] = field(default_factory=dict)
+    position_of: dict[str, int] = field(default_factory=dict)
     names: UniqueNames = field(default_factory=UniqueNames)
 
     def graph(self) -> ComputeGraph:
+        """Return the graph; raises FormatError where the subgraph is not well formed."""
         tables = self.tables
         constant = {p for p, tensor in enumerate(tables.tensors) if tensor.data and not tensor.is_variable}
         variable = {p for p, tensor in enumerate(tables.tensors) if tensor.is_variable}
@@ -123,6 +138,7 @@ class _Assembly:
             written = self._define(p for p in operator.outputs if p >= 0 and p not in variable)
             places = dict.fromkeys(self._places(operator, constant | variable))
             changes = any(p in variable for p in (*read, *operator.outputs))
+            self.position_of[name] = position
             ops.append(
                 Op(
                     name,
@@ -148,12 +164,32 @@ class _Assembly:
             raise FormatError(f"{tables.tensors[missing[0]].label} is an output of the graph that no op writes")
         self._remark()
         shapes = {name: tables.tensors[p].shape for p, name in self.name_of.items()}
+        plan = {"tflite": self._plan_positions(constant | variable)}
         return ComputeGraph(
             clipped(tables.name, 200), self.tensors, ops,
             outputs=[self.name_of[p] for p in outputs if p in self.name_of],
             constant_memory=sum(self._held(p) for p in held), cost_unit="mac", source="TensorFlow Lite",
-            meta={"macs": macs} | ({"modules": modules} if modules else {}) | described(shapes, attributes),
+            meta={"macs": macs} | plan | ({"modules": modules} if modules else {}) | described(shapes, attributes),
         )  # fmt: skip
+
+    def _plan_positions(self, apart: set[int]) -> dict[str, Any]:
+        """Return where a plan of memory has the offset of each tensor: positions over all subgraphs of the file.
+
+        ``tensors`` of them, ``positions`` for each tensor of the graph, folded views included, and those of ``idle``
+        tensors, which no operator touches and the runtime would hold all the same.
+        """
+        tables = self.tables
+        first = sum(tables.counts[: tables.position])
+        shares: dict[int, list[int]] = {p: [first + p] for p in self.name_of}
+        for view in self.base:
+            shares.get(self._root(view), []).append(first + view)
+        touched = {p for operator in tables.operators for p in (*operator.inputs, *operator.outputs)}
+        idle = set(range(len(tables.tensors))) - touched - apart - self.name_of.keys()
+        return {
+            "tensors": sum(tables.counts),
+            "positions": list(shares.values()),
+            "idle": sorted(first + p for p in idle),
+        }
 
     def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
         """Tensors of the graph for these, which somebody writes now."""

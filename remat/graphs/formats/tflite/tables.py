@@ -81,7 +81,15 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class ModelTables:
-    """The subgraph that was asked for, and the names of all."""
+    """The subgraph that was asked for, and the names of all.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        Tensors of all subgraphs.
+    position : int
+        Of this subgraph.
+    """
 
     name: str
     subgraphs: tuple[str, ...]
@@ -89,6 +97,8 @@ class ModelTables:
     operators: tuple[OperatorEntry, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    counts: tuple[int, ...]
+    position: int
 
 
 def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
@@ -138,7 +148,8 @@ class _Reader:
         model = self._model
         graphs = self._all("subgraphs", model.SubgraphsLength(), model.Subgraphs)
         names = tuple(self._text(graph.Name()) for graph in graphs)
-        graph = graphs[self._chosen(subgraph, names)]
+        position = self._chosen(subgraph, names)
+        graph = graphs[position]
         codes = [
             self._code(code) for code in self._all("operator codes", model.OperatorCodesLength(), model.OperatorCodes)
         ]
@@ -153,6 +164,8 @@ class _Reader:
             tuple(self._operator(each, position, codes, count) for position, each in enumerate(operators)),
             self._positions(graph.InputsLength(), graph.InputsAsNumpy, count, "the inputs of the graph"),
             self._positions(graph.OutputsLength(), graph.OutputsAsNumpy, count, "the outputs of the graph"),
+            tuple(each.TensorsLength() for each in graphs),
+            position,
         )
 
     def _chosen(self, subgraph: int | str, names: tuple[str, ...]) -> int:
