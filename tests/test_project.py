@@ -22,7 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 PARTS = [
     "_version", "errors", "runtime", "interruption", "deadline", "compiled", "registry", "io", "graphs", "schedule",
     "modeling", "backends", "problem", "scope", "formulations", "bounds", "heuristics", "ordering", "allocation",
-    "solving", "hierarchy", "experiments", "torch", "jax", "testing", "config", "cli",
+    "solving", "hierarchy", "experiments", "torch", "jax", "deploy", "testing", "config", "cli",
 ]  # fmt: skip
 #: Parts that meet in the modelling layer only, those that the validator must not know, and frameworks.
 APART = {

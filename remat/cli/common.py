@@ -80,6 +80,8 @@ def end_of_solve(
     text: str = "",
     facts: Mapping[str, Any] | None = None,
     pictures: Sequence[tuple[str, Callable[[Path], object]]] | None = None,
+    *,
+    source: str = "",
 ) -> NoReturn:
     """Write the schedule, print the result, draw pictures, and leave with the exit code.
 
@@ -93,6 +95,8 @@ def end_of_solve(
         More of the result's JSON.
     pictures : sequence of (path, writer), optional
         Default: the schedule, where one is asked for.
+    source : str
+        File of the graph: where the output has the suffix of a model, it is this one in the order of the schedule.
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
@@ -101,7 +105,7 @@ def end_of_solve(
     writing()
     outputs = Outputs()
     if result.schedule is not None and output.schedule is not None:
-        outputs.save_schedule(output.schedule, result.schedule)
+        outputs.save_schedule(output.schedule, result.schedule, source)
     stream = sys.stderr if is_standard_stream(output.schedule) else sys.stdout
     if output.json_:
         print_json({**result.as_dict(), **(facts or {})}, stream)

@@ -83,6 +83,12 @@ def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any
             raise typer.BadParameter(f"--option needs NAME=VALUE, such as views=keep, not {short(text)}")
         if result.setdefault(name, value) != value:
             raise typer.BadParameter(f"--option gives two values for {short(name)}")
+    sizes = dimensions(dims)
+    return result | ({"dims": sizes} if sizes else {})
+
+
+def dimensions(dims: list[str] | None) -> dict[str, int]:
+    """Return sizes by name from the values of ``--dim``."""
     sizes: dict[str, int] = {}
     for text in dims or ():
         name, _, size = text.rpartition("=")
@@ -90,4 +96,4 @@ def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any
             raise typer.BadParameter(f"--dim needs NAME=SIZE, such as batch=8, not {short(text)}")
         if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"--dim gives two sizes for {short(name)}")
-    return result | ({"dims": sizes} if sizes else {})
+    return sizes

@@ -44,7 +44,8 @@ def command(
     """Find the order of GRAPH that needs the least memory, each op computed once.
 
     What is printed is the peak of the reference order, that of the order found, and a bound that no order beats;
-    `proved least` where both meet.
+    `proved least` where both meet. Where GRAPH is an ONNX or TensorFlow Lite model and the output has its suffix, the
+    model is written in that order.
 
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
@@ -53,6 +54,7 @@ def command(
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.config import make_options
+    from remat.graphs.io import model_suffixes
     from remat.interruption import interrupts
     from remat.io.files import check_outputs
     from remat.schedule.io import SUFFIXES as SCHEDULES
@@ -62,7 +64,8 @@ def command(
 
     output, options, values = given.output(), given.solve_options(seed=seed), option_values(option)
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
-    check_outputs((output.schedule, SCHEDULES), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
+    wanted = (*SCHEDULES, *model_suffixes(graph))
+    check_outputs((output.schedule, wanted), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
     with interrupts():
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:
@@ -75,7 +78,7 @@ def command(
             pictures.append((str(plot), lambda path: _draw(result, path)))
         if plot_samples is not None:
             pictures.append((str(plot_samples), lambda path: _draw_samples(result, path, sample)))
-        end_of_solve(result, output, _report(result), pictures=pictures)
+        end_of_solve(result, output, _report(result), pictures=pictures, source=graph)
 
 
 def _report(result: Result) -> str:

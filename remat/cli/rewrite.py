@@ -77,8 +77,9 @@ def command(
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
     from remat.deadline import Deadline, OverdueError
+    from remat.errors import FormatError
     from remat.graphs.formats.remat_json import graph_to_text
-    from remat.graphs.io import write_graph
+    from remat.graphs.io import MODEL_SUFFIXES, write_graph
     from remat.graphs.rewriting import RewriteOptions, RuleName
     from remat.graphs.rewriting.check import check_numerics
     from remat.interruption import interrupts
@@ -86,6 +87,8 @@ def command(
     from remat.ordering.rewriting_search import all_rewrites, best_rewriting
 
     clock, seed = Deadline.after(wanted.time_limit), wanted.seed
+    if output.suffix.lower() in MODEL_SUFFIXES:
+        raise FormatError(f"{output}: rewritten graphs cannot be written back as models yet; write .json", "suffix")
     check_output(output, inputs=(graph,))
     chosen = tuple(RuleName) if wanted.rules is None else tuple(word.strip() for word in wanted.rules.split(","))
     options = RewriteOptions(

@@ -18,6 +18,7 @@ from remat.cli.common import ERROR
 from remat.cli.signals import rescued_by
 from remat.cli.terminal import say
 from remat.errors import FormatError
+from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import is_special, write_atomic
 from remat.io.text import one_line
 
@@ -32,8 +33,8 @@ EVERY, SHARE = 2.0, 0.05
 class Keeper:
     """Writes the best schedule to a file during the search; a killed process loses seconds, not hours.
 
-    Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes and devices
-    receive the final result alone. An error is reported once, and the search continues.
+    Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes, devices and
+    models receive the final result alone. An error is reported once, and the search continues.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ class Keeper:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress], object]) -> None:
-        self._path = None if path is None or is_special(path) else Path(path)
+        is_model = path is not None and Path(path).suffix.lower() in MODEL_SUFFIXES
+        self._path = None if path is None or is_special(path) or is_model else Path(path)
         self._tell = on_progress
         self._best: Schedule | None = None
         self._written: Schedule | None = None
@@ -165,12 +167,20 @@ class Outputs:
         """The same as :meth:`save` for a text."""
         self.save(path, lambda where: write_atomic(where, text), lambda: text)
 
-    def save_schedule(self, path: str | os.PathLike[str], schedule: Schedule) -> None:
-        """The same for a schedule."""
+    def save_schedule(self, path: str | os.PathLike[str], schedule: Schedule, source: str = "") -> None:
+        """The same for a schedule, or for the model `source` that runs by it where `path` has the suffix of one."""
         from remat.schedule.formats.remat_json import schedule_to_text
         from remat.schedule.io import write_schedule
 
-        self.save(path, lambda where: write_schedule(schedule, where), lambda: schedule_to_text(schedule))
+        def write(where: Path) -> None:
+            if Path(path).suffix.lower() in MODEL_SUFFIXES:
+                from remat.deploy import write_answer
+
+                write_answer(schedule, where, source)
+            else:
+                write_schedule(schedule, where)
+
+        self.save(path, write, lambda: schedule_to_text(schedule))
 
     def fail(self, message: str) -> None:
         """Something else could not be written."""

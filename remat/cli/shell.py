@@ -22,6 +22,7 @@ from remat.cli import (
     compare,
     config,
     convert,
+    deploy,
     frontier,
     generate,
     improve,
@@ -65,7 +66,7 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, partition, plot,
-    layers, trace, generate, capture, convert, rewrite, backends, warm_up, allocate, arenas,
+    layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(module.command)
 

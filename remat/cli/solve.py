@@ -12,7 +12,8 @@ def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given:
     """Find the cheapest schedule of GRAPH within a budget, or the one with the least peak.
 
     Everything can be said in a file (--config; `remat config --example` shows one) or by options, which go before the
-    file. `--option h-partition.max_top=10` is for a partitioner or method in the levels of `hierarchical`.
+    file. `--option h-partition.max_top=10` is for a partitioner or method in the levels of `hierarchical`. Where GRAPH
+    is an ONNX or TensorFlow Lite model and the output has its suffix, the model that runs by the schedule is written.
 
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
@@ -29,4 +30,4 @@ def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given:
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, write=False, clock=clock)
-        end_of_solve(result, run.output)
+        end_of_solve(result, run.output, source=run.problem.graph)

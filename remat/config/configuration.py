@@ -18,14 +18,14 @@ from remat.config.method_options import make_options
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
 from remat.deadline import Deadline
 from remat.errors import FormatError
-from remat.graphs.io import load_graph
+from remat.graphs.io import load_graph, model_suffixes
 from remat.graphs.profiles import load_profiled
 from remat.io.files import check_outputs, exists, is_standard_stream
 from remat.io.limits import read_limits
 from remat.io.toml import read_toml
 from remat.problem import Problem
 from remat.schedule.io import SUFFIXES as SCHEDULES
-from remat.schedule.io import read_schedule, write_schedule
+from remat.schedule.io import read_schedule
 from remat.solving.progress import OnProgress
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class Config(Section):
         chosen, output = self.solve, self.output
         clock = clock or Deadline.after(chosen.time_limit)
         inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
-        check_outputs((output.schedule, SCHEDULES), (output.plot, SUFFIXES), inputs=inputs)
+        wanted = (*SCHEDULES, *model_suffixes(self.problem.graph))
+        check_outputs((output.schedule, wanted), (output.plot, SUFFIXES), inputs=inputs)
         problem = problem or self.make_problem()
         if warm_start is None and chosen.warm_start is not None:
             warm_start = self._schedule(chosen.warm_start, problem.graph)
@@ -292,7 +293,9 @@ class Config(Section):
         if result.schedule is None:
             return
         if self.output.schedule is not None:
-            write_schedule(result.schedule, self.output.schedule)
+            from remat.deploy import write_answer
+
+            write_answer(result.schedule, self.output.schedule, self.problem.graph)
         if self.output.plot is not None:
             draw(result, self.output.plot)
 

@@ -11,11 +11,15 @@ from typing import Any
 
 from remat.errors import FormatError, FormatRemark
 from remat.graphs.formats.base import GraphFormat, graph_formats
+from remat.graphs.formats.onnx.wire import looks_like_model
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
 from remat.io.text import expect, one_line
+
+#: Suffixes of models that ``remat.deploy`` writes back.
+MODEL_SUFFIXES = (".onnx", ".tflite")
 
 
 def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
@@ -69,6 +73,18 @@ def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
         has = ", ".join(found.options) or "none"
         raise FormatError(f"graph format {found.name!r} has no option {foreign[0]!r} (it has {has})")
     return found.read(source)
+
+
+def model_suffixes(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the suffixes under which a file can be written back as a model: its own format's, where it is a model."""
+    try:
+        if not Path(path).is_file():  # a pipe can be read once
+            return ()
+        with Path(path).open("rb") as file:
+            begin = file.read(8)
+    except (OSError, ValueError):
+        return ()
+    return (".tflite",) if begin[4:] == b"TFL3" else (".onnx",) if looks_like_model(begin) else ()
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:

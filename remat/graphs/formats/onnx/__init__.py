@@ -7,8 +7,9 @@ weights are loaded, and what is worked out for a model is bounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
@@ -17,6 +18,10 @@ from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Source, reading
 from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
+
+if TYPE_CHECKING:
+    from remat.graphs.formats.onnx.assembly import Assembly
+    from remat.graphs.formats.onnx.inference import Network
 
 #: Bytes of a model that are not worth an estimate of what the library makes of them: at most 300 MB.
 UNCHECKED = 4_000_000
@@ -62,6 +67,43 @@ def graph_from_onnx(
         If the model is not acyclic.
     """
     check_model_options(views, control_flow, in_place)
+    fold = views == "fold"
+    return read_model(
+        data, dims=dims, fold_views=fold, control_flow=control_flow, in_place=in_place, remarks=remarks
+    ).graph
+
+
+@dataclass(frozen=True, eq=False)
+class ModelReading:
+    """A model that was read.
+
+    Attributes
+    ----------
+    model : onnx.ModelProto
+        With its functions expanded.
+    network : Network
+        Its nodes, one for each node of `model`.
+    assembly : Assembly
+        What of the network stands for what of the graph.
+    graph : ComputeGraph
+    """
+
+    model: Any
+    network: Network
+    assembly: Assembly
+    graph: ComputeGraph
+
+
+def read_model(
+    data: bytes,
+    *,
+    dims: Mapping[str, int] | None,
+    fold_views: bool,
+    control_flow: str,
+    in_place: bool,
+    remarks: list[str] | None,
+) -> ModelReading:
+    """Read a model; parameters and errors are those of :func:`graph_from_onnx`."""
     try:
         import onnx
     except ImportError:
@@ -82,14 +124,15 @@ def graph_from_onnx(
         raise FormatError("no ONNX model: it has no graph")
     _check_text(model, "model")
     try:
-        network = Inference(expanded(model), Dimensions(dims or {}), control_flow).run()
-        assembly = Assembly(network, fold_views=views == "fold", in_place=in_place, remarks=notes)
+        whole = expanded(model)
+        network = Inference(whole, Dimensions(dims or {}), control_flow).run()
+        assembly = Assembly(network, fold_views=fold_views, in_place=in_place, remarks=notes)
         graph = assembly.graph(printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model))
     except (UnicodeError, RecursionError, OverflowError) as error:  # what is no text where text must be, and the like
         raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
     if model.training_info:
         notes.append("its training_info is not read: gradients that are ops of the graph are, others are not")
-    return graph
+    return ModelReading(whole, network, assembly, graph)
 
 
 def _check_text(message: Any, where: str) -> None:

@@ -38,6 +38,11 @@ class Assembly:
         Whether ops of :data:`IN_PLACE` may write in place of their input.
     remarks : list of str
         Takes what was left out or assumed.
+
+    Attributes
+    ----------
+    position_of : dict of str to int
+        Node of the network by the name of its op, after :meth:`graph`.
     """
 
     def __init__(self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str]) -> None:
@@ -47,6 +52,7 @@ class Assembly:
         self._remarks = remarks
         self._base: dict[str, str] = {}
         self._nodes: list[Node] = []
+        self.position_of: dict[str, int] = {}
 
     def graph(self, name: str, source: str) -> ComputeGraph:
         """The graph; raises FormatError or GraphError where there is none."""
@@ -68,6 +74,7 @@ class Assembly:
         ops: list[Op] = []
         modules: dict[str, str] = {}
         attributes: dict[str, Any] = {}
+        positions = {id(node): k for k, node in enumerate(network.nodes)}
         for node in self._nodes:
             written = tuple(define(value) for value in node.outputs if value)
             op = Op(
@@ -80,6 +87,7 @@ class Assembly:
                 in_place=tuple((written[0], tensor_of[source]) for source in self._places(node)),
             )
             ops.append(op)
+            self.position_of[op.name] = positions[id(node)]
             module = module_path(node.proto)
             if module:
                 modules[op.name] = module

@@ -76,9 +76,9 @@ class _Abridger:
             tag = self._varint(end)
             field, wire = tag >> 3, tag & 7
             if wire == _VARINT:
-                result.append(_encoded(tag) + _encoded(self._varint(end)))
+                result.append(encoded(tag) + encoded(self._varint(end)))
             elif wire in (_FIXED32, _FIXED64):
-                result.append(_encoded(tag) + self._take(4 if wire == _FIXED32 else 8, end))
+                result.append(encoded(tag) + self._take(4 if wire == _FIXED32 else 8, end))
             elif wire == _BYTES:
                 length = self._varint(end)
                 if length > end - self._position:
@@ -94,7 +94,7 @@ class _Abridger:
                 else:
                     content = self._take(length, end)
                     draw((1 if kind == "tensor" or parts.get(field) == "tensor" else MEMORY) * length)
-                result.append(_encoded(tag) + _encoded(len(content)) + content)
+                result.append(encoded(tag) + encoded(len(content)) + content)
             else:
                 raise FormatError(f"byte {self._position:,}: no ONNX model (wire type {wire})")
             draw(MEMORY * min(self._position - before, 10))
@@ -122,7 +122,8 @@ class _Abridger:
                 raise FormatError(f"byte {self._position:,}: a number of more than ten bytes")
 
 
-def _encoded(value: int) -> bytes:
+def encoded(value: int) -> bytes:
+    """Return a number as protocol buffers write it, seven bits to a byte."""
     result = bytearray()
     while value > 0x7F:
         result.append(value & 0x7F | 0x80)

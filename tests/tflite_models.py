@@ -14,7 +14,7 @@ OPS = tflite.BuiltinOperator
 
 @dataclass
 class T:
-    """A tensor: `data` is what it has in the file, or the number of zeros."""
+    """A tensor: `data` is the number of its bytes in the file, or these bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,14 +26,17 @@ class T:
 
 @dataclass
 class O:  # noqa: E742
-    """An op: its type (an old one is written into the old field), its tensors, a window of a pooling or options."""
+    """An op: its type (an old one is written into the old field), its tensors, and the window of a pooling.
+
+    `options` are the name of their table and its fields.
+    """
 
     kind: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     window: tuple[int, int] | None = None
     custom: str = ""
-    options: tuple[str, dict] | None = None
+    options: tuple[str, dict[str, int | tuple[int, ...]]] | None = None
 
 
 @dataclass
@@ -110,13 +113,15 @@ def _code(b, kind, custom, new_field_only):
 
 def _op(b, op, code):
     fields = {"OpcodeIndex": code, "Inputs": _ints(b, op.inputs), "Outputs": _ints(b, op.outputs)}
+    options = op.options
     if op.window:
-        window = _table(b, "Pool2DOptions", FilterHeight=op.window[0], FilterWidth=op.window[1])
-        fields |= {"BuiltinOptionsType": tflite.BuiltinOptions.Pool2DOptions, "BuiltinOptions": window}
-    elif op.options:
-        kind, values = op.options
-        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, kind)
-        fields["BuiltinOptions"] = _table(b, kind, **values)
+        options = ("Pool2DOptions", {"FilterHeight": op.window[0], "FilterWidth": op.window[1]})
+    if options:
+        values = {name: _ints(b, value) if isinstance(value, tuple) else value for name, value in options[1].items()}
+        fields |= {
+            "BuiltinOptionsType": getattr(tflite.BuiltinOptions, options[0]),
+            "BuiltinOptions": _table(b, options[0], **values),
+        }
     return _table(b, "Operator", **fields)
 
 

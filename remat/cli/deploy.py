@@ -1,0 +1,110 @@
+"""``remat deploy``: a model that needs less memory in its runtime."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import print_json, search_backend
+from remat.cli.options import Json, Quiet, SearchBackend, SearchSeed, Threads, time_option
+from remat.io.text import printable
+
+if TYPE_CHECKING:
+    from remat.deploy import Check, Deployment
+
+
+def command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")],
+    *,
+    output: Path = typer.Option(..., "--output", "-o", help="Model to write, of the same format."),
+    runtime: str | None = typer.Option(
+        None, metavar="NAME", help="tflm (the default of .tflite), litert, or onnxruntime (of .onnx)."
+    ),
+    check: bool = typer.Option(
+        False, "--check", help="Run both models in the runtime, where it is installed; an error if outputs differ."
+    ),
+    dim: list[str] | None = typer.Option(
+        None, metavar="NAME=SIZE", help="Size of a dimension that an ONNX model leaves open; repeatable."
+    ),
+    backend: SearchBackend = "cp-sat",
+    time_limit: Annotated[float, time_option("Seconds for order and addresses")] = 60.0,
+    threads: Threads = None,
+    seed: SearchSeed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Write MODEL with the order of its operators, and for tflm the addresses of its tensors, that need least memory.
+
+    What is printed is what the model needed and needs by the rules of the runtime, and a bound that no order and no
+    addresses beat; `proved least` where both meet.
+
+    Exit code 0: done, also after Ctrl-C; 2: an error, or --check finds a difference.
+    """
+    from remat.backends.base import SolveOptions
+    from remat.cli.convert import dimensions
+    from remat.cli.reporter import Reporter
+    from remat.deploy import Search, check_models, deploy, read_model_file, write_model
+    from remat.graphs.io import model_suffixes
+    from remat.interruption import interrupts
+    from remat.io.files import check_outputs, is_standard_stream
+
+    check_outputs((output, model_suffixes(model)), inputs=(model,))
+    if check and is_standard_stream(output):
+        raise typer.BadParameter("--check needs a file")
+    sizes = dimensions(dim)
+    file = read_model_file(model, sizes)
+    with interrupts():
+        with Reporter(quiet) as reporter:
+            options = SolveOptions(seed=seed, threads=threads)
+            found = deploy(file, runtime, Search(search_backend(backend), options, time_limit, reporter))
+        write_model(found.file, output, model)
+    stream = sys.stderr if is_standard_stream(output) else sys.stdout
+    checked = check_models(model, output, found.runtime, sizes) if check else None
+    if as_json:
+        print_json(_facts(found, checked), stream)
+    else:
+        for word, text in _lines(found, checked):
+            print(f"{word:<9} {printable(text)}", file=stream)
+
+
+def _lines(found: Deployment, checked: Check | None) -> list[tuple[str, str]]:
+    from remat.deploy.runtimes import RULES
+
+    result, title = found.result, RULES[found.runtime].title
+    saved = f" ({100 * (1 - found.after / found.before):.4g} % less)" if found.after < found.before else ""
+    status = "proved least" if found.proved else f"{found.after - found.bound:,} bytes above the bound"
+    rows = [
+        ("model", f"{result.problem.graph.name}: {len(result.problem.graph.ops):,} ops, for {title}"),
+        ("before", f"{found.before:,} bytes"),
+        ("after", f"{found.after:,} bytes{saved}"),
+        ("bound", f"{found.bound:,} bytes for any order, no output in place of an input"),
+        ("status", status if saved else f"{status}; the model could not be improved"),
+    ]
+    rows += [("remains", note) for note in found.notes]
+    if checked is not None:
+        rows.append(
+            (
+                "check",
+                f"{title} gives the same {checked.outputs} outputs, bit by bit; it reports "
+                f"{checked.before:,} -> {checked.after:,} bytes",
+            )
+        )
+    return rows
+
+
+def _facts(found: Deployment, checked: Check | None) -> dict[str, Any]:
+    return {
+        "model": found.result.problem.graph.name,
+        "runtime": str(found.runtime),
+        "before": found.before,
+        "after": found.after,
+        "bound": found.bound,
+        "proved": found.proved,
+        "notes": list(found.notes),
+        "check": None
+        if checked is None
+        else {"before": checked.before, "after": checked.after, "outputs": checked.outputs},
+    }

@@ -1,0 +1,19 @@
+"""Deployed models in and out: what each runtime counts, writers of ONNX and TensorFlow Lite, checks in the runtime."""
+
+from remat.deploy.deployment import (
+    Check,
+    Deployment,
+    Search,
+    check_models,
+    deploy,
+    deployed,
+    read_model_file,
+    write_answer,
+    write_model,
+)
+from remat.deploy.runtimes import Runtime
+
+__all__ = [
+    "Check", "Deployment", "Runtime", "Search", "check_models", "deploy", "deployed",
+    "read_model_file", "write_answer", "write_model",
+]  # fmt: skip

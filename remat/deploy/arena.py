@@ -1,0 +1,218 @@
+"""What TensorFlow Lite Micro holds and when, what its own planner makes of it, and offsets that do better.
+
+Source: tflite-micro 90b983c, ``micro_allocation_info.cc`` (lifetimes), ``memory_planner/greedy_memory_planner.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.allocation import Allocation, AllocationProblem, allocate
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.deploy.tflite_file import ONLINE, TfliteFile
+from remat.errors import FormatError
+from remat.runtime.arrays import Int
+from remat.schedule import Buffers, check_addresses
+
+#: Bytes that all tensors are aligned to, and sizes rounded up to.
+ALIGNMENT = 16
+#: Subgraphs within subgraphs.
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """Scopes in which the tensors of a file are held, both ends included: 0 is before the first operator.
+
+    Attributes
+    ----------
+    first, last : int64 arrays, shape (tensors of all subgraphs,)
+        -1 for a tensor that no operator touches.
+    size : int64 array, shape (tensors of all subgraphs,)
+        Bytes; 0 for constants and variables, which are not planned.
+    scopes : list of (int, int)
+        Those of the operators of the main subgraph.
+    """
+
+    first: Int
+    last: Int
+    size: Int
+    scopes: list[tuple[int, int]]
+
+
+def lifetimes(file: TfliteFile) -> Lifetimes:
+    """Return when the runtime holds each tensor: subgraphs that an operator runs lie within its scope."""
+    count = file.bases[-1]
+    first, last = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    entries = [entry for each in file.tables for entry in each.tensors]
+    size = np.array([0 if entry.data or entry.is_variable else entry.bytes() for entry in entries], dtype=np.int64)
+    scopes: list[tuple[int, int]] = []
+    scope = 0
+
+    def begin(tensor: int) -> None:
+        if first[tensor] < 0:
+            first[tensor] = scope
+
+    def run(subgraph: int, depth: int) -> None:
+        nonlocal scope
+        if depth > MAX_DEPTH:
+            raise FormatError(f"subgraphs run each other more than {MAX_DEPTH} deep", "subgraph")
+        tables, base = file.tables[subgraph], file.bases[subgraph]
+        for p in tables.inputs:
+            if p >= 0:
+                begin(base + p)
+                last[base + p] = scope
+        for position, entry in enumerate(tables.operators):
+            scope += 1
+            began = scope
+            for p in entry.outputs:
+                if p >= 0:
+                    begin(base + p)
+            for called in file.calls(subgraph, position):
+                scope += 1  # what one of them gives back is not held while the next begins
+                run(called, depth + 1)
+            for p in (*entry.inputs, *entry.outputs):
+                if p >= 0:
+                    last[base + p] = scope
+            if not depth:
+                scopes.append((began, scope))
+        for p in tables.outputs:
+            if p >= 0:
+                begin(base + p)
+                last[base + p] = scope
+
+    run(0, 0)
+    return Lifetimes(first, last, size, scopes)
+
+
+def runtime_head(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> int:
+    """Return the bytes that the runtime needs for the file as it is: tensors with an offset, then largest first.
+
+    Parameters
+    ----------
+    scratch : mapping of int to int, optional
+        Bytes that the kernels of operators of the main subgraph ask for.
+    """
+    held, fixed = lifetimes(file), file.plan()
+    rows = [
+        (int(held.first[k]), int(held.last[k]), int(held.size[k]), ONLINE if fixed is None else fixed[k])
+        for k in np.flatnonzero(held.size).tolist()
+    ]
+    rows += [(*held.scopes[op], size, ONLINE) for op, size in (scratch or {}).items() if size]
+    order = sorted(range(len(rows)), key=lambda k: (rows[k][3] == ONLINE, -_up(rows[k][2]), -k))
+    placed: list[tuple[int, int, int, int]] = []
+    for k in order:
+        begin, end, size, offset = rows[k]
+        if offset == ONLINE:
+            offset = 0
+            for low, high, other_begin, other_end in sorted(placed):
+                if begin <= other_end and other_begin <= end:
+                    if low - offset >= _up(size):
+                        break
+                    offset = max(offset, high)
+        placed.append((offset, offset + _up(size), begin, end))
+    return max((high for _, high, _, _ in placed), default=0)
+
+
+def _up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def roots(file: TfliteFile) -> Int:
+    """Return for each tensor of the file the one whose bytes it shares: folded views have those of their base."""
+    found = np.arange(file.bases[-1], dtype=np.int64)
+    for view, base in file.assembly.base.items():
+        found[view] = base
+    return found
+
+
+def arena_buffers(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> tuple[Buffers, Int]:
+    """Return what needs bytes in the arena, and for each tensor of the file its buffer, -1 without one."""
+    held, root = lifetimes(file), roots(file)
+    buffer_of = np.full(len(root), -1, dtype=np.int64)
+    planned = np.flatnonzero((held.size > 0) & (held.first >= 0))
+    used, buffer_of[planned] = np.unique(root[planned], return_inverse=True)
+    lower, upper = np.full(len(used), 2**60, dtype=np.int64), np.zeros(len(used), dtype=np.int64)
+    size = np.zeros(len(used), dtype=np.int64)
+    np.minimum.at(lower, buffer_of[planned], held.first[planned])
+    np.maximum.at(upper, buffer_of[planned], held.last[planned] + 1)
+    np.maximum.at(size, buffer_of[planned], held.size[planned])
+    names = [f"tensor {k}" for k in used.tolist()]
+    asked = [(op, bytes_) for op, bytes_ in sorted((scratch or {}).items()) if bytes_]
+    names += [f"scratch of op {op}" for op, _ in asked]
+    lower = np.append(lower, [held.scopes[op][0] for op, _ in asked]).astype(np.int64)
+    upper = np.append(upper, [held.scopes[op][1] + 1 for op, _ in asked]).astype(np.int64)
+    size = np.append(size, [bytes_ for _, bytes_ in asked]).astype(np.int64)
+    return Buffers.of(names, lower, upper, size), buffer_of
+
+
+def planned(
+    file: TfliteFile,
+    scratch: Mapping[int, int] | None = None,
+    *,
+    time_limit: float | None,
+    options: SolveOptions = DEFAULT_OPTIONS,
+) -> tuple[TfliteFile, Allocation]:
+    """Return the file with offsets of the least arena found, and what was found.
+
+    Tensors that no operator touches lie at 0, constants and variables are left to the runtime, and so is scratch: the
+    gap that is kept for it is the one that the runtime's planner finds.
+
+    Raises
+    ------
+    FormatError
+        If two tensors that are held at once would share bytes, by the account of the file that is returned.
+    """
+    buffers, buffer_of = arena_buffers(file, scratch)
+    found = allocate(
+        AllocationProblem(buffers, alignment=ALIGNMENT), time_limit=time_limit, options=options
+    )  # fmt: skip
+    assert found.addresses is not None  # without a capacity there always are
+    offset = np.where(buffer_of >= 0, found.addresses.offset[buffer_of], np.where(_is_held(file), 0, ONLINE))
+    result = file.with_plan(offset.tolist())
+    check_plan(result, found.addresses.arena, scratch)
+    return result, found
+
+
+def _is_held(file: TfliteFile) -> np.ndarray:
+    """Whether a tensor is neither constant nor variable."""
+    return np.array([not (t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
+
+
+def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:
+    """Check the offsets in a file, which the runtime does not.
+
+    Parameters
+    ----------
+    arena : int
+        Bytes that all tensors must lie in.
+
+    Raises
+    ------
+    FormatError
+        Naming the tensors that overlap, or the one that is misplaced; or if the runtime would need more.
+    """
+    plan = file.plan()
+    if plan is None:
+        raise FormatError("the file has no offsets", "plan")
+    held, root = lifetimes(file), roots(file)
+    kept = np.flatnonzero((held.size > 0) & (held.first >= 0))
+    offsets = np.array(plan, dtype=np.int64)
+    apart = kept[offsets[kept] != offsets[root[kept]]]
+    if len(apart):
+        raise FormatError(f"tensor {apart[0]} is a view, and lies elsewhere than its base", "plan")
+    from remat.schedule import Addresses, Memory
+
+    buffers, buffer_of = arena_buffers(file)
+    where = np.zeros(len(buffers), dtype=np.int64)
+    where[buffer_of[kept]] = offsets[kept]
+    certificate = check_addresses(
+        Addresses(buffers, where, np.zeros(len(buffers), dtype=np.int64), (Memory(capacity=arena),), ALIGNMENT)
+    )
+    if not certificate.accepted:
+        raise FormatError(f"the offsets are wrong: {certificate.first}", "plan")
+    if (need := runtime_head(file, scratch)) > arena:
+        raise FormatError(f"the runtime would need {need:,} bytes, more than the {arena:,} that are certified", "plan")

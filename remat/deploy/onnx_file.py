@@ -1,0 +1,231 @@
+"""ONNX models in and out: nodes in another order, or twice. All other bytes of the file stay as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from typing import Any
+
+from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.graphs.formats.onnx import ModelReading, read_model
+from remat.graphs.formats.onnx.inference import Node, inner_graphs
+from remat.graphs.formats.onnx.wire import encoded, without_weights
+from remat.io.limits import MAX_BYTES
+from remat.schedule import Schedule
+
+#: Field numbers of messages (``onnx.proto``), and what tells their kinds.
+_GRAPH, _NODE, _BYTES = 7, 1, 2
+_SIZES = {1: 8, 5: 4}
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxFile:
+    """A model as its nodes.
+
+    Attributes
+    ----------
+    data : bytes
+    dims : dict of str to int
+        Sizes of open dimensions; they stay open in what is written.
+    """
+
+    data: bytes
+    dims: dict[str, int] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @cached_property
+    def reading(self) -> ModelReading:
+        """The reader's account of the model; weights of large ones are left out."""
+        data = without_weights(BytesIO(self.data)) if len(self.data) > MAX_BYTES else self.data
+        return read_model(
+            data, dims=self.dims, fold_views=True, control_flow="op", in_place=False, remarks=self.remarks
+        )
+
+    @property
+    def graph(self) -> ComputeGraph:
+        """The graph of the model."""
+        return self.reading.graph
+
+    @cached_property
+    def operators(self) -> tuple[FileOp, ...]:
+        """The nodes, in the order of the file."""
+        return tuple(
+            FileOp(
+                f"node {node.name!r} ({node.type})",
+                tuple(value or None for value in (*node.inputs, *node.captured)),
+                tuple(value or None for value in node.outputs),
+                _content(node),
+            )
+            for node in self.reading.network.nodes
+        )
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Values that the model gives back."""
+        return tuple(self.reading.network.outputs)
+
+    @property
+    def has_external_data(self) -> bool:
+        """Whether weights lie in files of their own, named relative to the folder of the model."""
+        return any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(self.reading.model.graph))
+
+    def scheduled(self, schedule: Schedule) -> OnnxFile:
+        """Return the model with its nodes in the order of a schedule, those that it recomputes more than once.
+
+        Functions of the model are expanded.
+
+        Raises
+        ------
+        FormatError
+            If the model cannot be written, or would compute something else.
+        """
+        position = self.reading.assembly.position_of
+        instances = sequence(self.operators, [position[name] for name in schedule.computes()], self.outputs)
+        if [each.op for each in instances] == list(range(len(self.operators))):
+            return self
+        made = OnnxFile(self._with_nodes(instances), self.dims)
+        check_same(self.operators, made.operators, zip(self.outputs, made.outputs, strict=True))
+        return made
+
+    def _with_nodes(self, instances: Sequence[Instance]) -> bytes:
+        data = self._expanded()
+        found = [each for each in _fields(data, 0, len(data)) if each[0] == _GRAPH]
+        if len(found) != 1:
+            raise FormatError("the model's graph stands in several pieces, which are not written")
+        _, start, first, end = found[0]
+        parts = list(_fields(data, first, end))
+        nodes = [data[begin:last] for number, _, begin, last in parts if number == _NODE]
+        if len(nodes) != len(self.operators):
+            raise FormatError(f"{len(nodes)} nodes were read as {len(self.operators)}")
+        written = b"".join(
+            bytes([_NODE << 3 | _BYTES]) + encoded(len(node)) + node for node in self._nodes(nodes, instances)
+        )
+        graph = written + b"".join(data[begin:last] for number, begin, _, last in parts if number != _NODE)
+        return data[:start] + bytes([_GRAPH << 3 | _BYTES]) + encoded(len(graph)) + graph + data[end:]
+
+    def _expanded(self) -> bytes:
+        """Return the file without functions of its own."""
+        import onnx
+
+        from remat.graphs.formats.onnx.functions import expanded
+
+        if not any(number == 25 for number, *_ in _fields(self.data, 0, len(self.data))):
+            return self.data
+        whole: bytes = expanded(onnx.ModelProto.FromString(self.data)).SerializeToString()
+        return whole
+
+    def _nodes(self, nodes: Sequence[bytes], instances: Sequence[Instance]) -> Iterator[bytes]:
+        """Yield the nodes of the instances; the last version of each value has its name."""
+        import onnx
+
+        last = {
+            value: version
+            for each in instances
+            for value, version in zip(self.operators[each.op].writes, each.writes, strict=True)
+        }
+        names: dict[tuple[Value, int], str] = {}
+        taken = set(self.reading.network.values)
+        runs: dict[int, int] = {}
+        total = Counter(each.op for each in instances)
+        for each in instances:
+            op = self.operators[each.op]
+            runs[each.op] = runs.get(each.op, 0) + 1
+            for value, version in zip(op.writes, each.writes, strict=True):
+                if value is not None and version != last[value]:
+                    name = f"{value}#{version}"
+                    while name in taken:
+                        name += "'"
+                    taken.add(name)
+                    names[value, version] = name
+            uses = [*zip(op.reads, each.reads, strict=True), *zip(op.writes, each.writes, strict=True)]
+            if not any(use in names for use in uses):
+                yield nodes[each.op]
+                continue
+            current = {value: names.get((value, version), value) for value, version in uses}
+            proto = onnx.NodeProto.FromString(nodes[each.op])
+            written = [names.get(use, use[0]) or "" for use in uses[len(op.reads) :]]
+            _rename(proto, lambda name, current=current: current.get(name, name))  # type: ignore[misc]
+            proto.output[:] = written
+            proto.name += f"#{runs[each.op]}" if proto.name and total[each.op] > 1 else ""
+            yield proto.SerializeToString()
+
+
+def _rename(proto: Any, name_of: Callable[[str], str]) -> None:
+    """Rename what a node reads, in the graphs inside it, too: names are unique across these."""
+    proto.input[:] = [name_of(name) for name in proto.input]
+    for graph in inner_graphs(proto):
+        for node in graph.node:
+            _rename(node, name_of)
+        for info in graph.output:
+            info.name = name_of(info.name)
+
+
+def _content(node: Node) -> bytes:
+    """Return a node without the names of what it reads and writes."""
+    proto = type(node.proto)()
+    proto.CopyFrom(node.proto)
+    place = {name: f"%{k}" for k, name in enumerate(node.captured)}
+    if place:
+        _rename(proto, lambda name: place.get(name, name))
+    for name in ("input", "output", "name", "doc_string", "metadata_props"):
+        proto.ClearField(name)
+    content: bytes = proto.SerializeToString(deterministic=True)
+    return content
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield the tensors of a graph and of the graphs inside it."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+        for inner in inner_graphs(node):
+            yield from _tensors(inner)
+
+
+def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, begin, begin of the content and end of each field of a message.
+
+    Raises
+    ------
+    FormatError
+        Where the message does not end with a field.
+    """
+    position = start
+    while position < end:
+        begin = position
+        tag, position = _varint(data, position)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, position = _varint(data, position)
+            content = position
+            position += length
+        elif kind in _SIZES:
+            content = position
+            position += _SIZES[kind]
+        else:
+            content = position
+            _, position = _varint(data, position)
+        if position > end:
+            raise FormatError(f"byte {begin:,}: the file ends in the middle of a field")
+        yield tag >> 3, begin, content, position
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data):
+            raise FormatError(f"byte {position:,}: the file ends in the middle of a field")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

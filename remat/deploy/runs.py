@@ -1,0 +1,205 @@
+"""Models run by their runtimes, in a process of its own: some end the process when a model does not fit.
+
+``python -m remat.deploy.runs`` is that process. It loads, and on request runs, each model named on the command line,
+keeps the outputs in ``.npz`` files and prints one line of JSON for each: ``{"bytes": ...}`` as the runtime reports
+them, or ``{"error": ...}``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat.deploy.runtimes import RULES, Runtime
+from remat.errors import RematError
+
+#: Modules of the packages.
+MODULES = {
+    Runtime.TFLM: "tflite_micro",
+    Runtime.LITERT: "ai_edge_litert",
+    Runtime.ONNXRUNTIME: "onnxruntime",
+}
+#: Most bytes of an arena; TFLM's own default, ten times the file, is often too small.
+ARENA = 2**30
+#: Runs of a model in ONNX Runtime, whose second differs from the first; what the last one needs counts.
+RUNS = 3
+_HEAD = re.compile(rb"Arena allocation head (\d+) bytes")
+
+
+def is_installed(runtime: Runtime) -> bool:
+    """Whether the runtime can be imported."""
+    return importlib.util.find_spec(MODULES[runtime]) is not None
+
+
+def run_models(
+    runtime: Runtime,
+    models: Sequence[Path],
+    folder: Path,
+    *,
+    invoke: bool = True,
+    dims: Mapping[str, int] | None = None,
+    seconds: float | None = None,
+) -> list[dict[str, Any]]:
+    """Run models, outputs into ``0.npz``, ``1.npz``, ... of `folder`; inputs are the same for models of one signature.
+
+    Parameters
+    ----------
+    invoke : bool
+        False only loads them, which is when TFLM plans its memory.
+    dims : mapping of str to int, optional
+        Sizes of open dimensions by name; 1 for others.
+    seconds : float or None
+        Most time for all.
+
+    Returns
+    -------
+    list of dict
+        ``bytes`` that the runtime reports, or ``error``, for each model; for those after one that ended the process,
+        too.
+
+    Raises
+    ------
+    RematError
+        If the runtime is not installed.
+    """
+    if not is_installed(runtime):
+        package = RULES[runtime].package
+        raise RematError(f"{RULES[runtime].title} is not installed: pip install {package}", "unavailable", package)
+    task = json.dumps({"runtime": runtime, "folder": str(folder), "invoke": invoke, "dims": dict(dims or {})})
+    command = [sys.executable, "-m", "remat.deploy.runs", task, *map(str, models)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        printed, reason = ended.stdout, ended.stderr.strip().rpartition("\n")[2] or f"exit code {ended.returncode}"
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        reason = "the time was over"
+    found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return found + [{"error": reason}] * (len(models) - len(found))
+
+
+def _values(shape: Sequence[int], kind: Any, seed: int) -> Any:
+    """Return values for an input: normal, small numbers for integers, which may be positions in something."""
+    random, dtype = np.random.default_rng(seed), np.dtype(kind)
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    return (
+        random.integers(0, 2, shape).astype(dtype)
+        if dtype.kind in "iub"
+        else random.standard_normal(shape).astype(dtype)
+    )
+
+
+def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+    from tflite_micro.python.tflite_micro import runtime
+
+    from remat.deploy.tflite_file import TfliteFile
+
+    data = path.read_bytes()
+    main = TfliteFile(data).tables[0]
+    model = runtime.Interpreter.from_bytes(data, arena_size=ARENA)
+    outputs = []
+    if invoke:
+        for k, _ in enumerate(main.inputs):
+            details = model.get_input_details(k)
+            model.set_input(_values(details["shape"], details["dtype"], k), k)
+        model.invoke()
+        outputs = [np.array(model.get_output(k)) for k in range(len(main.outputs))]
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(2)  # the report comes from C++
+        os.dup2(file.fileno(), 2)
+        try:
+            model.print_allocations()
+        finally:
+            os.dup2(kept, 2)
+        file.seek(0)
+        head = _HEAD.search(file.read())
+    return outputs, int(head[1]) if head else -1
+
+
+def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+    """Run a model without delegates; its bytes are the span of addresses of what is neither constant nor variable."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    from remat.deploy.tflite_file import TfliteFile
+
+    plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    model = Interpreter(model_path=str(path), experimental_op_resolver_type=plain, num_threads=1)
+    model.allocate_tensors()
+    low, high = 2**63, 0
+    for k, entry in enumerate(TfliteFile(path.read_bytes()).tables[0].tensors):
+        try:
+            array = None if entry.data or entry.is_variable else model.tensor(k)()
+        except ValueError:  # no operator touches it
+            continue
+        if array is not None and array.nbytes:
+            begin = array.__array_interface__["data"][0]
+            low, high = min(low, begin), max(high, begin + array.nbytes)
+    array = None
+    outputs = []
+    if invoke:
+        for k, details in enumerate(model.get_input_details()):
+            model.set_tensor(details["index"], _values(details["shape"], details["dtype"], k))
+        model.invoke()
+        outputs = [model.get_tensor(details["index"]) for details in model.get_output_details()]
+    return outputs, max(high - low, 0)
+
+
+def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+    """Run a model in the order of its file; its bytes are the most that are requested after a kernel."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = options.enable_mem_pattern = False
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    outputs: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        kinds = {"tensor(float)": "f4", "tensor(double)": "f8", "tensor(float16)": "f2", "tensor(bool)": "?"}
+        feeds = {}
+        for k, each in enumerate(session.get_inputs()):
+            kind = kinds.get(each.type) or each.type.removeprefix("tensor(").removesuffix(")")
+            shape = [size if isinstance(size, int) else dims.get(size, 1) for size in each.shape]
+            feeds[each.name] = _values(shape, kind, k)
+        for _ in range(RUNS if invoke else 0):
+            outputs = []  # those of the run before would count
+            outputs = session.run(None, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    requested = [int(event["args"].get("mem_bytes_requested_in_use", 0)) for event in events if event.get("args")]
+    return outputs, max(requested, default=0)
+
+
+_RUN: dict[Runtime, Callable[[Path, bool, Mapping[str, int]], tuple[list[Any], int]]] = {
+    Runtime.TFLM: _tflm,
+    Runtime.LITERT: _litert,
+    Runtime.ONNXRUNTIME: _onnxruntime,
+}
+
+
+def main(task: str, *models: str) -> None:
+    """Run the models and print what they need."""
+    todo = json.loads(task)
+    for k, model in enumerate(models):
+        try:
+            outputs, bytes_ = _RUN[Runtime(todo["runtime"])](Path(model), todo["invoke"], todo["dims"])
+            np.savez(Path(todo["folder"]) / f"{k}.npz", *outputs)
+            print(json.dumps({"bytes": bytes_}), flush=True)
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,279 @@
+"""TensorFlow Lite models in and out: operators in another order, or twice, and offsets of tensors in the metadata.
+
+The file stays byte for byte: new tables stand in front of it (:mod:`remat.deploy.flat`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
+from remat.deploy.flat import LINK, Fields, FlatBuffer, Piece, content, in_front, links, numbers, table, text
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.graphs.formats.tflite import Assembly
+from remat.graphs.formats.tflite.tables import ModelTables, model_tables
+from remat.schedule import Schedule
+
+#: Metadata that TensorFlow Lite Micro takes offsets from, and the version of its format.
+PLAN_NAME, PLAN_VERSION = b"OfflineMemoryAllocation", 1
+#: Offset of a tensor that gets its place at runtime.
+ONLINE = -1
+# Field numbers and sizes: the schema of LiteRT 2.3 (``schema.fbs``), in which no field has moved since version 3.
+_MODEL: Fields = {0: 4} | dict.fromkeys(range(1, 10), LINK)
+_SUBGRAPHS, _BUFFERS, _METADATA = 2, 4, 6
+_SUBGRAPH: Fields = dict.fromkeys(range(5), LINK) | {5: 4}
+_TENSORS, _INPUTS, _OUTPUTS, _OPERATORS = range(4)
+_TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8: 1, 10: 4}
+_TENSOR_NAME = 3
+_OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
+_OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _OP_LARGE = 1, 2, 4, 9
+#: Ops that run other subgraphs: fields of their options that name them.
+_CALLS = {"IF": (0, 1), "WHILE": (0, 1), "CALL": (0,), "CALL_ONCE": (0,)}
+#: Ops that read or change what is no tensor of the file.
+_RESOURCES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE",
+                        "HASHTABLE_FIND", "HASHTABLE_IMPORT"})  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class TfliteFile:
+    """A model as its main subgraph's operators.
+
+    Attributes
+    ----------
+    data : bytes
+    source : TfliteFile or None
+        The file that it was made from, which is the end of `data`.
+    changed : dict of int to Piece
+        The fields of its main table that are not those of the source.
+    """
+
+    data: bytes
+    source: TfliteFile | None = None
+    changed: dict[int, Piece] = field(default_factory=dict, repr=False)
+    remarks: list[str] = field(default_factory=list)
+
+    @cached_property
+    def flat(self) -> FlatBuffer:
+        """The tables of the file."""
+        return FlatBuffer(self.data)
+
+    @cached_property
+    def subgraphs(self) -> tuple[int, ...]:
+        """Positions of the subgraphs."""
+        return self.flat.tables(self.flat.root, _SUBGRAPHS)
+
+    @cached_property
+    def tables(self) -> tuple[ModelTables, ...]:
+        """What the subgraphs consist of."""
+        return tuple(model_tables(self.data, k) for k in range(len(self.subgraphs)))
+
+    @cached_property
+    def _read(self) -> tuple[Assembly, ComputeGraph]:
+        assembly = Assembly(self.tables[0], fold_views=True, control_flow=True, remarks=self.remarks)
+        return assembly, assembly.graph()
+
+    @property
+    def assembly(self) -> Assembly:
+        """What of the main subgraph stands for what of the graph."""
+        return self._read[0]
+
+    @property
+    def graph(self) -> ComputeGraph:
+        """The graph of the main subgraph."""
+        return self._read[1]
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the tables of all operators, by subgraph."""
+        return tuple(self.flat.tables(each, _OPERATORS) for each in self.subgraphs)
+
+    def calls(self, subgraph: int, position: int) -> tuple[int, ...]:
+        """Return the subgraphs that an operator runs."""
+        kind = self.tables[subgraph].operators[position].kind
+        options = self.flat.link(self.places[subgraph][position], _OPTIONS) if kind in _CALLS else None
+        if options is None:
+            return ()
+        found = tuple(self.flat.scalar(options, number, "i") for number in _CALLS[kind])
+        if wrong := [k for k in found if not 0 <= k < len(self.tables)]:
+            raise FormatError(f"op {position} ({kind}) runs subgraph {wrong[0]}, which does not exist", "subgraph")
+        return found
+
+    @cached_property
+    def operators(self) -> tuple[FileOp, ...]:
+        """Those of the main subgraph, in the order of the file."""
+        found = []
+        variable = {k for k, tensor in enumerate(self.tables[0].tensors) if tensor.is_variable}
+        origin = 0 if self.source is None else len(self.data) - len(self.source.data)
+        for k, (entry, place) in enumerate(zip(self.tables[0].operators, self.places[0], strict=True)):
+            fields = self.flat.fields(place, _OPERATOR, f"op {k} ({entry.kind})")
+            shown = {
+                number: value if isinstance(value, bytes) else value - origin
+                for number, value in sorted(fields.items())
+                if number not in (_OP_INPUTS, _OP_OUTPUTS)
+            }
+            state: list[Value] = [p for p in dict.fromkeys((*entry.inputs, *entry.outputs)) if p in variable]
+            found.append(
+                FileOp(
+                    f"op {k} ({entry.kind})",
+                    tuple(None if p < 0 or p in variable else p for p in entry.inputs),
+                    tuple(None if p < 0 or p in variable else p for p in entry.outputs),
+                    repr((shown, [p if p in variable else -1 for p in (*entry.inputs, *entry.outputs)])).encode(),
+                    (*state, *(["resources"] if entry.kind in _RESOURCES else [])),
+                )
+            )
+        return tuple(found)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Tensors that the main subgraph gives back."""
+        return tuple(p for p in self.tables[0].outputs if p >= 0)
+
+    @cached_property
+    def bases(self) -> tuple[int, ...]:
+        """Positions of tensors over all subgraphs at which each one's begin, and how many there are."""
+        result = [0]
+        for each in self.tables:
+            result.append(result[-1] + len(each.tensors))
+        return tuple(result)
+
+    def plan(self) -> tuple[int, ...] | None:
+        """Return the offsets in the file, one for each tensor of all subgraphs; None without them."""
+        entry = self._metadata()
+        if entry is None:
+            return None
+        buffers = self.flat.tables(self.flat.root, _BUFFERS)
+        index = self.flat.scalar(entry, 1, "I")
+        raw = bytes(self.flat.numbers(buffers[index], 0, "B")) if index < len(buffers) else b""
+        words = struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+        if len(words) < 3 or words[2] != len(words) - 3 or words[2] != self.bases[-1]:
+            raise FormatError("its OfflineMemoryAllocation does not have an offset for each tensor of the file", "plan")
+        return words[3:]
+
+    def _metadata(self) -> int | None:
+        for entry in self.flat.tables(self.flat.root, _METADATA):
+            name = self.flat.link(entry, 0)
+            if name is not None and self.data[name + 4 : name + 4 + self.flat.number("I", name)] == PLAN_NAME:
+                return entry
+        return None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def scheduled(self, schedule: Schedule) -> TfliteFile:
+        """Return the model with its operators in the order of a schedule, those that it recomputes more than once.
+
+        Raises
+        ------
+        FormatError
+            If the model cannot be written, or would compute something else.
+        """
+        position = self.assembly.position_of
+        computes = [position[name] for name in schedule.computes() if name in position]
+        made = self._with_instances(sequence(self.operators, computes, self.outputs))
+        check_same(self.operators, made.operators, zip(self.outputs, made.outputs, strict=True))
+        return made
+
+    def _with_instances(self, instances: Sequence[Instance]) -> TfliteFile:
+        if [each.op for each in instances] == list(range(len(self.operators))):
+            return self
+        last = {value: version for each, value, version in _written(self.operators, instances)}
+        main = self.subgraphs[0]
+        tensors: list[int | Piece] = list(self.flat.tables(main, _TENSORS))
+        number: dict[tuple[Value, int], int] = {}
+        for _, value, version in _written(self.operators, instances):
+            if version != last[value]:
+                number[value, version] = len(tensors)
+                tensors.append(self._renamed(value, version))
+        places = self.places[0]
+        operators: list[int | Piece] = []
+        for each in instances:
+            op = self.operators[each.op]
+            uses = [*zip(op.reads, each.reads, strict=True), *zip(op.writes, each.writes, strict=True)]
+            if not any(use in number for use in uses):
+                operators.append(places[each.op])
+                continue
+            entry = self.tables[0].operators[each.op]
+            fields: dict[int, bytes | int | Piece] = {**self.flat.fields(places[each.op], _OPERATOR, op.label)}
+            positions = [number.get(use, old) for use, old in zip(uses, (*entry.inputs, *entry.outputs), strict=True)]
+            fields[_OP_INPUTS] = numbers(positions[: len(op.reads)])
+            fields[_OP_OUTPUTS] = numbers(positions[len(op.reads) :])
+            operators.append(table(fields))
+        changed: dict[int, Piece] = {_OPERATORS: links(operators)}
+        if number:
+            changed[_TENSORS] = links(tensors)
+        subgraph = table({**self.flat.fields(main, _SUBGRAPH, "the main subgraph"), **changed})
+        return self._with_model({_SUBGRAPHS: links([subgraph, *self.subgraphs[1:]])})
+
+    def _renamed(self, value: Value, version: int) -> Piece:
+        assert isinstance(value, int)
+        place = self.flat.tables(self.subgraphs[0], _TENSORS)[value]
+        fields: dict[int, bytes | int | Piece] = {**self.flat.fields(place, _TENSOR, f"tensor {value}")}
+        fields[_TENSOR_NAME] = text(f"{self.tables[0].tensors[value].name}#{version}".encode())
+        return table(fields)
+
+    def _with_model(self, changed: dict[int, Piece]) -> TfliteFile:
+        """Return the file with other fields of its main table."""
+        if self.source is not None:
+            return self.source._with_model({**self.changed, **changed})
+        outside = [
+            buffer for buffer in self.flat.tables(self.flat.root, _BUFFERS) if self.flat.scalar(buffer, 1, "Q") > 1
+        ]
+        outside += [op for op in self.places[0] if self.flat.scalar(op, _OP_LARGE, "Q") > 1]
+        if outside:
+            raise FormatError(
+                "weights or options lie behind the tables of the file, as in models of gigabytes: not written",
+                "outside-buffers",
+            )
+        fields = self.flat.fields(self.flat.root, _MODEL, "the model")
+        return TfliteFile(in_front(table({**fields, **changed}), self.data), self, changed)
+
+    def alone(self, position: int) -> TfliteFile:
+        """Return a model of one operator of the main subgraph, all its tensors at offset 0, all others empty."""
+        main, entry = self.subgraphs[0], self.tables[0].operators[position]
+        touched = {p for p in (*entry.inputs, *entry.outputs) if p >= 0}
+        known = self.tables[0].tensors
+        tensors: list[int | Piece] = []
+        for p, place in enumerate(self.flat.tables(main, _TENSORS)):
+            if p in touched or known[p].data:
+                tensors.append(place)
+                continue
+            fields = self.flat.fields(place, _TENSOR, f"tensor {p}")
+            tensors.append(table({number: fields[number] for number in (1, 2, 3, 4) if number in fields}
+                                 | {0: numbers([0])}))  # fmt: skip
+        given = [p for p in dict.fromkeys(entry.inputs) if p >= 0 and not known[p].data and not known[p].is_variable]
+        subgraph = table({
+            _TENSORS: links(tensors),
+            _INPUTS: numbers(given),
+            _OUTPUTS: numbers([p for p in entry.outputs if p >= 0]),
+            _OPERATORS: links([self.places[0][position]]),
+        })  # fmt: skip
+        made = self._with_model({_SUBGRAPHS: links([subgraph])})
+        return made.with_plan([ONLINE if known[p].data or known[p].is_variable else 0 for p in range(len(known))])
+
+    def with_plan(self, offsets: Sequence[int]) -> TfliteFile:
+        """Return the model with these offsets, one for each tensor of all subgraphs, in its metadata.
+
+        -1 leaves a tensor to the runtime. Nothing is checked but their number; a runtime checks no more.
+        """
+        if len(offsets) != self.bases[-1]:
+            raise FormatError(f"{len(offsets)} offsets for {self.bases[-1]} tensors", "plan")
+        if self._metadata() is not None and self.plan() == tuple(offsets):
+            return self
+        words = [PLAN_VERSION, len(self.subgraphs), len(offsets), *offsets]
+        old = self.source or self
+        buffers = old.flat.tables(old.flat.root, _BUFFERS)
+        plan = table({0: content(struct.pack(f"<{len(words)}i", *words))})
+        entry = table({0: text(PLAN_NAME), 1: struct.pack("<I", len(buffers))})
+        kept = [each for each in old.flat.tables(old.flat.root, _METADATA) if each != old._metadata()]
+        return self._with_model({_BUFFERS: links([*buffers, plan]), _METADATA: links([*kept, entry])})
+
+
+def _written(ops: Sequence[FileOp], instances: Sequence[Instance]) -> Iterator[tuple[Instance, Value, int]]:
+    """Yield each value with its version in the order of writing."""
+    for each in instances:
+        for value, version in zip(ops[each.op].writes, each.writes, strict=True):
+            if value is not None:
+                yield each, value, version

@@ -1,0 +1,111 @@
+"""The runtimes themselves: what they report is what is certified, and outputs are equal bit by bit."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+pytest.importorskip("tflite")
+pytest.importorskip("onnx")
+
+from deploy_models import irregular, mean, random_model, random_schedule, sum_of_three
+from test_onnx_files import branches
+from test_tflite_files import HEADS
+
+from remat.deploy import Runtime, Search, check_models, deploy, deployed, write_model
+from remat.deploy.arena import runtime_head
+from remat.deploy.onnx_file import OnnxFile
+from remat.deploy.runs import MODULES, run_models
+from remat.deploy.scratch import kernel_scratch
+from remat.deploy.tflite_file import TfliteFile
+
+
+def needs(runtime: Runtime) -> None:
+    pytest.importorskip(MODULES[runtime])
+
+
+@pytest.mark.slow
+def test_tflm_reports_the_heads_that_are_predicted(tmp_path: Path) -> None:
+    needs(Runtime.TFLM)
+    paths = []
+    for k, (data, *_) in enumerate(HEADS.values()):
+        paths.append(tmp_path / f"{k}.tflite")
+        paths[-1].write_bytes(data)
+    assert [each.get("bytes") for each in run_models(Runtime.TFLM, paths, tmp_path)] == [h for *_, h in HEADS.values()]
+
+
+@pytest.mark.slow
+def test_scratch_of_kernels_is_measured() -> None:
+    needs(Runtime.TFLM)
+    assert kernel_scratch(TfliteFile(sum_of_three()))[0] == {0: 0, 1: 0, 2: 32}
+    assert kernel_scratch(TfliteFile(mean()))[0] == {0: 32}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", [Runtime.TFLM, Runtime.LITERT])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_irregular_networks(runtime: Runtime, seed: int, tmp_path: Path) -> None:
+    needs(runtime)
+    old, new = tmp_path / "old.tflite", tmp_path / "new.tflite"
+    old.write_bytes(irregular(seed))
+    found = deploy(TfliteFile(old.read_bytes()), runtime, Search(time_limit=20))
+    write_model(found.file, new, old)
+    check = check_models(old, new, runtime)
+    assert (check.before, check.after) == (found.before, found.after)
+    assert found.proved
+
+
+@pytest.mark.slow
+def test_random_models_and_schedules_in_tflm(tmp_path: Path) -> None:
+    """Heads of 40 models, half of them written by random schedules with recomputations, and equal outputs."""
+    import numpy as np
+
+    needs(Runtime.TFLM)
+    paths, heads = [], []
+    for seed in range(20):
+        file = TfliteFile(random_model(seed))
+        made = deployed(file, random_schedule(file.graph, seed))
+        assert isinstance(made, TfliteFile)
+        for k, each in enumerate((file, made)):
+            paths.append(tmp_path / f"{seed}.{k}.tflite")
+            paths[-1].write_bytes(each.data)
+            heads.append(runtime_head(each))
+    assert [each.get("bytes") for each in run_models(Runtime.TFLM, paths, tmp_path)] == heads
+    for k in range(0, 40, 2):
+        with np.load(tmp_path / f"{k}.npz") as old, np.load(tmp_path / f"{k + 1}.npz") as new:
+            assert [old[name].tobytes() for name in old.files] == [new[name].tobytes() for name in new.files]
+
+
+@pytest.mark.slow
+def test_onnxruntime_requests_what_is_certified(tmp_path: Path) -> None:
+    needs(Runtime.ONNXRUNTIME)
+    old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    old.write_bytes(branches())
+    found = deploy(OnnxFile(branches()), search=Search(time_limit=20))
+    write_model(found.file, new, old)
+    check = check_models(old, new, Runtime.ONNXRUNTIME)
+    assert (check.before, check.after) == (found.before, found.after) == (790_528, 274_432)
+
+
+def test_outputs_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    from remat.deploy import deployment
+
+    def run(runtime: Runtime, models: list[Path], folder: Path, dims: object) -> list[dict[str, object]]:
+        for k in range(2):
+            np.savez(folder / f"{k}.npz", np.zeros(2), np.full(3, k))
+        return [{"bytes": 64}, {"bytes": 32} if models[1].name == "b" else {"error": "no such op"}]
+
+    monkeypatch.setattr(deployment, "run_models", run)
+    with refused("verification.other-output", culprit="output 1"):
+        check_models("a", "b", Runtime.LITERT)
+    with refused("verification.not-run", culprit="no such op"):
+        check_models("a", "c", Runtime.LITERT)
+
+
+def test_a_runtime_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with refused("remat.unavailable", culprit="tflite-micro"):
+        check_models(tmp_path / "a", tmp_path / "b", Runtime.TFLM)

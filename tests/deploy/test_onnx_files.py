@@ -1,0 +1,162 @@
+"""ONNX models written back: order and recomputation, by the file alone and by ONNX's reference evaluator."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+
+onnx = pytest.importorskip("onnx")
+
+from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E402
+
+from remat.deploy import Search, deploy, read_model_file, write_model  # noqa: E402
+from remat.deploy.onnx_file import OnnxFile  # noqa: E402
+from remat.schedule import Schedule, validate  # noqa: E402
+
+SHAPE = (1, 4, 8, 8)
+
+
+def pools() -> bytes:
+    """Three branches of a wide op and a pooling, wide ones first; weights that nothing may touch."""
+    nodes = [node("Sin", ["x"], [f"a{k}"], name=f"a{k}") for k in range(3)]
+    nodes += [node("MaxPool", [f"a{k}"], [f"p{k}"], name=f"p{k}", kernel_shape=[8, 8]) for k in range(3)]
+    nodes += [
+        node("Concat", ["p0", "p1", "p2"], ["c"], name="c", axis=1),
+        node("Reshape", ["c", "shape"], ["flat"], name="flat"),
+        node("MatMul", ["flat", "w"], ["y"], name="y"),
+        node("Sin", ["p0"], ["nothing reads this"], name="idle"),
+    ]
+    constants = [weight("w", 12, 2), constant("shape", np.array([1, 12]))]
+    return model(nodes, [value("x", SHAPE)], ["y"], constants)
+
+
+def branches() -> bytes:
+    """Three branches over 262,144 bytes, wide ops first."""
+    sizes = {"kernel_shape": [8, 8], "strides": [8, 8]}
+    nodes = [node("Sin", ["x"], [f"a{k}"], name=f"a{k}") for k in range(3)]
+    nodes += [node("MaxPool", [f"a{k}"], [f"p{k}"], name=f"p{k}", **sizes) for k in range(3)]
+    nodes.append(node("Concat", ["p0", "p1", "p2"], ["y"], name="y", axis=1))
+    return model(nodes, [value("x", (1, 16, 64, 64))], [value("y", (1, 48, 8, 8))])
+
+
+def evaluated(data: bytes, **inputs: np.ndarray) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(onnx.ModelProto.FromString(data)).run(None, inputs)
+
+
+def of(*names: str) -> Schedule:
+    return Schedule.from_steps([("compute", name) for name in names])
+
+
+def test_nodes_are_written_in_order_and_all_else_stays() -> None:
+    file = OnnxFile(pools())
+    found = deploy(file, search=Search(time_limit=10))
+    assert (found.before, found.after, found.bound, found.proved) == (3088, 1072, 1072, True)
+    new, old = (onnx.ModelProto.FromString(each.data) for each in (found.file, file))
+    assert [each.name for each in new.graph.node] != [each.name for each in old.graph.node]
+    assert len(found.file.data) == len(file.data)
+    for proto in (new, old):
+        proto.graph.node.sort(key=lambda each: each.name)
+    assert new == old
+    again = deploy(found.file, search=Search(time_limit=10))
+    assert again.file.data == found.file.data
+
+
+def test_nodes_that_are_recomputed_have_names_of_their_own() -> None:
+    """The last instance of a value has its name, as outputs need; views run again on the new instance."""
+    file = OnnxFile(pools())
+    schedule = of("a0", "p0", "a1", "p1", "a2", "p2", "c", "y", "a0", "p0", "c", "y")
+    made = file.scheduled(schedule)
+    names = ["a0#1", "p0#1", "a1", "p1", "a2", "p2", "c#1", "flat#1", "y#1", "a0", "p0", "c", "flat", "y"]
+    assert [each.name for each in made.reading.network.nodes if each.name != "idle"] == names
+    assert made.graph.reference_peak <= validate(file.graph, schedule).peak
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    assert evaluated(made.data, x=x)[0].tobytes() == evaluated(file.data, x=x)[0].tobytes()
+
+
+def test_graphs_inside_nodes_read_the_new_names() -> None:
+    then, other = (
+        onnx.helper.make_graph([node("Neg", [name], ["out"])], name, [], [value("out", (1, 4))]) for name in "ab"
+    )
+    nodes = [
+        node("Relu", ["x"], ["a"], name="a"), node("Sin", ["a"], ["b"], name="b"),
+        node("If", ["cond"], ["y"], name="if", then_branch=then, else_branch=other),
+        node("Add", ["y", "a"], ["z"], name="z"),
+    ]  # fmt: skip
+    inputs = [value("x", (1, 4)), value("cond", (1,), onnx.TensorProto.BOOL)]
+    file = OnnxFile(model(nodes, inputs, ["z"]))
+    made = file.scheduled(of("a", "b", "if", "a", "z"))
+    assert [each.name for each in made.reading.network.nodes] == ["a#1", "b", "if", "a", "z"]
+    assert list(made.reading.network.nodes[2].captured) == ["a#1", "b"]
+    x = np.array([[1, -2, 3, -4]], dtype=np.float32)
+    for choice in (True, False):
+        cond = np.array([choice])
+        assert (evaluated(made.data, x=x, cond=cond)[0] == evaluated(file.data, x=x, cond=cond)[0]).all()
+
+
+def test_functions_are_expanded() -> None:
+    body = onnx.helper.make_function(
+        "own", "Twice", ["a"], ["b"], [node("Relu", ["a"], ["h"]), node("Relu", ["h"], ["b"])],
+        [onnx.helper.make_opsetid("", 21)],
+    )  # fmt: skip
+    nodes = [node("Twice", ["x"], ["p"], domain="own"), node("Sin", ["x"], ["q"]), node("Add", ["p", "q"], ["y"])]
+    file = OnnxFile(model(nodes, [value("x", (1, 4))], ["y"], functions=[body], domains=["own"]))
+    order = [op.name for op in file.graph.ops]
+    made = file.scheduled(of(order[2], order[0], order[1], order[3]))
+    assert [each.type for each in made.reading.network.nodes] == ["Sin", "Relu", "Relu", "Add"]
+    assert not onnx.ModelProto.FromString(made.data).functions
+
+
+def test_random_orders_give_the_same_outputs() -> None:
+    """Sums and concatenations at random, some computed again."""
+    import random
+
+    for seed in range(20):
+        draw = random.Random(seed)
+        known, nodes = ["x"], []
+        for k in range(8):
+            a, b = draw.choice(known), draw.choice(known)
+            kind = draw.choice(("Add", "Mul", "Sin", "Identity"))
+            nodes.append(node(kind, [a, b][: 1 if kind in ("Sin", "Identity") else 2], [f"v{k}"], name=f"n{k}"))
+            known.append(f"v{k}")
+        unread = [name for name in known[1:] if not any(name in each.input for each in nodes)]
+        file = OnnxFile(model(nodes, [value("x", (2, 3))], unread))
+        from deploy_models import random_schedule
+
+        schedule = random_schedule(file.graph, seed)
+        made = file.scheduled(schedule)
+        assert made.graph.reference_peak == validate(file.graph, schedule).pruned_peak
+        x = np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32)
+        for new, old in zip(evaluated(made.data, x=x), evaluated(file.data, x=x), strict=True):
+            assert new.tobytes() == old.tobytes()
+
+
+def test_weights_in_other_files_stay_where_they_are(tmp_path: Path) -> None:
+    proto = onnx.ModelProto.FromString(pools())
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w":
+            onnx.external_data_helper.set_external_data(tensor, "weights.bin")
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    (tmp_path / "other").mkdir()
+    file = read_model_file(tmp_path / "m.onnx")
+    with refused("format.external-data", culprit="m.onnx"):
+        write_model(file, tmp_path / "other" / "n.onnx", tmp_path / "m.onnx")
+    write_model(file, tmp_path / "n.onnx", tmp_path / "m.onnx")
+    assert (tmp_path / "n.onnx").read_bytes() == file.data
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text("{}")
+    with refused("format.not-a-model", culprit="g.json"):
+        read_model_file(tmp_path / "g.json")
+    (tmp_path / "m.onnx").write_bytes(pools())
+    with refused("format.runtime", culprit="tflm"):
+        deploy(read_model_file(tmp_path / "m.onnx"), "tflm")
+    open_batch = model([node("Relu", ["x"], ["y"], name="r")], [value("x", ("batch", 4), FLOAT)], ["y"])
+    (tmp_path / "m.onnx").write_bytes(open_batch)
+    assert deploy(read_model_file(tmp_path / "m.onnx", {"batch": 2}), search=Search(time_limit=5)).after == 32

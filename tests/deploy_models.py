@@ -1,0 +1,156 @@
+"""TensorFlow Lite models that the runtimes run: networks whose order matters, and random ones."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+tflite = pytest.importorskip("tflite")
+
+from tflite_models import OPS, G, O, T, model  # noqa: E402
+
+from remat.graphs import ComputeGraph  # noqa: E402
+from remat.schedule import Schedule  # noqa: E402
+
+FLOAT, INT32, BOOL = tflite.TensorType.FLOAT32, tflite.TensorType.INT32, tflite.TensorType.BOOL
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[T]:
+    return [T(f"t{k}", shape, FLOAT) for k, shape in enumerate(shapes)]
+
+
+def relu(source: int, target: int) -> O:
+    return O(OPS.RELU, (source,), (target,))
+
+
+def pool(source: int, target: int, window: int) -> O:
+    sizes = {"FilterHeight": window, "FilterWidth": window, "StrideH": window, "StrideW": window, "Padding": 1}
+    return O(OPS.MAX_POOL_2D, (source,), (target,), options=("Pool2DOptions", sizes))
+
+
+def concat(sources: tuple[int, ...], target: int, axis: int) -> O:
+    return O(OPS.CONCATENATION, sources, (target,), options=("ConcatenationOptions", {"Axis": axis}))
+
+
+def reshape(source: int, target: int, shape: tuple[int, ...]) -> O:
+    return O(OPS.RESHAPE, (source,), (target,), options=("ReshapeOptions", {"NewShape": shape}))
+
+
+def chain(elements: int, ops: int = 2, outputs: tuple[int, ...] = ()) -> bytes:
+    """Relus one after the other."""
+    shapes = [(1, elements)] * (ops + 1)
+    return model(G(tensors(*shapes), [relu(k, k + 1) for k in range(ops)], (0,), outputs or (ops,)))
+
+
+def two_pools(order: str = "r r p p c") -> bytes:
+    """Two relus over x of 2,048 bytes, each pooled to 128 bytes, in an order of r(elu), p(ool), c(oncat)."""
+    shape = (1, 8, 8, 8)
+    ops = {"r": [relu(0, 1), relu(0, 2)], "p": [pool(1, 3, 4), pool(2, 4, 4)], "c": [concat((3, 4), 5, 3)]}
+    named = tensors(shape, shape, shape, (1, 2, 2, 8), (1, 2, 2, 8), (1, 2, 2, 16))
+    return model(G(named, [ops[word].pop(0) for word in order.split()], (0,), (5,)))
+
+
+def idle_input() -> bytes:
+    """A relu over 64 floats, and an input of 640 that no op reads."""
+    return model(G(tensors((1, 64), (1, 640), (1, 64)), [relu(0, 2)], (0, 1), (2,)))
+
+
+def with_view() -> bytes:
+    """Relu, reshape, relu."""
+    return model(
+        G(tensors((1, 64), (1, 64), (8, 8), (8, 8)), [relu(0, 1), reshape(1, 2, (8, 8)), relu(2, 3)], (0,), (3,))
+    )
+
+
+def with_branches() -> bytes:
+    """An IF over 64 floats with two branches of two ops."""
+    call = O(OPS.IF, (0, 1), (2,), options=("IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}))
+    main = G([T("c", (1,), BOOL), T("x", (1, 64), FLOAT), T("y", (1, 64), FLOAT)], [call], (0, 1), (2,))
+    branches = [G(tensors(*[(1, 64)] * 3), [relu(0, 1), relu(1, 2)], (0,), (2,), name) for name in ("then", "else")]
+    return model(main, *branches)
+
+
+def sum_of_three() -> bytes:
+    """ADD_N of x and two relus of it, 64 floats each: its kernel asks for 32 bytes."""
+    ops = [relu(0, 1), relu(0, 2), O(OPS.ADD_N, (0, 1, 2), (3,), options=("AddNOptions", {}))]
+    return model(G(tensors(*[(1, 64)] * 4), ops, (0,), (3,)))
+
+
+def mean() -> bytes:
+    """MEAN of (1, 8, 8, 4) over two axes: its kernel asks for 32 bytes."""
+    axes = T("axes", (2,), INT32, struct.pack("<2i", 1, 2))
+    op = O(OPS.MEAN, (0, 1), (2,), options=("ReducerOptions", {"KeepDims": False}))
+    return model(G([T("x", (1, 8, 8, 4), FLOAT), axes, T("y", (1, 4), FLOAT)], [op], (0,), (2,)))
+
+
+def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
+    """Cells of wide branches, all written before the first is pooled, some through two views."""
+    draw = random.Random(seed)
+    size, channels, at = 16, 8, 0
+    found, ops = tensors((1, size, size, channels)), []
+
+    def add(*shape: int) -> int:
+        found.append(T(f"t{len(found)}", shape, FLOAT))
+        return len(found) - 1
+
+    for _ in range(cells):
+        tails, pooled = [], []
+        for _ in range(branches):
+            wide = add(1, size, size, channels)
+            ops.append(O(draw.choice((OPS.RELU, OPS.LOGISTIC)), (at,), (wide,)))
+            if draw.random() < 0.5:
+                flat, back = add(1, size * size, channels), add(1, size, size, channels)
+                ops += [reshape(wide, flat, (1, size * size, channels)), reshape(flat, back, (1, size, size, channels))]
+                wide = back
+            pooled.append(add(1, size // 2, size // 2, channels))
+            tails.append(pool(wide, pooled[-1], 2))
+        size, channels = size // 2, channels * branches
+        at = add(1, size, size, channels)
+        ops += [*tails, concat(tuple(pooled), at, 3)]
+    return model(G(found, ops, (0,), (at,)))
+
+
+def random_model(seed: int, count: int = 10) -> bytes:
+    """Ops on earlier tensors at random: sums, concatenations, views, and relus; what nothing reads is an output."""
+    draw = random.Random(seed)
+    found, ops, read = tensors((1, 8), (1, 16)), [], set()
+
+    def add(*shape: int) -> int:
+        found.append(T(f"t{len(found)}", shape, FLOAT))
+        return len(found) - 1
+
+    for _ in range(count):
+        a, b = draw.randrange(len(found)), draw.randrange(len(found))
+        shape, kind = found[a].shape, draw.random()
+        read.update((a, b) if kind < 0.5 else (a,))
+        if kind < 0.3 and found[b].shape == shape and a != b:
+            ops.append(O(OPS.ADD, (a, b), (add(*shape),), options=("AddOptions", {})))
+        elif kind < 0.5 and len(shape) == len(found[b].shape) == 2 and a != b:
+            ops.append(concat((a, b), add(1, shape[1] + found[b].shape[1]), 1))
+        elif kind < 0.7:
+            new = (1, shape[1] * shape[2]) if len(shape) == 3 else (1, shape[1] // 4, 4)
+            ops.append(reshape(a, add(*new), new))
+        else:
+            ops.append(O(draw.choice((OPS.RELU, OPS.TANH)), (a,), (add(*shape),)))
+    outputs = tuple({k for op in ops for k in op.outputs} - {k for op in ops for k in op.inputs})
+    return model(G(found, ops, (0, 1), outputs))
+
+
+def random_schedule(graph: ComputeGraph, seed: int, again: int = 4) -> Schedule:
+    """A random topological order in which some ops are computed again at random places."""
+    draw = random.Random(seed)
+    left, done, steps = list(graph.ops), set(graph.inputs), []
+    while left:
+        op = draw.choice([op for op in left if done.issuperset(op.inputs)])
+        left.remove(op)
+        done.update(op.outputs)
+        steps.append(op.name)
+        for _ in range(draw.randrange(2) if again else 0):
+            candidates = [graph.ops[graph.op_index[name]] for name in steps]
+            candidates = [each for each in candidates if each.recomputable]
+            if candidates:
+                again -= 1
+                steps.append(draw.choice(candidates).name)
+    return Schedule.from_steps([("compute", name) for name in steps])
