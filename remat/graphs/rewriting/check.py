@@ -11,7 +11,7 @@ from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.calls import Array
 from remat.graphs.rewriting.draft import Draft
-from remat.graphs.rewriting.numerics import Shrink, run
+from remat.graphs.rewriting.numerics import MOST_ELEMENTS, Shrink, elements, run
 from remat.graphs.rewriting.parts import part_of
 
 #: Largest difference that rounding explains, relative to the largest value of a tensor (at least 1).
@@ -29,7 +29,8 @@ class NumericalCheck:
     difference : float
         The largest one of all tensors compared, relative to the largest value of the tensor (at least 1).
     tensors : int
-        How many were compared: all that both graphs have, the graph outputs among them.
+        How many were compared: all that both graphs have, the graph outputs among them. Of large graphs the outputs,
+        and the tensors that both have and other ops write.
     factor : int
         Height, width and the like were divided by this much.
     trusted : tuple of str
@@ -86,8 +87,11 @@ def check_numerics(
         raise GraphError(f"graph {after.name!r} has other outputs than {before.name!r}")
     drafts = [Draft(before), Draft(after)]
     shrink, clock = Shrink(drafts), deadline or Deadline()
-    first, second = (run(draft, shrink, seed, clock) for draft in drafts)
-    both = [tensor for tensor in first if tensor in second]
+    keep = None
+    if max(elements(draft, shrink) for draft in drafts) > MOST_ELEMENTS:
+        keep = _changed(*drafts) | set(before.outputs)
+    first, second = (run(draft, shrink, seed, clock, keep=keep) for draft in drafts)
+    both = [tensor for tensor in first if tensor in second and (keep is None or tensor in keep)]
     largest = 0.0
     for tensor in both:
         difference = _difference(first[tensor], second[tensor])
@@ -103,6 +107,16 @@ def check_numerics(
         if DECLARED & attributes.keys() and (part := part_of(op, attributes)) is not None
     ]
     return NumericalCheck(largest, len(both), shrink.factor, tuple(dict.fromkeys(trusted)))
+
+
+def _changed(before: Draft, after: Draft) -> set[str]:
+    """Tensors of both graphs that are written by other ops, or of which others are read."""
+    writers: list[dict[str, set[tuple[str, tuple[str, ...]]]]] = [{}, {}]
+    for draft, found in zip((before, after), writers, strict=True):
+        for op in draft.ops.values():
+            for tensor in op.outputs:
+                found.setdefault(tensor, set()).add((op.name, op.inputs))
+    return {tensor for tensor, ops in writers[0].items() if tensor in writers[1] and writers[1][tensor] != ops}
 
 
 def _difference(first: Array, second: Array) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -79,11 +79,13 @@ def run(
     *,
     inputs: Mapping[str, Array] = MappingProxyType({}),
     weights: Weights | None = None,
+    keep: Collection[str] | None = None,
 ) -> dict[str, Array]:
     """Compute all tensors of a draft in double precision, with images made smaller by `shrink`.
 
     Inputs and weights are random numbers that depend on names and the seed, where they are not given: `inputs` by
-    tensor (what an op writes included), `weights` for an op and an entry of its attribute ``constants``.
+    tensor (what an op writes included), `weights` for an op and an entry of its attribute ``constants``. With `keep`
+    other tensors are discarded after their last use, so that larger graphs can be computed.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def run(
     """
     clock = deadline or Deadline()
     _require_shapes(draft)
-    if sum(prod(shrink(shape)) for shape in draft.shapes.values()) > MOST_ELEMENTS:
+    if keep is None and elements(draft, shrink) > MOST_ELEMENTS:
         raise GraphError(f"the tensors of graph {draft.graph.name!r} are too large to be computed for a check")
     found: dict[str, Array] = {
         tensor: generator(seed, "tensor", tensor).standard_normal(shrink(draft.shapes[tensor]))
@@ -100,6 +102,7 @@ def run(
     }
     found.update(inputs)
     waiting = Counter(tensor for op in draft.ops.values() for tensor in op.outputs)
+    readers = Counter(tensor for op in draft.ops.values() for tensor in op.inputs)
     for names in draft.order.values():
         for name in names:
             clock.check()
@@ -117,9 +120,26 @@ def run(
                     found[tensor] = _put(found.get(tensor), draft, op, (value, whole), last=not waiting[tensor])
                     if not waiting[tensor] and np.isnan(found[tensor]).any():
                         raise ValueError(f"after it tensor {tensor!r} is not complete")
+                if keep is not None:
+                    _discard(op, found, readers, keep)
+                    if sum(value.size for value in found.values()) > MOST_ELEMENTS:
+                        raise ValueError("the tensors that are alive then are too large for a check")
             except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
                 raise GraphError(f"op {name!r} cannot be computed: {error}") from None
     return found
+
+
+def elements(draft: Draft, shrink: Callable[[Shape], Shape]) -> int:
+    """Elements of all tensors of a draft together."""
+    return sum(prod(shrink(shape)) for shape in draft.shapes.values())
+
+
+def _discard(op: Op, found: dict[str, Array], readers: Counter[str], keep: Collection[str]) -> None:
+    """Discard what an op was the last to read."""
+    for tensor in op.inputs:
+        readers[tensor] -= 1
+        if not readers[tensor] and tensor not in keep:
+            del found[tensor]
 
 
 def _require_shapes(draft: Draft) -> None:

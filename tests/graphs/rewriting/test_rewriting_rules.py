@@ -11,7 +11,7 @@ from small_networks import Net, after_concat, described_network, random_network
 from remat.deadline import Deadline, OverdueError
 from remat.errors import GraphError
 from remat.graphs import ComputeGraph
-from remat.graphs.rewriting import RewriteOptions, Rewritten, find_rewrites, rewrite_graph
+from remat.graphs.rewriting import RewriteOptions, Rewritten, check, find_rewrites, numerics, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import run
@@ -337,3 +337,18 @@ def test_ops_that_no_rewrite_changes_write_in_place_as_before() -> None:
     assert [rewrite.rule for rewrite in done.rewrites] == ["parallel-parts"] * 3 + ["partial-sums"]
     assert {op.name: op.in_place for op in done.graph.ops if op.in_place} == {"q": (("q", "p"),)}
     check_numerics(graph, done.graph)
+
+
+@pytest.mark.parametrize("graph", [chain("Conv").build("y"), described_network()], ids=lambda graph: graph.name)
+def test_of_large_graphs_what_rewrites_change_is_compared(graph, monkeypatch) -> None:
+    """Other tensors are discarded after their last use; what is alive at once has the limit that all have else."""
+    done = rewrite_graph(graph, TWO).graph
+    most = sum(np.prod(shape) for shape in graph.meta["shapes"].values())
+    for module in (numerics, check):
+        monkeypatch.setattr(module, "MOST_ELEMENTS", int(most * 0.9))
+    assert check_numerics(graph, done).tensors == 1
+    with pytest.raises(GraphError, match="does not compute the same"):
+        check_numerics(graph, tampered(done, "y/part0", bias=False))
+    monkeypatch.setattr(numerics, "MOST_ELEMENTS", int(most * 0.2))
+    with pytest.raises(GraphError, match="the tensors that are alive then are too large for a check"):
+        check_numerics(graph, done)
