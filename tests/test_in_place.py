@@ -13,15 +13,18 @@ from refusals import refused
 from remat import GraphBuilder, Problem, Schedule, SolveOptions, order, solve, validate
 from remat.allocation.entry import allocate
 from remat.allocation.problem import AllocationProblem
+from remat.backends.highs import Highs
 from remat.bounds import cut_bound, structural_bound
 from remat.bounds.report import applies, bounds
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
+from remat.formulations.stages import Stages
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.formats.dot import graph_to_dot
 from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
 from remat.graphs.rewriting import rewrite_graph
+from remat.modeling import violations
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.schedule.addresses import AddressRule, check_addresses
@@ -139,9 +142,9 @@ def test_an_order_decides_who_reads_last():
 
 
 def test_formulations_without_it_are_refused_by_name():
-    with refused("problem.in-place", culprit="checkmate"):
-        Checkmate(Problem(relu_network(), 11))
-    assert Checkmate(Problem(relu_network(), 31).plain)
+    with refused("problem.in-place", culprit="stages"):
+        Stages(Problem(relu_network(), 11))
+    assert Stages(Problem(relu_network(), 31).plain)
 
 
 #: Methods that are compared with brute force, and what they answer.
@@ -276,3 +279,21 @@ def test_mobilenet_is_proved_least_with_what_is_written_in_place():
     answer = allocate(AllocationProblem(schedule_buffers(graph, found.schedule), alignment=16), time_limit=20)
     assert (answer.price, answer.proved) == (6_021_120, True)
     assert found.certificate.in_place > 90
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(20, 300, 20))])
+def test_checkmate_states_what_is_written_in_place(first):
+    counted = 0
+    for seed in range(first, first + 20):
+        graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)
+        problem = Problem(graph, random_budget(graph, seed))
+        formulation = Checkmate(problem)
+        model, best = formulation.build(), optimum(problem, formulation.scope())
+        found = Highs().solve(model, SolveOptions(threads=1))
+        assert (None if found.objective is None else round(found.objective)) == (best and best.cost)
+        if best is not None:
+            certificate = problem.validate(formulation.decode(found.values))
+            assert certificate.accepted and certificate.cost == best.cost
+            assert violations(model, formulation.encode(best.schedule)) == []
+            counted += certificate.in_place > 0
+    assert counted > 2

@@ -175,7 +175,8 @@ class GraphArrays:
     order, position : int64 arrays, shape (ops,)
         Reference order as op numbers, and its inverse.
     in_place : int64 array, shape (3, pairs)
-        Op, output and input where the op may write the output in place of the input, which is no graph input.
+        Op, output and input where the op may write the output in place of the input; both have bytes, and the input is
+        no graph input.
     """
 
     name: str
@@ -391,13 +392,13 @@ def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, 
 
 
 def _in_place(graph: ComputeGraph) -> Int:
-    """Op, output and input of each pair in which the input can die: graph inputs never do; shape (3, pairs)."""
+    """Op, output and input of each pair that has bytes and whose input can die: no graph input; shape (3, pairs)."""
     tensor, inputs = graph.tensor_index, set(graph.inputs)
     pairs = [
         (number, tensor[output], tensor[source])
         for number, op in enumerate(graph.ops)
         for output, source in op.in_place
-        if source not in inputs
+        if source not in inputs and graph.tensors[tensor[source]].size
     ]
     return np.array(pairs, dtype=np.int64).reshape(-1, 3).T
 

@@ -17,6 +17,7 @@ from remat.formulations.sequence import (
     stages_of,
     useful_schedule,
 )
+from remat.graphs.in_place import most_pairs
 from remat.modeling import Model, Vars
 from remat.modeling.model import Named
 from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
@@ -62,7 +63,10 @@ class Checkmate(Formulation):
     **Extensions.** Tensors to be kept: S[n,t] = 1. Graph inputs are part of M_held. Limits of computes:
     sum_k R[k,j] ≤ C_j. An accumulation buffer is filled once: S[k,t] = 1 from its first writer's stage to its last
     one's, S[k,t] ≤ S[k−1,t] afterwards, its readers need S[k,t]; a writer that runs again while the buffer is gone
-    holds its bytes for that one step.
+    holds its bytes for that one step. Outputs t that op l may write in place of inputs s: PLACE[k,t,s,l] ∈ [0, 1]::
+
+        (10) sum_t PLACE[k,t,s,l] ≤ FREE[k,s,l];   sum_s PLACE[k,t,s,l] ≤ 1
+        (9)  U[k,l] + w_l R[k,l] − sum_{t,s} m_t PLACE[k,t,s,l] ≤ budget, with U[k,l] as large as that lets it be
 
     Sizes are divided by their greatest common divisor, with the budget rounded down.
 
@@ -75,6 +79,7 @@ class Checkmate(Formulation):
 
     name = "checkmate"
     options_type = CheckmateOptions
+    counts_in_place = True
 
     def __init__(self, problem: Problem, options: CheckmateOptions | None = None) -> None:
         super().__init__(problem)
@@ -129,8 +134,10 @@ class Checkmate(Formulation):
         model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier))  # (8a), (8c)
         model.booleans("S", len(owner), filling)  # (8b)
         model.booleans("FREE", len(freed), 0, ~forever)  # (7a)
-        model.implied("U", len(slot), 0, at.capacity)  # (9)
+        most = np.array([at.capacity], dtype=np.int64) + at.place_most[slot]
+        model.implied("U", len(slot), 0, most if at.place_most.any() else at.capacity)  # (9)
         model.implied("transient", int(at.part_count.sum()), 0, 1)
+        model.implied("PLACE", int(at.place_count.sum()), 0, 1)
         x = model.named
         self._dependencies(model, x)
         self.deadline.check()
@@ -139,6 +146,7 @@ class Checkmate(Formulation):
         self._frees(model, x)
         self.deadline.check()
         self._workspace(model, x)
+        self._places(model, x)
         self._limits(model, x)
         self.deadline.check()
         cost = arrays.cost[arrays.order][slot]
@@ -263,20 +271,38 @@ class Checkmate(Formulation):
         _, slots = at.runs()
         writes = np.zeros(at.n, dtype=np.bool_)
         writes[at.part_op] = True
-        rows = np.flatnonzero((workspace[slots] > 0) | writes[slots])
+        rows = np.flatnonzero((workspace[slots] > 0) | writes[slots] | (at.place_most[slots] > 0))
         number = np.full(len(slots), -1, dtype=np.int64)
         number[rows] = np.arange(len(rows))
         here = number[at.slot(stage, op)]
+        placed, pair = at.places()
+        saving = number[at.slot(placed, at.place_op[pair])]
         model.add(
             rows_from(
                 "(9) workspace",
                 (number[rows], x.U.index[rows], 1),
                 (number[rows], x.R.index[rows], workspace[slots[rows]]),
                 (here, x.transient.index, at.size[tensor]),
+                (saving, x.PLACE.index, -at.size[at.place_output[pair]]),
                 num_rows=len(rows),
                 upper=at.capacity,
             )
         )
+
+    def _places(self, model: Model, x: Named) -> None:
+        """(10) where an output may be written in place of an input."""
+        at = self.layout
+        stage, pair = at.places()
+        if not len(pair):
+            return
+        free = at.freed_at(stage, at.place_source[pair], at.place_op[pair])
+        for name, ends in (("(10) input dies", at.place_source), ("(10) output once", at.place_output)):
+            keys, row = np.unique(at.slot(stage, at.place_op[pair]) * len(at.size) + ends[pair], return_inverse=True)
+            terms = [(row, x.PLACE.index, 1)]
+            if ends is at.place_source:
+                _, first = np.unique(row, return_index=True)
+                terms.append((np.arange(len(keys)), x.FREE.index[free[first]], -1))
+            model.add(rows_from(name, *terms, num_rows=len(keys), upper=float(ends is at.place_output)))
 
     def _limits(self, model: Model, x: Named) -> None:
         at = self.layout
@@ -308,9 +334,24 @@ class Checkmate(Formulation):
         values[x.FREE.index] = lower - hazards > 0.5
         _, gone = sums_without(model, "transient contribution", x.transient, values)
         values[x.transient.index] = np.maximum(0, gone)
+        values[x.PLACE.index] = self._taken(values[x.FREE.index] > 0.5)
         stage, _ = self.layout.runs()
         values[x.U.index] = running_values(model, "(2)-(3) memory", x.U, values, stage)
         return values
+
+    def _taken(self, freed: Bool) -> Values:
+        """PLACE by which inputs are freed: most pairs of each op that runs."""
+        at = self.layout
+        stage, pair = at.places()
+        taken = np.zeros(len(pair))
+        possible = np.flatnonzero(freed[at.freed_at(stage, at.place_source[pair], at.place_op[pair])])
+        by_run: dict[int, dict[tuple[int, int], int]] = {}
+        for number in possible.tolist():
+            ends = int(at.place_output[pair[number]]), int(at.place_source[pair[number]])
+            by_run.setdefault(int(at.slot(stage[number], at.place_op[pair[number]])), {})[ends] = number
+        for pairs in by_run.values():
+            taken[[pairs[ends] for ends in most_pairs(list(pairs))]] = 1
+        return taken
 
     def _stages_of(self, sequence: Int) -> Int:
         """Stage, from 0, of each compute."""
@@ -344,6 +385,8 @@ class Checkmate(Formulation):
         free[x.S.index] = inside(retained_stage) & touched[owner]
         # what is freed in the stage before depends on what is retained from it
         free[x.FREE.index] = inside(free_stage, part.first - 1) & touched[self.layout.free_tensor[freed]]
+        placed, pair = self.layout.places()
+        free[x.PLACE.index] = inside(placed, part.first - 1) & touched[self.layout.place_source[pair]]
         free[x.U.index] = inside(stage, part.first - 1)
         free[x.transient.index] = inside(self.layout.last_writer[self.layout.part_tensor[written]] + 1 + later)
         return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))

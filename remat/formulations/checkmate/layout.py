@@ -70,6 +70,10 @@ class CheckmateLayout:
         What FREE stands for: every use, and where needed the writer itself.
     s_count, s_first, free_count, free_first : int64 arrays
         How many stages each tensor of S, and each (tensor, op) of FREE, has; number of the first one.
+    place_output, place_source, place_op, place_count : int64 arrays
+        Pairs of an output and an input in whose place an op may write it, the op, and how many stages each has.
+    place_most : int64 array, shape (ops,)
+        Most units that the op at each position saves so.
     part_tensor, part_op, part_count : int64 arrays
         Contributions to buffers that may be transient, after the stage of the buffer's last writer.
     """
@@ -98,6 +102,10 @@ class CheckmateLayout:
         self.s_first = np.cumsum(self.s_count) - self.s_count
         self.free_count = self.T - self.begin(self.free_op)
         self.free_first = np.cumsum(self.free_count) - self.free_count
+        op, self.place_output, self.place_source = arrays.in_place
+        self.place_op = arrays.position[op]
+        self.place_count = self.T - self.begin(self.place_op)
+        self.place_most = arrays.in_place_most[arrays.order] // self.unit
         # (writer position, buffer) pairs
         into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
         self.part_tensor, self.part_op = arrays.producers.rows[into], arrays.position[arrays.producers.indices[into]]
@@ -126,7 +134,8 @@ class CheckmateLayout:
         earlier = np.arange(len(used)) - np.searchsorted(self.use_tensor, self.use_tensor)  # uses of the same tensor
         earlier += np.bincount(self.free_tensor[len(used) :], minlength=len(self.size))[self.use_tensor]
         late = int((earlier * used).sum())
-        return ModelSize(3 * int(used.sum()) + 4 * retained + 3 * runs + 7 * freed + 2 * late + 6 * parts)
+        placed = int(self.place_count.sum())
+        return ModelSize(4 * placed + 3 * int(used.sum()) + 4 * retained + 3 * runs + 7 * freed + 2 * late + 6 * parts)
 
     def begin(self, op: Int) -> Int:
         """First stage in which each op may run."""
@@ -149,6 +158,16 @@ class CheckmateLayout:
         """Number of S[stage, tensor] among `retained`, or NONE."""
         later = stage - self.begin(self.writer[tensor])
         return np.where(later > 0, self.s_first[tensor] + later - 1, NONE)
+
+    def places(self) -> tuple[Int, Int]:
+        """(stage, number of the pair) of every PLACE."""
+        pair, rank = expand(self.place_count)
+        return self.begin(self.place_op[pair]) + rank, pair
+
+    def freed_at(self, stage: Int, tensor: Int, op: Int) -> Int:
+        """Return the number of FREE[stage, tensor, op] for tensors that the ops read."""
+        use = np.searchsorted(self.use_tensor * self.n + self.use_op, tensor * self.n + op)
+        return self.free_first[use] + stage - self.begin(op)
 
     def frees(self) -> tuple[Int, Int]:
         """(stage, number of the tensor and op) of every FREE."""
