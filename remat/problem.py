@@ -14,7 +14,7 @@ from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.sizes import UNITS
 from remat.io.text import short
-from remat.runtime.arrays import Bool
+from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.rules import OrderRule, Rules
@@ -221,14 +221,24 @@ class Problem:
     def relaxed(self) -> tuple[Problem, int]:
         """A problem with no outputs in place of inputs whose bounds hold for this one, and what to take off a peak.
 
-        Each op holds as little as if it wrote all that it may in place, and all ops hold so many bytes more that no
-        workspace is negative; the budget is larger by as many. So each schedule of this problem is one of that
-        problem, at most the bytes more, and costs the same.
+        Each op holds as little as if it wrote all that it may in place; see :meth:`saving`.
+        """
+        return self.saving(self.graph.arrays.in_place_most)
+
+    def saving(self, saved: Int) -> tuple[Problem, int]:
+        """A problem with no outputs in place of inputs in which each op holds some bytes less, and a number of bytes.
+
+        All ops hold the number more, so that no workspace is negative, and the budget is larger by it. A schedule whose
+        ops save at most `saved` bytes here has a peak there that is at most the number above its peak here.
+
+        Parameters
+        ----------
+        saved : int64 array, shape (ops,)
         """
         graph, arrays = self.graph, self.graph.arrays
         if not graph.in_place:
             return self, 0
-        workspace = arrays.workspace - arrays.in_place_most
+        workspace = arrays.workspace - saved
         shift = max(0, -int(workspace.min()))
         ops = [
             replace(op, in_place=(), workspace=least + shift)

@@ -149,7 +149,16 @@ def test_formulations_without_it_are_refused_by_name():
 
 #: Methods that are compared with brute force, and what they answer.
 METHODS = ("auto", "greedy", "annealing", "drops", "hierarchical", "checkmate", "stages", "retention-intervals")
-ORDERS = ("valley-order", "best-first-order", "beam-order", "serenity", "order-portfolio", "kahn", "auto")
+ORDERS = (
+    "valley-order",
+    "best-first-order",
+    "beam-order",
+    "serenity",
+    "order-portfolio",
+    "kahn",
+    "order-intervals",
+    "order-positions",
+)
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(10, 300, 10))])
@@ -172,7 +181,7 @@ def check_orders(problem: Problem, seed: int) -> None:
     assert explore(problem, Aim.PEAK, limit=10**9).bound == best.peak
     assert cut_bound(problem).value <= best.peak
     for method in (ORDERS[seed % len(ORDERS)], "auto"):
-        found = solve(problem, method, None, stop=5)
+        found = solve(problem, method, stop=5, options=SolveOptions(threads=1))
         assert found.bound <= best.peak <= found.peak == validate(problem.graph, found.schedule).peak
         assert not found.proved or found.peak == best.peak
 

@@ -95,7 +95,7 @@ class OrderInstance:
         lost = unread[entries.indices]
         np.add.at(workspace, entries.rows[lost], arrays.size[entries.indices[lost]])
         position = arrays.position
-        most, sure = _saved(problem)
+        most, sure = saved_in_place(problem)
         workspace -= most if least else sure
         return cls._made(
             arrays.size[there],
@@ -267,7 +267,7 @@ class OrderInstance:
         return touched
 
 
-def _saved(problem: Problem) -> tuple[Int, Int]:
+def saved_in_place(problem: Problem) -> tuple[Int, Int]:
     """Bytes of outputs that each op writes in place of inputs, in some order and in every order; shape (ops,).
 
     An input dies at an op in every order if all other readers come before it, and in none if one comes after it.

@@ -12,6 +12,7 @@ from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
+from remat.ordering.instance import saved_in_place
 from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 from remat.scope import EVERY_SCHEDULE, restrictions_hold
@@ -46,6 +47,15 @@ class ModelMethod:
         #: Whether what it proves holds for the problem of the session, and not only without outputs in place of inputs.
         self.proves = kind.counts_in_place or not session.problem.graph.in_place
         self.problem = session.problem if self.proves else session.problem.plain
+        #: Bytes that peaks of the model are too large by.
+        self.shift = 0
+        if not self.proves and all(limit == 1 for limit in session.problem.compute_limits):
+            most, sure = saved_in_place(session.problem)
+            if (most == sure).all():  # whatever the order, the same outputs are written in place
+                self.proves = True
+                self.problem, self.shift = session.problem.saving(sure)
+        if not session.asks_peak:
+            self.shift = 0
 
     def run(self, warm_start: Schedule | None = None) -> None:
         """Solve.
@@ -87,7 +97,8 @@ class ModelMethod:
             self.call.deadline.check()  # a hint may take as long as the model
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
             if warm_start is not None:
-                start = warm_start if self.proves else session.problem.for_plain(warm_start)
+                own = warm_start.graph_digest == session.problem.graph.digest
+                start = replace(warm_start, graph_digest=self.problem.graph.digest) if own else warm_start
                 session.note(why_no_hint(formulation, start))
             hint = best_hint(formulation, self.incumbents, session.reference, given)
             preliminary = self._preliminary(formulation)
@@ -207,7 +218,7 @@ class ModelMethod:
 
         def on_bound(bound: float) -> bool:
             if model is self.model and self.proves:  # the bound of a preliminary model is not one on cost
-                session.raise_bound(lower_bound(bound))
+                session.raise_bound(self._bound(bound))
             return session.reached is not None
 
         begun = time.monotonic()
@@ -236,10 +247,10 @@ class ModelMethod:
             return
         if not self.proves:
             return
-        session.raise_bound(lower_bound(raw.bound))
+        session.raise_bound(self._bound(raw.bound))
         if raw.stop is StopReason.GAP and raw.bound is None and raw.objective is not None and not self.call.solver:
             # A solver that does not tell its bound, but has kept to the gap that it was given.
-            session.raise_bound(lower_bound(raw.objective - self.call.relative_gap * abs(raw.objective)))
+            session.raise_bound(self._bound(raw.objective - self.call.relative_gap * abs(raw.objective)))
         closed = raw.bound is None or _reaches(raw.bound, raw.objective)
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
             session.raise_bound(self.last_cost)
@@ -252,6 +263,11 @@ class ModelMethod:
                 f"but that of {best.source} {word} {value:,}",
                 "refuted",
             )
+
+    def _bound(self, bound: float | None) -> int | None:
+        """Return a bound of the model as one of the problem."""
+        found = lower_bound(bound)
+        return None if found is None else found - self.shift
 
     def _prove_infeasible(self, formulation: Formulation) -> None:
         session, best = self.session, self.incumbents.best
