@@ -212,18 +212,20 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     (file,) = tmp_path.rglob("costs-*.json")
     file.write_text("{damaged")
     machine._measured.cache_clear()
-    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 6 + [100, 1e6])
+    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 7 + [100, 1e6])
     assert Roofline().costs(nodes) == [2 * 64**3 + 100]
     assert Roofline().costs(traced(lambda x: aten.native_dropout(x, 0.5, True), (6, 4)))[0] == 24_000 + 100
     machine._measured.cache_clear()
 
 
-def test_tables_that_are_stale_or_not_plausible_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_are_stale_or_not_plausible_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two threads slower than one, rounds that differ, old tables, other CPUs: measured again, and said."""
     from remat.torch.costs import machine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    figures = {**dict.fromkeys(machine.TYPES, 5e10), "bandwidth": 4e10, "lone": 2.5e10, "launch": 900.0, "random": 1e8}
+    figures = {**dict.fromkeys(machine.FIGURES, 2.5e10), "fp32": 5e10, "bandwidth": 4e10, "launch": 900.0}
     seen: list[dict[str, float]] = []
 
     def device(*rounds: dict[str, float]) -> Device:
@@ -241,7 +243,7 @@ def test_tables_that_are_stale_or_not_plausible_are_not_kept(tmp_path: Path, mon
         machine._measured.cache_clear()
         return machine.this_machine()
 
-    busy = {"bandwidth": 3.4e9, "lone": 26.8e9}
+    busy = {"bandwidth": 3.4e9, "lone bandwidth": 26.8e9}
     for rounds, why in (
         ([busy], r"copies run at 3\.4 GB/s with all threads and at 26\.8 GB/s with one"),
         ([{"launch": 1e9}], "launch is 1,000,000,000"),
@@ -249,9 +251,16 @@ def test_tables_that_are_stale_or_not_plausible_are_not_kept(tmp_path: Path, mon
     ):
         with pytest.warns(CostRemark, match=why):
             device(*rounds)
-        assert not list(tmp_path.rglob("costs-*.json"))
+        (file,) = tmp_path.rglob("costs-*.json")
+        file.unlink()
     with pytest.warns(CostRemark, match=r"Capture on a quiet machine, .* or name a device"):
         assert device(busy).bandwidth == 26_800_000_000  # at least what one thread does
+    assert device().bandwidth == 26_800_000_000  # for a short time
+    later = time.time() + machine.SHORT + 60
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "time", SimpleNamespace(time=lambda: later))
+        assert device({"bandwidth": 4.5e10}).bandwidth == 4.5e10
+    file.unlink()
     assert device({}, busy, {"bandwidth": 1e9}, {}).bandwidth == 4e10
     assert len(seen) == machine.ROUNDS  # two rounds agree
     assert device().bandwidth == 4e10

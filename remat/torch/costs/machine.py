@@ -23,10 +23,11 @@ COPIED = 1 << 23
 EACH, ROUNDS = 0.05, 4
 #: Most rounds, and the factor by which the best two may differ: more rounds are measured until they agree.
 MOST_ROUNDS, AGREE = 12, 1.5
-#: Seconds that a table is good for: drivers, clock rates and neighbours of a virtual machine change.
-AGE = 30 * 24 * 3600
+#: Seconds that a table is good for: drivers, clock rates and neighbours of a virtual machine change. One that is not
+#: plausible serves the next processes for a short time, since each measurement takes up to ten seconds.
+AGE, SHORT = 30 * 24 * 3600, 600
 #: Number of the way to measure; tables of another one are stale.
-METHOD = 2
+METHOD = 3
 #: Rates and times that some machine may have: bytes and operations in a second, and ns of a small op.
 LIMITS = {"fp32": (1e8, 1e16), "bandwidth": (1e8, 1e14), "launch": (1, 1e7)}
 #: Sides of the square factors.
@@ -34,8 +35,10 @@ SIDES = {"cpu": 768, "cuda": 8192}
 TYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-#: Names of the figures in turn; the lone bandwidth is that of one thread.
-FIGURES = (*TYPES, "bandwidth", "lone", "launch", "random")
+#: Names of the figures in turn; lone ones are those of one thread.
+FIGURES = (*TYPES, "bandwidth", "lone fp32", "lone bandwidth", "launch", "random")
+#: What a lone figure is of, and its unit.
+LONE = {"fp32": ("products", 1e9, "GFLOP/s"), "bandwidth": ("copies", 1e9, "GB/s")}
 
 
 def this_machine(kind: str = "cpu") -> Device:
@@ -52,7 +55,7 @@ def this_machine(kind: str = "cpu") -> Device:
     Warns
     -----
     CostRemark
-        If the figures are not plausible, as on a busy machine: they are used in this process, and not kept.
+        If the figures are not plausible, as on a busy machine: they are kept for :data:`SHORT` seconds.
     """
     if kind == "cuda" and not torch.cuda.is_available():
         raise MeasurementError(
@@ -76,21 +79,21 @@ def _measured(kind: str, machine: str) -> Device:  # the machine changes with th
             "time": int(time.time()),
         }
         why = doubt(table) or ("" if agree else f"rounds differ by more than {AGREE:g} times")
+        table |= {name: max(table[name], table[f"lone {name}"]) for name in LONE}
         if why:
+            table["time"] += SHORT - AGE
             warnings.warn(
                 f"the roofline of {machine} is not plausible: {why}. The machine is busy, or has fewer CPUs than "
-                "threads; the figures are used now and not kept. Capture on a quiet machine, call "
+                f"threads; it is measured again after {SHORT // 60} minutes. Capture on a quiet machine, call "
                 "torch.set_num_threads, or name a device, as costs='roofline:laptop-cpu'",
                 CostRemark,
                 stacklevel=2,
             )
-        else:
-            store.update({f"machine {name}": value for name, value in table.items()})
-            store.save()
+        store.update({f"machine {name}": value for name, value in table.items()})
+        store.save()
     products = {name: float(table[name]) for name in TYPES}
-    bandwidth = max(table["bandwidth"], table["lone"])
     # the units for 32-bit products are those for vectors, on a CPU and on a GPU without TF32
-    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, table["launch"], table["random"])
+    return Device(THIS_MACHINE, products, products["fp32"], table["bandwidth"], table["launch"], table["random"])
 
 
 def doubt(table: Mapping[str, float]) -> str:
@@ -98,7 +101,7 @@ def doubt(table: Mapping[str, float]) -> str:
 
     Examples
     --------
-    >>> table = {"fp32": 5e10, "bandwidth": 3.4e9, "lone": 26.8e9, "launch": 1000}
+    >>> table = {"fp32": 5e10, "lone fp32": 4e10, "bandwidth": 3.4e9, "lone bandwidth": 26.8e9, "launch": 1000}
     >>> doubt(table)
     'copies run at 3.4 GB/s with all threads and at 26.8 GB/s with one'
     >>> doubt({**table, "bandwidth": 40e9})
@@ -107,9 +110,10 @@ def doubt(table: Mapping[str, float]) -> str:
     for name, (least, most) in LIMITS.items():
         if not least <= table[name] <= most:
             return f"{name} is {table[name]:,.0f}"
-    if 2 * table["bandwidth"] < table["lone"]:
-        all_, one = (f"{table[name] / 1e9:,.1f} GB/s" for name in ("bandwidth", "lone"))
-        return f"copies run at {all_} with all threads and at {one} with one"
+    for name, (what, unit, word) in LONE.items():
+        if 2 * table[name] < table[f"lone {name}"]:
+            every, one = (f"{table[each] / unit:,.1f} {word}" for each in (name, f"lone {name}"))
+            return f"{what} run at {every} with all threads and at {one} with one"
     return ""
 
 
@@ -138,27 +142,31 @@ def _best_round(name: str, figures: list[float]) -> float:
 
 def _measure(kind: str) -> list[float]:
     """Return the figures in turn: operations, bytes and random numbers per second, and nanoseconds of a small op."""
-    found = []
-    for dtype in TYPES.values():
-        side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
-        a = torch.full((side, side), 0.5, dtype=dtype, device=kind)
-        out = torch.empty_like(a)
-        found.append(2 * side**3 / _best(partial(torch.mm, a, a, out=out), kind))
+    found = [_product_rate(kind, dtype) for dtype in TYPES.values()]
     x = torch.full((COPIED,), 0.5, device=kind)
-    y = torch.empty_like(x)
-    bandwidth = lone = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+    copy = partial(torch.empty_like(x).copy_, x)
+    found.append(2 * x.nbytes / _best(copy, kind))
     threads = torch.get_num_threads()
     if kind == "cpu" and threads > 1:
         torch.set_num_threads(1)
         try:
-            lone = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+            found += [_product_rate(kind, torch.float32), 2 * x.nbytes / _best(copy, kind)]
         finally:
             torch.set_num_threads(threads)
+    else:
+        found += [found[list(TYPES).index("fp32")], found[-1]]
     tiny = torch.zeros(1, device=kind)
     launch = 1e9 * _best(partial(torch.add, tiny, tiny), kind)
     few = x[: 1 << 16 if kind == "cpu" else COPIED]
     random = few.numel() / _best(partial(torch.native_dropout, few, 0.5, True), kind)
-    return [*found, bandwidth, lone, launch, random]
+    return [*found, launch, random]
+
+
+def _product_rate(kind: str, dtype: torch.dtype) -> float:
+    """Operations of a matrix product per second."""
+    side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
+    a = torch.full((side, side), 0.5, dtype=dtype, device=kind)
+    return 2 * side**3 / _best(partial(torch.mm, a, a, out=torch.empty_like(a)), kind)
 
 
 def _best(call: Callable[[], object], kind: str) -> float:
