@@ -1,1 +1,1 @@
-"""Who answers: one file or small folder per solver; knows the modelling layer and nothing of graphs."""
+"""Solvers behind one interface: one file or small folder each. Knows the modelling layer, not graphs."""

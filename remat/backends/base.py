@@ -1,4 +1,4 @@
-"""The interface that every solver stands behind."""
+"""Interface of all solvers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class AvailabilityState(StrEnum):
-    """Whether a backend can be used here."""
+    """Availability of a backend on this machine."""
 
     READY = "ready"
     NOT_INSTALLED = "not installed"
@@ -61,27 +61,27 @@ class Availability:
 
     @property
     def ready(self) -> bool:
-        """Whether the backend can be used."""
+        """Return whether the backend can be used."""
         return self.state is AvailabilityState.READY
 
 
 def wheel_availability(package: str, versions: str, install: str = "") -> Availability:
-    """Whether a Python package is installed in a version that serves; it is not imported.
+    """Return whether a Python package is installed in a suitable version, without importing it.
 
     Parameters
     ----------
     package : str
-        Its name, which is also that of its module.
+        Name of the package and of its module.
     versions : str
-        Those that serve, as pip writes them: ``>=9.15,<9.16``. A pre-release counts as older than its release, and as
-        none of the releases below it: 9.16rc1 is not ``<9.16``.
+        Suitable versions as pip writes them: ``>=9.15,<9.16``. A pre-release counts as older than its release, and
+        as none of the releases below it: 9.16rc1 is not ``<9.16``.
     install : str, optional
-        What to give to pip; default: the package in these versions.
+        Argument for ``pip install``; default: the package in these versions.
 
     Returns
     -------
     Availability
-        Its reason is ``package version`` when ready.
+        Its reason is ``package version`` if ready.
 
     Examples
     --------
@@ -112,26 +112,26 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
     return Availability(AvailabilityState.WRONG_VERSION, reason)
 
 
-#: Largest seed, and number of threads: what every solver takes.
+#: Largest seed and largest number of threads that every solver accepts.
 MOST = 2**31 - 1
-#: Relative gap at which a solve stops unless told otherwise: 0.0001 %.
+#: Default relative gap at which a solve stops: 0.0001 %.
 DEFAULT_GAP = 1e-6
-#: Words for where a search starts (:attr:`SolveOptions.start`).
+#: Words for the start of a search (:attr:`SolveOptions.start`).
 STARTS = ("auto", "none", "alone")
 
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """Options that mean the same for whatever solves: methods, heuristics, bounds, backends, child processes.
+    """Options of everything that solves: methods, heuristics, bounds, backends, child processes.
 
     Attributes
     ----------
     deadline : Deadline
         Covers build and solve. :func:`remat.solve` sets it from `stop`.
     threads : int or None
-        None: as many as this process may use.
+        None: all CPUs that this process may use.
     seed : int
-        Of everything random.
+        Seed of all random choices.
     relative_gap : float
         Stop when (objective − bound) / objective is at most this; 0: prove optimality.
     log : callable taking a line of text, or None
@@ -140,19 +140,19 @@ class SolveOptions:
         Passed to the solver untouched (names as in its manual).
     isolate : bool
         Run every solver in a process of its own (:class:`remat.backends.processes.isolated.Isolated`), which is killed
-        if it misses the deadline; what it had found is kept. A backend by itself does not look at it.
+        if it misses the deadline; its solutions so far are kept. Backends themselves ignore it.
     memory_limit : int, str or None
-        Bytes that such a process may hold (``"4GiB"``); means `isolate`. Kept as a number of bytes.
+        Bytes that such a process may hold (``"4GiB"``); implies `isolate`. Stored as a number of bytes.
     start : str or Schedule
-        Where a formulation's search starts if no warm start is given: ``"auto"``: a heuristic makes a schedule first;
-        ``"none"``: from nothing, so that a result shows what formulation and solver can do alone; ``"alone"``:
-        likewise, and for the least cost not even the reference order is an answer, so that a result shows the
-        method's own schedule; or a schedule, which is a warm start. Backends ignore it.
+        Start of a formulation's search if no warm start is given. ``"auto"``: the schedule of a heuristic.
+        ``"none"``: no start, so that a result shows what formulation and solver achieve alone. ``"alone"``: likewise,
+        and for the least cost not even the reference order is an answer, so that a result shows the method's own
+        schedule. A schedule is a warm start. Backends ignore it.
 
     Raises
     ------
     ProblemError
-        Naming an option that is out of range.
+        If an option is out of range; it names the option.
 
     Examples
     --------
@@ -211,21 +211,21 @@ class SolveOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory limit as a number."""
+        """Memory limit in bytes; None: no limit."""
         return self.memory_limit if isinstance(self.memory_limit, int) else None
 
 
-#: What holds where nothing is said.
+#: Defaults of all options.
 DEFAULT_OPTIONS = SolveOptions()
 
 
 def checked_hint(hint: Values, model: Model) -> Values:
-    """`hint` as an array.
+    """Return `hint` as an array.
 
     Raises
     ------
     ModelError
-        If it is not one value for each variable of `model`.
+        If its shape is not (variables of `model`,).
     """
     values = np.asarray(hint, dtype=np.float64)
     if values.shape != (model.num_vars,):
@@ -234,56 +234,56 @@ def checked_hint(hint: Values, model: Model) -> Values:
 
 
 class Run(ABC):
-    """One solve, built and ready to run; made by :meth:`Backend.prepare`."""
+    """One solve, ready to run; made by :meth:`Backend.prepare`."""
 
     keeps_deadline: ClassVar[bool] = False
     """True if :meth:`run` returns at the deadline and after Ctrl-C even when :meth:`stop` is not called.
 
-    It then runs in the thread of the caller."""
+    It then runs in the caller's thread."""
 
     seconds: tuple[float, float] | None = None
-    """Seconds of building and of solving, where the run knows better than its caller."""
+    """Seconds of building and of solving, if the run measures them; None: the caller does."""
 
     @abstractmethod
     def run(self) -> None:
-        """Solve, in a thread of its own unless :attr:`keeps_deadline`; report solutions and bounds to the books."""
+        """Solve, in a separate thread unless :attr:`keeps_deadline`; report solutions and bounds to the books."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask :meth:`run` to end soon; called from any thread, also more than once."""
+        """Ask :meth:`run` to return soon; callable from any thread, repeatedly."""
 
     @abstractmethod
     def last_words(self) -> tuple[Status, StopReason, str]:
-        """Return what the solver says at its end, why it stopped where nothing is proved, and a message.
+        """Return the solver's final status, its stop reason if nothing is proved, and a message.
 
-        Not called where a callback failed, or where the solver was left behind.
+        Not called if a callback failed, or if the solver missed the deadline and was abandoned.
         """
 
     def close(self) -> None:  # noqa: B027  (most hold nothing)
-        """Release what the run holds, whatever came of it."""
+        """Release resources; always called."""
 
 
 class Backend(ABC):
-    """A solver, or a family of them, behind one interface. Knows nothing of graphs."""
+    """A solver, or a family of solvers, behind one interface; independent of graphs."""
 
     name: ClassVar[str]
     native: ClassVar[frozenset[type[Record]]]
-    """Kinds of records it takes as they are; the others reach it through bridges."""
+    """Kinds of records that it accepts directly; bridges rewrite the others."""
 
     nonzero_bytes: ClassVar[int] = 300
-    """What a model takes here for each of its non-zeros, solver and all, about."""
+    """Approximate memory of model and solver for each non-zero, in bytes."""
 
     own_process: ClassVar[bool] = False
-    """Whether it runs its solver in a process of its own anyway, and keeps to `SolveOptions.memory_limit` there."""
+    """True if it always runs its solver in a separate process and keeps `SolveOptions.memory_limit` there."""
 
     preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that a process of its own is to have imported from the start.
+    """Modules that a child process imports before it is forked.
 
     See :mod:`remat.backends.processes.children`.
     """
 
     variant: str = ""
-    """Which solver of a family; empty for a single solver."""
+    """Solver of a family; empty for a single solver."""
 
     def __init__(self, variant: str = "") -> None:
         self.variant = variant
@@ -297,21 +297,21 @@ class Backend(ABC):
 
     @property
     def full_name(self) -> str:
-        """The name in configurations and results: ``name`` or ``name:variant``."""
+        """Name in configurations and results: ``name`` or ``name:variant``."""
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
     @classmethod
     @abstractmethod
     def availability(cls) -> Availability:
-        """Whether it can be used here, and if not, why; imports nothing heavy."""
+        """Return whether it can be used here, and why not; imports nothing heavy."""
 
     @classmethod
     def variants(cls) -> tuple[str, ...]:
-        """The solvers behind a family that can be named as ``name:variant``; empty for a single solver."""
+        """Return the solvers of a family, selectable as ``name:variant``; empty for a single solver."""
         return ()
 
     def ready(self) -> Availability:
-        """Whether this very variant can be used, and if not, why; where :meth:`availability` fails: a conflict."""
+        """Return whether this variant can be used, and why not; a failing :meth:`availability` is a conflict."""
         try:
             return self.availability()
         except Exception as error:
@@ -319,45 +319,45 @@ class Backend(ABC):
             return Availability(AvailabilityState.CONFLICT, f"it fails to say whether it can be used: {fault}")
 
     def check_ready(self) -> None:
-        """Require that this variant can be used.
+        """Require that this variant is available.
 
         Raises
         ------
         BackendError
-            If it cannot, with the reason.
+            If it is not; the message has the reason.
         """
         state = self.ready()
         if not state.ready:
             raise BackendError(f"backend {self.full_name!r} cannot be used: {state.reason}", "unavailable", self.name)
 
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
-        """Build what the solver takes; :meth:`solve` calls this and the run's methods.
+        """Translate the model for the solver; :meth:`solve` calls this and the run's methods.
 
         Parameters
         ----------
         options : SolveOptions
-            Check its deadline between bounded pieces of work.
+            Check the deadline between bounded pieces of work.
         books : Bookkeeping
-            Receives solutions and bounds. Its `hint` is a starting solution, or None.
+            Receives solutions and bounds; its `hint` is a starting solution or None.
 
         Raises
         ------
         OverdueError
-            If the deadline comes first.
+            If the deadline passes first.
         """
         raise NotImplementedError(f"backend {self.name!r} has neither prepare() nor solve()")
 
     def reads_rows(self, options: SolveOptions) -> bool:
-        """Whether models reach the solver in linear rows only."""
+        """Return whether models reach the solver as linear rows only."""
         del options
         return self.native == {PlainLinear}
 
     def takes_linear_form(self, model: Model, options: SolveOptions) -> bool:
-        """Whether :meth:`solve` takes the linear rows that a formulation offers in place of its records."""
+        """Return whether :meth:`solve` replaces the model's records with the formulation's own linear rows."""
         return LinearForm.name in model.overrides and self.reads_rows(options)
 
     def _linear_form(self, model: Model, options: SolveOptions) -> LinearForm | None:
-        """Return the linear form to solve; at the deadline none, as the records miss it as well."""
+        """Return the linear form to solve; None at the deadline, which the records would miss too."""
         if not self.takes_linear_form(model, options):
             return None
         with contextlib.suppress(OverdueError):
@@ -378,13 +378,13 @@ class Backend(ABC):
         Parameters
         ----------
         hint : float64 array, shape (variables of the model,), optional
-            A starting solution, complete; NaN where unknown. One that satisfies the model is an incumbent at once: it
-            is never lost, even if the solver does not look at it.
+            A complete starting solution, with NaN for unknown values. If it satisfies the model it is the first
+            incumbent, and is kept even if the solver ignores it.
 
         Raises
         ------
         ModelError
-            If the model has a record that neither the solver nor any bridge takes.
+            If the model has a record that neither the solver nor a bridge accepts.
         BackendError
             If the solver is not available or crashes.
         """
@@ -427,7 +427,7 @@ class Backend(ABC):
 
 
 def _followed(run: Run, books: Bookkeeping, deadline: Deadline) -> bool:
-    """Follow `run` to its end; whether Ctrl-C ended it."""
+    """Run to the end; return whether Ctrl-C stopped it."""
     if not run.keeps_deadline:
         return run_interruptible(run.run, books.ask_to_stop, deadline)
     with interrupts():

@@ -1,4 +1,4 @@
-"""The books of one solve, kept alike by all backends: incumbents, the bound, callbacks that fail, and the verdict."""
+"""State of one solve, shared by all backends: incumbents, bound, failing callbacks, verdict."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from remat.modeling import Model
 
 @dataclass
 class Bookkeeping:
-    """What a solver has said so far. Solutions and bounds only get better; callbacks never raise into the solver.
+    """Solutions and bounds of one solve. Both only improve; callbacks never raise into the solver.
 
     Attributes
     ----------
     solver : str
-        Its name, for messages.
+        Name for messages.
     model : Model
     clock : Deadline
-        Times of incumbents are counted on it.
+        Clock for the times of incumbents.
     on_incumbent, on_bound : callable, optional
     stop : callable
-        Asks the solver to end; called when a callback says that it is enough, or raises.
+        Asks the solver to stop; called when a callback returns true or raises.
     hint : array or None
-        A starting solution for the solver.
+        Starting solution.
     versions : dict of str to str
-        Of what solves.
+        Versions of the software that solves.
     stop_reason : StopReason or None
-        Why the solver was first asked to end.
+        First reason for which the solver was asked to stop.
     incumbents : list of Incumbent
-        Each better than the last.
+        Each better than the previous one.
     bound : float or None
-        The largest so far.
+        Largest lower bound so far.
     failure : BaseException or None
-        The first one from a callback, for the caller to raise when the solver has ended.
+        First exception of a callback, raised by the caller when the solver has stopped.
     closed : bool
-        Set where the solver is left behind: what it still says is not heard.
+        True once the solver is abandoned; later solutions and bounds are discarded.
     """
 
     solver: str
@@ -59,12 +59,12 @@ class Bookkeeping:
 
     @property
     def best(self) -> Incumbent | None:
-        """The best solution so far."""
+        """Best solution so far."""
         return self.incumbents[-1] if self.incumbents else None
 
     @property
     def proved(self) -> bool:
-        """Whether the bound says that nothing is better than the best solution, but for rounding."""
+        """Return whether the bound proves the best solution optimal, up to rounding."""
         best = self.best
         return (
             best is not None
@@ -72,21 +72,21 @@ class Bookkeeping:
             and best.objective - self.bound <= 1e-6 + 1e-9 * abs(best.objective)
         )
 
-    def found(self, values: Values, *, tell: bool = True) -> None:
-        """Take a solution if it is better than the last; a solver may find a hint anew."""
+    def found(self, values: Values, *, notify: bool = True) -> None:
+        """Record a solution if it is better than the last; solvers may report a hint again."""
         objective = self.model.objective.value(values)
         if self.closed or (self.incumbents and objective >= self.incumbents[-1].objective):
             return
         self.incumbents.append(Incumbent(self.clock.elapsed, objective, self.bound, values))
-        if tell:
+        if notify:
             self._call(self.on_incumbent, self.incumbents[-1])
 
-    def raise_bound(self, bound: float | None, *, tell: bool = True) -> None:
-        """Take a bound if it is better than the last."""
+    def raise_bound(self, bound: float | None, *, notify: bool = True) -> None:
+        """Record a bound if it is better than the last."""
         if self.closed or bound is None or (self.bound is not None and bound <= self.bound):
             return
         self.bound = bound
-        if tell:
+        if notify:
             self._call(self.on_bound, self.clock.elapsed, bound)
 
     def _call(self, callback: Any, *arguments: Any) -> None:
@@ -95,16 +95,16 @@ class Bookkeeping:
         try:
             if callback(*arguments):
                 self.ask_to_stop()
-        except BaseException as error:  # a solver's own thread must not see it
+        except BaseException as error:  # must not propagate into the solver's thread
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Keep an exception for the end, unless there is one already, and ask the solver to stop."""
+        """Store the first exception, to be raised at the end, and ask the solver to stop."""
         self.failure = self.failure or error
         self.ask_to_stop()
 
     def ask_to_stop(self, reason: StopReason = StopReason.INTERRUPTED) -> None:
-        """Ask the solver to end soon; the first reason is kept, and after the deadline that is the reason."""
+        """Ask the solver to stop soon. The first reason counts; after the deadline it is the deadline."""
         if self.clock.expired:
             reason = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
         self.stop_reason = self.stop_reason or reason
@@ -113,21 +113,21 @@ class Bookkeeping:
     def conclude(
         self, said: Status, stop: StopReason, *, relative_gap: float
     ) -> tuple[Status, StopReason, float | None]:
-        """Status, why it stopped, and the bound, from the solver's last word.
+        """Return status, stop reason and bound from the solver's final status.
 
         Parameters
         ----------
         said : Status
-            By the backend's table of its solver's statuses; `OPTIMAL` may be meant within the gap. `ERROR` stays.
+            Translated from the solver's own; `OPTIMAL` may be meant within the gap. `ERROR` stays.
         stop : StopReason
-            Where nothing is proved.
+            Reason if nothing is proved.
 
         Raises
         ------
         BackendError
-            If it says that there is no solution, and there is one.
+            If the solver claims infeasibility although a solution exists.
         BaseException
-            What a callback raised.
+            The exception of a callback.
         """
         if self.failure is not None:
             raise self.failure
@@ -135,7 +135,7 @@ class Bookkeeping:
         if said is Status.INFEASIBLE:
             if best is not None:
                 raise BackendError(
-                    f"{self.solver} says that the model is infeasible, but there is a solution", "not-infeasible"
+                    f"{self.solver} reports an infeasible model, but there is a solution", "not-infeasible"
                 )
             return said, StopReason.FINISHED, None
         if best is None:
@@ -153,7 +153,7 @@ class Bookkeeping:
         seconds: tuple[float, float],
         message: str = "",
     ) -> RawResult:
-        """All of it, with a verdict of :meth:`conclude`, and the seconds of building and of solving."""
+        """Return the result, given a verdict of :meth:`conclude` and the seconds of building and of solving."""
         status, stop, bound = verdict
         best = self.best
         values, objective = (best.values, best.objective) if best else (None, None)

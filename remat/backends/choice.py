@@ -1,4 +1,4 @@
-"""What stands for a backend: a name, a class or an object."""
+"""Selection of a backend by name, class or object."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from remat.backends.base import Backend
 from remat.errors import ProblemError
 from remat.registry import attempt, make_backend
 
-#: What stands for a backend.
+#: Specification of a backend.
 BackendLike = str | type[Backend] | Backend
 
 
 def as_backend(backend: BackendLike) -> Backend:
-    """The backend that a name (``name`` or ``name:variant``), a class or an object stands for.
+    """Return the backend for a name (``name`` or ``name:variant``), a class or an object.
 
     Raises
     ------
     BackendError
-        For a name that is not registered, or a class that cannot be made.
+        If a name is not registered, or a class cannot be instantiated.
     ProblemError
         For anything else.
 

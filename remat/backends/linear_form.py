@@ -1,4 +1,4 @@
-"""Solving the linear rows that a formulation offers in place of those that bridges make."""
+"""Solves of a formulation's own linear rows, in place of those that bridges make."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FormSolve:
     source : Model
     form : LinearForm
     build_seconds : float
-        Seconds that stating the form took.
+        Time to state the form.
     """
 
     source: Model
@@ -38,7 +38,7 @@ class FormSolve:
     def run(
         self, solve: Solve, hint: Values | None, on_incumbent: OnIncumbent | None, on_bound: OnBound | None
     ) -> RawResult:
-        """Solve the form, and translate what comes of it."""
+        """Solve the form and translate the result."""
 
         def take(found: Incumbent) -> object:
             return on_incumbent is not None and on_incumbent(self._of_source(found))

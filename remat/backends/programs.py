@@ -1,4 +1,4 @@
-"""Programs of solvers: found where an administrator puts them, never where a graph or a configuration was unpacked."""
+"""Programs of solvers, found only in trusted folders, never where a graph or a configuration was unpacked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from remat.errors import BackendError
 
-#: Parts of names of options that take a file or a folder, as solvers spell them.
+#: Parts of names of solver options that take a file or a folder.
 FILE_WORDS = ("file", "dir", "path", "dll", "write", "export", "save", "output", "dump", "log", "import", "read")
-#: The same for solvers behind Pyomo: whole names, or the beginnings of names that a solver accepts in short.
+#: The same for solvers behind Pyomo: whole names, or prefixes that a solver accepts as abbreviations.
 PYOMO_OPTIONS = (
     "solu", "gsolu", "basis", "csv", "restore", "mips", "priori", "next", "debug", "o", "wlp", "wmps", "wfreemps",
     "wglp", "wcpxlp", "ranges", "display", "wbas", "ini",
@@ -20,28 +20,28 @@ PYOMO_OPTIONS = (
 
 
 def find_program(name: str) -> str | None:
-    """The absolute path of a program, or None.
+    """Return the absolute path of a program, or None.
 
-    Only absolute folders of ``PATH`` are searched, and a program that lies in the current folder is passed over: names
-    in a configuration must not run what came with it.
+    Searches the absolute folders of ``PATH`` except the current one: names in a configuration must not run a program
+    that came with it.
     """
     return shutil.which(name, path=os.pathsep.join(trusted_folders())) if Path(name).name == name else None
 
 
 def trusted_folders() -> list[str]:
-    """The folders of ``PATH`` that are absolute and not the current one."""
+    """Return the folders of ``PATH`` that are absolute and not the current one."""
     here = Path.cwd()
     folders = map(Path, filter(None, os.environ.get("PATH", os.defpath).split(os.pathsep)))
     return [str(folder) for folder in folders if folder.is_absolute() and folder.resolve() != here]
 
 
 def check_trusted(backend: str, where: str) -> None:
-    """See that a backend named in a file is one that is known by a name.
+    """Require that a backend named in a file has a plain name.
 
     Raises
     ------
     BackendError
-        Beginning with `where`, if its variant is the path of something: that may stand on the command line only.
+        If its variant is a path, which only the command line may give; the message begins with `where`.
     """
     variant = backend.partition(":")[2]
     if Path(variant).name != variant or variant.startswith((".", "-", "~")) or "\\" in variant:
@@ -49,7 +49,7 @@ def check_trusted(backend: str, where: str) -> None:
 
 
 def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -> None:
-    """See that options for a solver that come from a file name no file.
+    """Require that solver options from a file name no files.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -
 def _names_a_file(name: str, value: Any, special: tuple[str, ...]) -> bool:
     plain = name.lower().lstrip("-").replace("_", "")
     if any(character.isspace() or not character.isprintable() for character in name):
-        return True  # more than one word for a solver that reads lines
+        return True  # several words for a solver that reads lines
     if plain.endswith(("tofile", "solfiles")) or plain == "record":
         return value not in (False, 0, None)
     if isinstance(value, bool | int | float) or value is None:

@@ -76,7 +76,7 @@ class RawResult:
         Translating the model; running the solver.
     versions : mapping of str to str
     message : str
-        Reason of an error, or what else happened: a limit of memory, a process that died.
+        Reason of an error, or another event: a memory limit, a process that crashed.
     """
 
     status: Status

@@ -7,12 +7,12 @@ import numpy as np
 from remat.modeling import Kind, Model
 from remat.runtime.arrays import Float
 
-#: Largest distance from an integer that is taken for rounding noise.
+#: Largest distance from an integer that counts as rounding noise.
 INTEGRALITY = 1e-5
 
 
 def rounded(model: Model, values: Float, solver: str) -> tuple[Float, str]:
-    """`values` of a solver for the variables of `model`, and what is wrong with them, if anything.
+    """Return `values` of a solver for the variables of `model`, and an error message, empty if they are valid.
 
     Examples
     --------

@@ -133,7 +133,9 @@ def test_killed_from_outside():
     raw = Isolated(Highs()).solve(HARD, options(60), on_incumbent=kill)
     assert raw.status is Status.FEASIBLE
     assert violations(HARD, raw.values) == []
-    assert "was killed by signal SIGKILL (somebody's, or the system's for want of memory)" in raw.message
+    assert (
+        "was killed by signal SIGKILL (by another process, or by the system because it is out of memory)" in raw.message
+    )
 
 
 @pytest.mark.parametrize("backend", [Fragile("wait"), Highs()])
@@ -201,10 +203,10 @@ def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
 
     worker = isolated_worker._Worker(Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        worker.say("incumbent", {"objective": 3}, values=np.arange(3.0))
+        worker.send("incumbent", {"objective": 3}, values=np.arange(3.0))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
-        worker.say("result", {"objective": 2}, values=np.arange(4.0))
+        worker.send("result", {"objective": 2}, values=np.arange(4.0))
     for kind, length in (("incumbent", 3), ("result", 4)):
         message = wire.read(here)
         assert (message.kind, message.arrays["values"].tolist()) == (kind, list(range(length)))

@@ -8,18 +8,18 @@ from remat.backends.base import Availability, Backend, Run, SolveOptions, wheel_
 from remat.backends.bookkeeping import Bookkeeping
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir
 
-#: Versions of ortools that this is written for.
+#: Supported versions of ortools.
 VERSIONS = ">=9.15,<9.16"
 
 
 class CpSat(Backend):
-    """CP-SAT through OR-Tools 9.15; takes every record as it is.
+    """CP-SAT through OR-Tools 9.15; accepts every record directly.
 
-    Needs integer coefficients throughout; variables that are `IMPLIED` integral become integers, continuous ones are
-    refused. `SolveOptions.solver` are fields of its ``SatParameters``, for example ``{"linearization_level": 2}``.
+    Coefficients must be integers. `IMPLIED` integral variables become integers; continuous ones are refused.
+    `SolveOptions.solver` sets fields of its ``SatParameters``, for example ``{"linearization_level": 2}``.
 
-    One thread and a fixed seed give the same answer every time (unless the deadline cuts it short); several threads
-    share clauses as they come and do not.
+    One thread and a fixed seed are deterministic unless the deadline stops the search. Several threads are not: they
+    exchange clauses as they find them.
     """
 
     name = "cp-sat"

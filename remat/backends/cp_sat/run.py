@@ -13,7 +13,7 @@ from remat.backends.cp_sat.translation import CpSatModel
 from remat.errors import BackendError
 from remat.runtime.resources import available_cpus
 
-#: CP-SAT's statuses in the words of all backends; others are unknown.
+#: CP-SAT's statuses; all others are unknown.
 STATUSES = {
     cp_model_helper.CpSolverStatus.OPTIMAL: Status.OPTIMAL,
     cp_model_helper.CpSolverStatus.FEASIBLE: Status.FEASIBLE,
@@ -22,7 +22,7 @@ STATUSES = {
 
 
 class CpSatRun(Run):
-    """One run of the solver: parameters, callbacks, and what came of it."""
+    """One run of the solver: parameters, callbacks and response."""
 
     def __init__(self, compiled: CpSatModel, options: SolveOptions, books: Bookkeeping) -> None:
         self.compiled, self.options, self.books = compiled, options, books
@@ -34,7 +34,7 @@ class CpSatRun(Run):
             compiled.hint(books.hint)
 
     def _set_parameters(self) -> None:
-        """Set what the options say, but for the deadline; solver parameters by name, lists included."""
+        """Set the options except the deadline; solver parameters by name, including lists."""
         parameters, options = self.parameters, self.options
         parameters.num_workers = options.threads or available_cpus()
         parameters.random_seed = options.seed
@@ -70,12 +70,12 @@ class CpSatRun(Run):
         self.engine.stop_search()
 
     def new_solution(self, response: Any) -> None:
-        """Take a better solution and the bound at that time."""
-        self.books.raise_bound(self.compiled.bound(response.best_objective_bound), tell=False)
+        """Record a better solution and the bound at that time."""
+        self.books.raise_bound(self.compiled.bound(response.best_objective_bound), notify=False)
         self.books.found(self.compiled.values(response.solution))
 
     def new_bound(self, bound: float) -> None:
-        """Take a better bound."""
+        """Record a better bound."""
         self.books.raise_bound(self.compiled.bound(bound))
 
     def last_words(self) -> tuple[Status, StopReason, str]:
@@ -90,12 +90,12 @@ class CpSatRun(Run):
 
 
 class _Found(cp_model_helper.SolutionCallback):
-    """Hands each better solution over to a run."""
+    """Callback that passes each better solution to a run."""
 
     def __init__(self, run: CpSatRun) -> None:
         cp_model_helper.SolutionCallback.__init__(self)
         self._run = run
 
     def OnSolutionCallback(self) -> None:  # noqa: N802
-        """As CP-SAT calls it."""
+        """Implement CP-SAT's callback."""
         self._run.new_solution(self.Response())  # type: ignore[no-untyped-call]

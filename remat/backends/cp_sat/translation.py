@@ -1,4 +1,4 @@
-"""Translating a model into CP-SAT's protocol buffer, record by record."""
+"""Translation of a model into CP-SAT's protocol buffer, record by record."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from remat.modeling import (
 )
 from remat.runtime.arrays import Float, Int
 
-#: Rows and variables between two looks at the clock.
+#: Rows and variables between two checks of the deadline.
 PIECES = 2_000
-#: CP-SAT's own limits of a bound: infinity of a linear row, and the largest magnitude of anything.
+#: CP-SAT's limits: infinity of a linear row, and the largest magnitude of any number.
 INFINITE = 2**63 - 1
 LARGEST = 2**62
 
 
 class CpSatModel:
-    """A model in CP-SAT's terms; its first variables are those of the source, in the same numbering.
+    """A model in CP-SAT's terms; its first variables are those of the source, with the same indices.
 
-    Variables beyond them: one that is always true, and the length of each interval whose start is not fixed.
+    Additional variables: one that is always true, and the length of each interval whose start is not fixed.
 
     Parameters
     ----------
     model : Model
     deadline : Deadline, optional
-        Of the translation, which takes some microseconds for each row.
+        Deadline of the translation, which takes some microseconds per row.
 
     Raises
     ------
     ModelError
-        Naming the block or record, for continuous variables and coefficients that are not whole numbers.
+        For continuous variables and fractional coefficients; names the block or record.
     OverdueError
-        If the deadline is over.
+        If the deadline passes.
     """
 
     def __init__(self, model: Model, deadline: Deadline | None = None) -> None:
         self.model, self._clock = model, deadline or Deadline()
         self.proto: Any = CpModelProto()
         self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
-        self.negations: dict[int, int] = {}  # variable -> the one that is its negation
+        self.negations: dict[int, int] = {}  # variable -> its negation
         self.always: int | None = None
         self._add_variables()
         for record in self._clock.each(model.records, 1):
@@ -88,7 +88,7 @@ class CpSatModel:
         for k, variable in enumerate(self._clock.each(record.variable.tolist())):
             listed = record.values[record.indptr[k] : record.indptr[k + 1]]
             inside = listed[(listed >= self.lower[variable]) & (listed <= self.upper[variable])]
-            if not len(inside):  # an empty domain would be refused as invalid: the contradiction becomes a row
+            if not len(inside):  # CP-SAT rejects an empty domain as invalid, so the contradiction becomes a row
                 self._row((variable,), (0,), (1, 1))
                 continue
             breaks = np.flatnonzero(np.diff(inside) > 1)
@@ -156,7 +156,7 @@ class CpSatModel:
             if demand:
                 intervals.append(self._interval(start, end, presence))
                 demands.append(demand)
-            else:  # holds nothing, but does not end before it starts
+            else:  # uses nothing, but must not end before it starts
                 self._row((end, start), (1, -1), (0, INFINITE), presence)
         cumulative = self.proto.constraints.add().cumulative
         cumulative.intervals.extend(intervals)
@@ -180,7 +180,7 @@ class CpSatModel:
         rectangles.y_intervals.extend(sides[1])
 
     def _new_interval(self, start: int, presence: int) -> tuple[Any, int | None]:
-        """A further constraint: an interval from variable `start`; and the value of that, if it is fixed."""
+        """Add an interval from variable `start`; return it, and the value of `start` if that is fixed."""
         constraint = self.proto.constraints.add()
         if presence != ALWAYS:
             constraint.enforcement_literal.append(presence)
@@ -192,7 +192,7 @@ class CpSatModel:
         return constraint.interval, None
 
     def _fixed_length(self, start: int, length: int, presence: int) -> int:
-        """Number of the constraint that stands for the interval [start, start + length)."""
+        """Add the interval [start, start + length); return its constraint's index."""
         interval, fixed = self._new_interval(start, presence)
         if fixed is None:
             _affine(interval.end, start, length)
@@ -202,11 +202,11 @@ class CpSatModel:
         return len(self.proto.constraints) - 1
 
     def _interval(self, start: int, end: int, presence: int) -> int:
-        """Number of the constraint that stands for the interval [start, end)."""
+        """Add the interval [start, end); return its constraint's index."""
         interval, fixed = self._new_interval(start, presence)
         number = len(self.proto.constraints) - 1
         _affine(interval.end, end)
-        if fixed is not None:  # a fixed start makes the length a shifted end, and no further variable is needed
+        if fixed is not None:  # the length is the end minus a constant, so it needs no variable
             _affine(interval.size, end, -fixed)
             return number
         length = self._new_variable(0, max(0, int(self.upper[end]) - int(self.lower[start])))
@@ -218,7 +218,7 @@ class CpSatModel:
     def _row(
         self, variables: Sequence[int], coefficients: Sequence[int], domain: tuple[int, int], enforce: int = ALWAYS
     ) -> None:
-        """One linear row."""
+        """Add one linear row."""
         row = self.proto.constraints.add()
         if enforce != ALWAYS:
             row.enforcement_literal.append(enforce)
@@ -243,10 +243,10 @@ class CpSatModel:
             reservoir.active_literals.extend(actives[first:last])
 
     def _negation(self, variable: int) -> int:
-        """A variable that is 1 − `variable`.
+        """Return a variable equal to 1 − `variable`.
 
-        The solution checker of CP-SAT 9.15 takes a negated active literal of a reservoir for a false one and aborts
-        the process over a correct solution, so reservoirs are given positive literals alone.
+        The solution checker of CP-SAT 9.15 misreads negated active literals of a reservoir as false and aborts the
+        process over a correct solution, so reservoirs use positive literals only.
         """
         if variable not in self.negations:
             self.negations[variable] = self._new_variable(0, 1)
@@ -254,7 +254,7 @@ class CpSatModel:
         return self.negations[variable]
 
     def _literals(self, literals: Int, keep_always: bool = False) -> Int:
-        """Literals in CP-SAT's code, which is ours; the one that is always true becomes a variable."""
+        """Return literals in CP-SAT's encoding, which is the same as ours except for the one that is always true."""
         if keep_always or not (literals == ALWAYS).any():
             return literals
         if self.always is None:
@@ -264,7 +264,7 @@ class CpSatModel:
     # -- values ----------------------------------------------------------------------------------------------------
 
     def hint(self, values: Values) -> None:
-        """Suggest values; NaN is left out."""
+        """Suggest values; NaN is omitted."""
         target = self.proto.solution_hint
         known = np.flatnonzero(~np.isnan(values))
         target.vars.extend(known.tolist())
@@ -282,13 +282,13 @@ class CpSatModel:
                 target.values.append(max(0, round(values[end] - values[start])))
 
     def values(self, solution: Sequence[int]) -> Values:
-        """Values of the source's variables in a solution of CP-SAT's."""
+        """Return the values of the source's variables in a solution of CP-SAT."""
         return np.array(solution, dtype=np.float64)[: self.model.num_vars]
 
     def bound(self, solver_bound: float) -> float | None:
-        """A bound on the source's objective, or None for CP-SAT's way of saying that it has none.
+        """Return a bound on the source's objective; None if CP-SAT reports none.
 
-        Coefficients are whole, so the solver's bound is too, but for the last bits of its conversion to a float.
+        Coefficients are integers, so the bound is too, up to the last bits of its conversion to a float.
         """
         if not math.isfinite(solver_bound) or abs(solver_bound) >= LARGEST:
             return None
@@ -296,12 +296,12 @@ class CpSatModel:
 
 
 def whole(values: Float, what: str) -> Int:
-    """`values` as int64.
+    """Return `values` as int64.
 
     Raises
     ------
     ModelError
-        Naming `what`, where one is not a whole number of at most 2^62.
+        If one is not an integer of magnitude below 2^62; the message begins with `what`.
     """
     rounded = np.rint(values)
     if not np.array_equal(rounded, values):

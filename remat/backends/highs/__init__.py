@@ -1,4 +1,4 @@
-"""HiGHS: linear programmes, mixed-integer or not, and linear relaxations."""
+"""HiGHS: linear programmes, mixed-integer programmes and linear relaxations."""
 
 from remat.backends.highs.backend import Highs
 

@@ -1,4 +1,4 @@
-"""HiGHS: linear programmes, mixed-integer or not, handed over by arrays."""
+"""HiGHS: linear and mixed-integer programmes, passed as arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from remat.runtime.resources import available_cpus
 if TYPE_CHECKING:
     from remat.backends.highs.relaxation import Relaxation
 
-#: Versions of highspy that are right and can share a process with ortools (see pyproject.toml).
+#: Versions of highspy that are correct and can share a process with ortools (see pyproject.toml).
 VERSIONS = ">=1.12,<1.13"
 
 
@@ -39,8 +39,8 @@ class Highs(Backend):
     """HiGHS through its array interface.
 
     Values of integer variables are rounded to the nearest integer, and the objective is computed from them. The
-    constant of the objective stays outside the solver: its gaps refer to the terms of the model only. When every
-    solution has a cost that is a multiple of some number, bounds are rounded up to the next multiple.
+    objective's constant stays outside the solver, so its gaps refer to the model's terms only. If all objective
+    values are multiples of a number, bounds are rounded up to the next multiple.
     """
 
     name: ClassVar[str] = "highs"
@@ -59,28 +59,28 @@ class Highs(Backend):
         return _Run(lowered, to_matrix(lowered.model, options.deadline), options, books)
 
     def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
-        """Solve the linear relaxation of `model`: every integer variable may take any value within its bounds.
+        """Solve the linear relaxation of `model`, in which integer variables may take fractional values.
 
         Parameters
         ----------
         options : SolveOptions
-            At the deadline the duals of that moment still give a bound.
+            At the deadline the current duals still give a bound.
         algorithm : {"simplex", "ipm", "pdlp"}
-            The last two without crossover, unless ``options.solver`` asks for it.
+            The last two run without crossover unless ``options.solver`` enables it.
 
         Returns
         -------
         Relaxation
-            Its bound is computed from the duals here, so that it holds for unconverged and wrong ones too.
+            Its bound is computed here from the duals, so it holds even if they are unconverged or wrong.
 
         Raises
         ------
         ModelError
             If the model cannot be expressed in linear rows.
         BackendError
-            If HiGHS is not available, or there is no such algorithm or option.
+            If HiGHS is not available, or the algorithm or an option does not exist.
         OverdueError
-            If the deadline comes before HiGHS has the model.
+            If the deadline passes before HiGHS has the model.
         """
         from remat.backends.highs.relaxation import ALGORITHMS, relax
 
@@ -99,16 +99,16 @@ class Highs(Backend):
 
 
 def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.int32], name: str) -> None:
-    """Hand `matrix` over, with these kinds of columns; takes seconds for a large one.
+    """Pass `matrix` to HiGHS with these column kinds; takes seconds for a large one.
 
     Raises
     ------
     BackendError
-        Naming the model, if HiGHS does not take it.
+        If HiGHS rejects the model; names it.
     """
     rows, columns = matrix.shape
     lower, upper, cost = matrix.lower, matrix.upper, matrix.cost
-    if not columns:  # HiGHS does not look at the rows of a model without columns
+    if not columns:  # HiGHS ignores the rows of a model without columns
         lower = upper = cost = np.zeros(1)
         integral, columns = np.zeros(1, dtype=np.int32), 1
     status = solver.passModel(
@@ -120,7 +120,7 @@ def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.i
 
 
 def _common_step(model: Model) -> float:
-    """The largest number of which the objective's terms always are a multiple in the best solution; 0 if unknown."""
+    """Return the largest number of which every objective value is a multiple; 0 if unknown."""
     used = model.objective.coefficient != 0
     index, coefficient = model.objective.index[used], model.objective.coefficient[used]
     integral = (model.kind[index] != Kind.CONTINUOUS.value).all() and (coefficient == np.rint(coefficient)).all()
@@ -131,7 +131,7 @@ def _common_step(model: Model) -> float:
 
 @dataclass
 class _Run(Run):
-    """One solve: the solver object, what its callbacks have seen, and what came of it."""
+    """One solve: solver object, callbacks and outcome."""
 
     lowered: Lowered
     matrix: Matrix
@@ -160,17 +160,17 @@ class _Run(Run):
             self._solver.startCallback(self._kinds.kCallbackLogging)
         settings: dict[str, Any] = {
             "output_flag": log,
-            "log_to_console": log,  # goes to the callback instead, but without it there is no log at all
+            "log_to_console": log,  # sent to the callback instead, but without it there is no log at all
             "random_seed": self.options.seed,
             "mip_rel_gap": float(self.options.relative_gap),
         }
         if self._step:
-            settings["mip_abs_gap"] = 0.99 * self._step  # no solution lies between
+            settings["mip_abs_gap"] = 0.99 * self._step  # no objective value lies between
         for name, value in {**settings, **self.options.solver}.items():
             self._set(name, value)
 
     def _load(self) -> None:
-        """Hand the matrix over, which takes seconds for a large one, and the hint."""
+        """Pass the matrix, which takes seconds for a large one, and the hint."""
         matrix = self.matrix
         pass_model(self._highspy, self._solver, matrix, matrix.integral, self.lowered.source.name)
         if self.books.hint is None or self.options.deadline.expired:
@@ -208,12 +208,12 @@ class _Run(Run):
                 self._run()
         finally:
             SCHEDULER.leave()
-            solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
+            solver.setCallback(None, None)  # breaks the reference cycle between the solver and this object
         if self._log_rest and self.options.log:
             self.options.log(self._log_rest)
 
     def stop(self) -> None:
-        """Do nothing: the callbacks check whether the books want an end."""
+        """Do nothing: the callbacks check the stop reason of the books."""
 
     def _run(self) -> None:
         limit = min(self.options.deadline.remaining, float(self.options.solver.get("time_limit", np.inf)))
@@ -222,16 +222,16 @@ class _Run(Run):
         statuses = self._highspy.HighsModelStatus
         unclear = {statuses.kUnboundedOrInfeasible}
         if self.matrix.integral.any():
-            unclear.add(statuses.kUnbounded)  # said of the relaxation
+            unclear.add(statuses.kUnbounded)  # reported of the relaxation
         if self._solver.getModelStatus() in unclear and not self.books.stop_reason:
-            # which of the two: without an objective only infeasible is left
+            # Distinguish them: without an objective only infeasibility remains.
             columns = self._solver.getNumCol()
             self._solver.changeColsCost(columns, np.arange(columns, dtype=np.int32), np.zeros(columns))
             self._objective_gone = True
             self._solver.run()
 
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
-        """Every callback of the solver; runs in its thread."""
+        """Handle every callback of the solver; runs in its thread."""
         try:
             if self.books.closed or self.options.deadline.expired:
                 self.books.ask_to_stop()
@@ -240,14 +240,14 @@ class _Run(Run):
             elif kind == self._logging:
                 self._log(message)
             elif not self._objective_gone:
-                self._look(kind, out)
-        except BaseException as error:  # must not pass through the solver; raised when it has ended
+                self._note_progress(kind, out)
+        except BaseException as error:  # must not propagate through the solver; raised when it has stopped
             self.books.fail(error)
         if self.books.stop_reason and data_in is not None:
             data_in.user_interrupt = True
 
-    def _look(self, kind: int, out: Any) -> None:
-        """Note a better bound or a better solution."""
+    def _note_progress(self, kind: int, out: Any) -> None:
+        """Record a better bound or a better solution."""
         if kind not in self._mip_kinds:
             return
         self.books.raise_bound(self._outer_bound(out.mip_dual_bound))
@@ -255,14 +255,14 @@ class _Run(Run):
             self._found(np.array(out.mip_solution))
 
     def _found(self, values: Values) -> str:
-        """Take a solution if it is better than the last; what is wrong with it, if anything."""
+        """Record a solution if it is better than the last; return an error message, empty if it is valid."""
         values, wrong = rounded(self.lowered.source, values, "HiGHS")
         if not wrong:
             self.books.found(values)
         return wrong
 
     def _outer_bound(self, bound: float) -> float | None:
-        """The solver's bound as one of the model's objective, rounded up where that is sound."""
+        """Return the solver's bound as one on the model's objective, rounded up where that is sound."""
         if not np.isfinite(bound) or abs(bound) >= self._highspy.kHighsInf:
             return None
         if self._step:
@@ -287,9 +287,9 @@ class _Run(Run):
         if self._objective_gone or model_status in {statuses.kInfeasible, statuses.kNotset}:
             books.bound = None
         elif self.matrix.integral.any():
-            books.raise_bound(self._outer_bound(info.mip_dual_bound), tell=False)
+            books.raise_bound(self._outer_bound(info.mip_dual_bound), notify=False)
         elif model_status == statuses.kOptimal and books.best:
-            books.raise_bound(books.best.objective, tell=False)
+            books.raise_bound(books.best.objective, notify=False)
         if books.proved and books.best:
             books.bound = books.best.objective
             return Status.OPTIMAL, StopReason.FINISHED, wrong
@@ -303,7 +303,7 @@ class _Run(Run):
         return said, stop, wrong
 
     def _said(self, model_status: Any) -> tuple[Status, StopReason]:
-        """The table of HiGHS's statuses, where the gap is open."""
+        """Translate HiGHS's status while the gap is open."""
         statuses, best = self._highspy.HighsModelStatus, self.books.best
         if model_status == statuses.kInfeasible:
             return (Status.ERROR if best else Status.INFEASIBLE), StopReason.OTHER

@@ -1,4 +1,4 @@
-"""The linear relaxation of a model by HiGHS, with a bound that does not depend on HiGHS being right."""
+"""Linear relaxation of a model by HiGHS, with a bound that is safe even if HiGHS is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
 from remat.runtime.arrays import Float
 
-#: Ways to solve a linear programme, by the names of HiGHS's option ``solver``.
+#: Algorithms for linear programmes, by the values of HiGHS's option ``solver``.
 ALGORITHMS = ("simplex", "ipm", "pdlp")
 #: Relative error of one floating-point operation.
 UNIT = 2.0**-53
@@ -27,25 +27,24 @@ UNIT = 2.0**-53
 
 @dataclass(frozen=True)
 class Relaxation:
-    """What is known of a linear relaxation.
+    """Result of a linear relaxation.
 
     Attributes
     ----------
     bound : float or None
-        No solution of the relaxation, so none of the model either, has an objective below this; see
-        :func:`safe_bound`. None where the duals prove nothing.
+        No solution of the relaxation, hence none of the model, has an objective below this; see :func:`safe_bound`.
+        None if the duals prove nothing.
     infeasible : bool
-        Whether it is proved that there is no solution at all, by a ray of the dual.
+        True if a ray of the dual proves that there is no solution.
     objective : float or None
-        The primal objective that HiGHS gives; approximate, and no bound.
+        Primal objective of HiGHS; approximate, not a bound.
     stop : StopReason
     row_duals : float64 array
-        The dual value of each row of the lowered model: what the objective rises by when the row's active side rises
-        by one.
+        Dual value of each row of the lowered model: the objective's increase per unit of the row's active side.
     values : float64 array, shape (variables of the model,), or None
-        A best solution of the relaxation. Where HiGHS gave up by itself (`stop` is ``other``: an interior-point method
-        without crossover that came close, but not close enough), where it stood, within the bounds of the variables;
-        None where it was interrupted, and where there is none.
+        Optimal solution of the relaxation. If HiGHS gave up (`stop` is ``other``: an interior-point method without
+        crossover that almost converged), its last point, clipped to the bounds of the variables. None if it was
+        interrupted or found none.
     lowered : Lowered
     build_seconds, solve_seconds : float
     versions : mapping of str to str
@@ -64,7 +63,7 @@ class Relaxation:
 
     @cached_property
     def duals(self) -> dict[str, Float]:
-        """The duals of each record's rows, by its name; rows of records with the same name follow each other."""
+        """Duals of each record's rows, by its name; rows of records of the same name are concatenated."""
         found: dict[str, list[Float]] = {}
         first = 0
         for record in self.lowered.model.records:
@@ -74,18 +73,18 @@ class Relaxation:
 
 
 def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
-    """A lower bound on ``offset + cost x`` over all x of the linear relaxation, from any row duals `y`.
+    """Return a lower bound on ``offset + cost x`` over all x of the linear relaxation, from any row duals `y`.
 
     For every y, weak duality gives ``cost x = y A x + (cost − y A) x >= sum_i min over row i of y_i r + sum_j min over
     column j of d_j x_j``; the minima are at the sides of the row and the bounds of the column that the signs choose.
-    So nothing is asked of y: how good it is decides only how good the bound is. Rounding errors of this computation
-    are estimated and taken off (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear
+    Nothing is required of y: its quality decides only the quality of the bound. Rounding errors of this computation
+    are estimated and subtracted (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear
     programming, section 3, with error terms in place of directed rounding).
 
     Parameters
     ----------
     ray : bool
-        Leave out cost and offset: a positive value then proves that the relaxation has no solution (Farkas).
+        Omit cost and offset: a positive value then proves that the relaxation has no solution (Farkas).
 
     Returns
     -------
@@ -106,7 +105,7 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     rows, columns = matrix.shape
     y = np.where(np.isfinite(y), y, 0.0)
     y = np.where(((y > 0) & np.isneginf(matrix.row_lower)) | ((y < 0) & np.isposinf(matrix.row_upper)), 0.0, y)
-    from scipy import sparse  # a third of what importing the package would take
+    from scipy import sparse  # imports a third of what the whole package does
 
     a = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
     cost = np.zeros(columns) if ray else matrix.cost
@@ -118,13 +117,13 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     from_rows = y[y != 0] * side[y != 0]
     low, high = d - error, d + error
     with np.errstate(invalid="ignore", over="ignore"):
-        # the least of d x over d in [low, high], x in its bounds; where d may be 0, 0 times infinity counts as 0
+        # Least d x over d in [low, high] and x in its bounds; 0 times infinity counts as 0.
         ends = [_product(d_, x_) for d_ in (low, high) for x_ in (matrix.lower, matrix.upper)]
     from_columns = np.minimum.reduce(ends) if columns else np.zeros(0)
     if not np.isfinite(from_columns).all():
         return -math.inf
     terms = np.concatenate([from_rows, from_columns, [0.0 if ray else matrix.offset]])
-    # fsum adds without error; each product may be off by one unit in its last place
+    # fsum adds without error; each product may be off by one unit in the last place.
     total = math.fsum(terms) - 2 * UNIT * math.fsum(np.abs(terms))
     return math.nextafter(total, -math.inf)
 
@@ -158,7 +157,7 @@ def relax(
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
 
     def load_and_run() -> None:
-        """In the thread of the solver: a large model takes seconds to hand over."""
+        """Pass the model and solve it, in the solver's thread: passing a large model takes seconds."""
         pass_model(highspy, solver, matrix, np.zeros_like(matrix.integral), lowered.source.name)
         _limit(solver, options)
         if not options.deadline.expired:
@@ -196,7 +195,7 @@ def relax(
 
 
 def _within_bounds(values: Any, matrix: Matrix, count: int) -> Float | None:
-    """The first `count` values of HiGHS, cut off at their bounds; None where it has none."""
+    """Return the first `count` values of HiGHS clipped to their bounds; None if it has none."""
     found = np.array(values, dtype=np.float64)[:count]
     if len(found) != count or not np.isfinite(found).all():
         return None
@@ -204,10 +203,10 @@ def _within_bounds(values: Any, matrix: Matrix, count: int) -> Float | None:
 
 
 def _best_bound(matrix: Matrix, duals: Float) -> float | None:
-    """The best safe bound near these duals, or without any.
+    """Return the best safe bound from these duals, slightly shrunk ones, or none.
 
-    Where a column without a bound has reduced cost 0, rounding errors alone make that the wrong sign; duals shrunk a
-    little leave it a little of its cost.
+    If a column without a bound has reduced cost 0, rounding errors alone can give it the wrong sign. Shrunk duals
+    leave it a small part of its cost.
     """
     value = safe_bound(matrix, duals)
     for shrink in (1e-12, 1e-9, 1e-6):
@@ -218,15 +217,15 @@ def _best_bound(matrix: Matrix, duals: Float) -> float | None:
 
 
 def _limit(solver: Any, options: SolveOptions) -> None:
-    """Tell it how much time is left."""
+    """Set the time limit to the remaining time."""
     if math.isfinite(options.deadline.seconds):
         solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, options.deadline.remaining))
 
 
 def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bool:
-    """Whether a ray of the dual, checked here, shows that there is no solution."""
+    """Return whether a ray of the dual, checked here, proves that there is no solution."""
     for again in (False, True):
-        if again:  # presolve leaves no ray; the simplex method by itself does
+        if again:  # presolve leaves no ray; the simplex method alone does
             solver.clearSolver()
             solver.setOptionValue("presolve", "off")
             solver.setOptionValue("solver", "simplex")

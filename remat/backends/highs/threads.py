@@ -1,4 +1,4 @@
-"""The threads of HiGHS, which all solves of a process share."""
+"""Thread pool of HiGHS, shared by all solves of a process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Scheduler:
-    """HiGHS's pool of threads, one per process, which has to be made anew for another number of threads.
+    """Owner of HiGHS's thread pool, one per process, which must be recreated to change its size.
 
-    While a solve is running the pool must stay, so a second one at the same time takes the number that there is.
+    The pool must stay while a solve is running, so a concurrent solve uses the current number of threads.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Scheduler:
         self._running = 0
 
     def enter(self, highspy: Any, threads: int) -> int:
-        """Begin a solve; the number of threads to solve with."""
+        """Register a solve; return the number of threads to use."""
         with self._lock:
             if not self._running and self._threads != threads:
                 highspy.Highs.resetGlobalScheduler(True)
@@ -27,7 +27,7 @@ class Scheduler:
             return self._threads or threads
 
     def leave(self) -> None:
-        """End a solve, in whichever thread it ends."""
+        """Unregister a solve, from any thread."""
         with self._lock:
             self._running -= 1
 

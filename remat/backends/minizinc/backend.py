@@ -1,4 +1,4 @@
-"""The MiniZinc backend: from a model to a command line, and from a stream of messages to a result."""
+"""MiniZinc backend: translates a model into a command line, and a stream of messages into a result."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ from remat.modeling import (
 from remat.modeling.written import WrittenModel
 
 OLDEST = (2, 6)
-#: Versions of the Python package `minizinc` that serve.
+#: Supported versions of the Python package `minizinc`.
 VERSIONS = ">=0.10"
-#: The solver is told to end this many seconds before it is made to, so that its last words are heard.
+#: Seconds before the deadline at which the solver should stop by its own limit, so that its final output is read.
 LAST_WORDS = 0.3
-#: Solvers whose own `cumulative` lets intervals of length 0 be anywhere; see ``interval_use.mzn``.
+#: Solvers whose `cumulative` leaves intervals of length 0 unconstrained; see ``interval_use.mzn``.
 EXACT_INTERVALS = frozenset({"cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"})
-#: Solvers that count in 32 bits.
+#: Solvers with 32-bit integers.
 SMALL_NUMBERS = frozenset({"org.gecode.gecode"})
 
 
 class MiniZinc(Backend):
     """Any solver that the ``minizinc`` program lists: ``minizinc:gecode``, ``minizinc:cp-sat``, ``minizinc:highs``...
 
-    A model goes in one of two ways. Where its formulation has written it in MiniZinc itself (its override
-    ``minizinc``, a :class:`~remat.modeling.written.WrittenModel`), that text is used. Any other goes through
-    ``records.mzn``, a text that never changes: it states each kind of record once, over arrays that come in a data
-    file. No name of the model enters either. Solvers of linear rows (tag ``mip``) get the model lowered by this
-    package's bridges, which know more of it than MiniZinc's own linearisation.
+    A model is passed in one of two ways. If its formulation has a MiniZinc text of its own (its override ``minizinc``,
+    a :class:`~remat.modeling.written.WrittenModel`), that text is used. Otherwise ``records.mzn`` is used, a fixed
+    text that states each kind of record once over arrays of a data file. Names of the model enter neither. Solvers of
+    linear rows (tag ``mip``) get the model lowered by this package's bridges, which exploit more structure than
+    MiniZinc's own linearisation.
 
-    ``SolveOptions.solver`` are options of the MiniZinc solver by the names that its configuration lists, without
-    dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
-    records and false for the formulation's text, where there is one.
+    ``SolveOptions.solver`` holds options of the MiniZinc solver by the names that its configuration lists, without
+    dashes, for example ``{"decay": 0.9}`` for Gecode. ``generic`` is this backend's own: true uses the records, false
+    the formulation's text.
 
     The package `minizinc` of PyPI describes the solvers. `remat` runs them, for the reasons in
     ``docs/backends/minizinc.md``.
@@ -97,7 +97,7 @@ class MiniZinc(Backend):
         program = driver.executable()
         try:
             return tuple(driver.solvers(program) if program else driver.SHORT_NAMES)
-        except BackendError:  # said by ready(), and no reason against having such a backend
+        except BackendError:  # reported by ready()
             return tuple(driver.SHORT_NAMES)
 
     def ready(self) -> Availability:
@@ -111,7 +111,7 @@ class MiniZinc(Backend):
         return Availability(AvailabilityState.READY, f"{state.reason}, {solver.id} {solver.version}".strip())
 
     def solver(self) -> driver.Solver:
-        """The solver of this variant; the best there is where none is named.
+        """Return the solver of this variant; without a variant the most preferred one.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class MiniZinc(Backend):
 
 
 def _write(program: Program, solver: driver.Solver, folder: Path, deadline: Deadline) -> Path:
-    """The data as a file; nobody else may read it, like the whole folder."""
+    """Write the data to a file in the private folder; return its path."""
     data = {**program.data, "empty_intervals_are_free": solver.mip or solver.id in EXACT_INTERVALS}
     path = folder / "data.json"
     with path.open("w", encoding="utf-8") as file:
@@ -157,7 +157,7 @@ def _write(program: Program, solver: driver.Solver, folder: Path, deadline: Dead
 def _program(
     model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None, deadline: Deadline
 ) -> Program:
-    """`model` for `solver`: the formulation's own text where there is one and it serves, or the records as data."""
+    """Return `model` for `solver`: the formulation's own text if it has one and that applies, else its records."""
     if generic is not None and not isinstance(generic, bool):
         raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}", "option-value")
     written = model.overrides.get(MiniZinc.name)
@@ -179,7 +179,7 @@ def _of_source(lowered: Lowered, values: Values) -> Values:
 
 @dataclass
 class _Run(Run):
-    """One run of the program: what its messages said, and what came of it."""
+    """One run of the program: its messages and outcome."""
 
     program: Program
     solver: driver.Solver
@@ -196,7 +196,7 @@ class _Run(Run):
     keeps_deadline: ClassVar[bool] = True
 
     def run(self) -> None:
-        """Start the program, and follow it to its end."""
+        """Start the program and read its output to the end."""
         deadline, folder = self.options.deadline, self.data.parent
         limit = None
         if math.isfinite(deadline.seconds):
@@ -234,16 +234,16 @@ class _Run(Run):
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _message(self, line: str) -> None:
-        """One line of the program's JSON stream."""
+        """Handle one line of the program's JSON stream."""
         try:
             message = json.loads(line) if line.startswith("{") else {}
-        except ValueError:  # cut off by the end of the program
+        except ValueError:  # truncated when the program terminated
             message = {}
         kind = message.get("type")
         if kind == "solution":
             # a solution that arrives after the stop is kept without a callback
-            self.books.found(self._values(message), tell=not self.books.stop_reason)
-            self._look_at_gap()
+            self.books.found(self._values(message), notify=not self.books.stop_reason)
+            self._check_gap()
         elif kind == "statistics":
             self._new_bound(message.get("statistics", {}).get("objectiveBound"))
         elif kind == "status":
@@ -271,9 +271,9 @@ class _Run(Run):
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) < 2**62:
             return
         self.books.raise_bound(self.program.cost_unit * bound + self.program.cost_offset)
-        self._look_at_gap()
+        self._check_gap()
 
-    def _look_at_gap(self) -> None:
+    def _check_gap(self) -> None:
         best, bound, gap = self.books.best, self.books.bound, self.options.relative_gap
         if best is None or bound is None or not gap:
             return
@@ -283,7 +283,7 @@ class _Run(Run):
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     def last_words(self) -> tuple[Status, StopReason, str]:
-        """The table of MiniZinc's statuses, why it ended, and a complaint."""
+        """Translate MiniZinc's status; return it with the stop reason and an error message."""
         best, who = self.books.best, self.books.solver
         if self.status == "OPTIMAL_SOLUTION" and best:
             self.books.bound = best.objective
@@ -304,7 +304,7 @@ class _Run(Run):
         return Status.UNKNOWN, StopReason.OTHER, ""
 
     def _failure(self) -> str:
-        """Why the program failed, in one line."""
+        """Return the reason of the failure, in one line."""
         said = [" ".join(line.split()) for line in self.errors]
         telling = [line for line in said if "error" in line.lower()] or said
         if telling:

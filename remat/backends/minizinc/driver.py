@@ -1,4 +1,4 @@
-"""The MiniZinc program: where it is, which solvers it lists (by the package `minizinc`), how it is called."""
+"""MiniZinc program: its path, its solvers (through the package `minizinc`) and its command line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 from remat.backends.programs import find_program, trusted_folders
 from remat.errors import BackendError
 
-#: Seconds that asking the program for its version or its solvers may take.
+#: Seconds that the program may take to print its version or its solvers.
 PATIENCE = 30.0
 
-#: Short names of solvers, and the ids they stand for, best first. Other solvers go by the last part of their id.
+#: Short names of solvers and their ids, preferred id first. Other solvers are named by the last part of their id.
 SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "cp-sat": ("cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"),
     "highs": ("org.minizinc.mip.highs", "org.remat.highs"),
@@ -28,7 +28,7 @@ SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "gecode": ("org.gecode.gecode",),
     "chuffed": ("org.chuffed.chuffed",),
 }
-#: Which solver is taken when none is named: the first that is there.
+#: Order of preference if no solver is named.
 PREFERENCE = ("cp-sat", "chuffed", "gecode", "highs", "cbc")
 
 
@@ -39,14 +39,14 @@ class Solver:
     Attributes
     ----------
     name : str
-        The short name by which it is chosen.
+        Short name.
     id, version : str
     tags, flags : frozenset of str
-        What it is good for; which of the standard options it takes.
+        Tags of capabilities; standard options that it accepts.
     options : mapping of str to (option, type)
-        Its own options by their names without dashes.
+        Its own options, by their names without dashes.
     plugin : bool
-        Whether the driver calls it as a library rather than as a program that reads FlatZinc.
+        True if the driver calls it as a library rather than as a program that reads FlatZinc.
     """
 
     name: str
@@ -59,37 +59,37 @@ class Solver:
 
     @property
     def mip(self) -> bool:
-        """Whether it wants linear rows only."""
+        """Return whether it accepts linear rows only."""
         return "mip" in self.tags
 
 
 def executable() -> str | None:
-    """The program, if it is on the path."""
+    """Return the path of the program, or None."""
     return find_program("minizinc")
 
 
 def environment() -> dict[str, str]:
-    """Variables of the program's environment: this one's, with the solvers installed in this Python environment."""
+    """Return this process's environment, extended by the solvers installed in this Python environment."""
     folders = [os.environ.get("MZN_SOLVER_PATH"), str(Path(sysconfig.get_path("data"), "share", "minizinc", "solvers"))]
     return {**os.environ, "MZN_SOLVER_PATH": os.pathsep.join(filter(None, folders))}
 
 
 @functools.lru_cache(maxsize=4)
 def version(program: str) -> str:
-    """Version of `program`, for example ``2.6.4``."""
-    text = _ask(program, "--version", dict(os.environ))
+    """Return the version of `program`, for example ``2.6.4``."""
+    text = _query(program, "--version", dict(os.environ))
     return next((word.strip(",") for word in text.replace("version", "").split() if word[0].isdigit()), "unknown")
 
 
 def solvers(program: str) -> Mapping[str, Solver]:
-    """Usable solvers by short name; asked of `program` once for each value of ``MZN_SOLVER_PATH``."""
+    """Return usable solvers by short name; `program` runs once for each value of ``MZN_SOLVER_PATH``."""
     return _solvers(program, environment().get("MZN_SOLVER_PATH", ""))
 
 
 @functools.lru_cache(maxsize=8)
 def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
-    # Not by the package's Driver, which sets no time limit and drops what tells usable solvers apart.
-    answer = _ask(program, "--solvers-json", environment())
+    # The package's Driver sets no time limit and drops the fields that identify usable solvers.
+    answer = _query(program, "--solvers-json", environment())
     kind = package().Solver
     known = {field.name for field in dataclasses.fields(kind)}
     try:
@@ -112,10 +112,10 @@ def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
 
 
 def package() -> Any:
-    """The Python package `minizinc`.
+    """Import the Python package `minizinc`.
 
-    Where it is imported it runs the first program of that name on the path, relative folders and the current one
-    included, and warns where there is none; here neither.
+    Its import would run the first program of that name on the path, including relative folders and the current one,
+    and warn if there is none. This import does neither.
     """
     with _importing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,14 +134,14 @@ _importing = threading.Lock()
 
 
 def _usable(config: Mapping[str, Any]) -> bool:
-    """Whether a solver reads FlatZinc, shows no window, and its own library, if it needs one, is installed."""
+    """Return whether a solver reads FlatZinc, opens no window, and has the library that it needs."""
     extra = config.get("extraInfo") or {}
     missing = set(config.get("requiredFlags") or ()) - {flag for flag, *_ in extra.get("defaultFlags") or ()}
     return bool(config.get("id")) and not config.get("isGUIApplication") and not missing and "gist" not in config["id"]
 
 
 def _solver(name: str, solver: Any) -> Solver:
-    """Of an object of the package's class ``Solver``."""
+    """Convert an object of the package's class ``Solver``."""
     options = {str(flag).lstrip("-"): (str(flag), str(kind)) for flag, _, kind, *_ in solver.extraFlags or ()}
     tags = frozenset(solver.tags or ())
     return Solver(
@@ -150,7 +150,7 @@ def _solver(name: str, solver: Any) -> Solver:
     )  # fmt: skip
 
 
-def _ask(program: str, question: str, environment: Mapping[str, str]) -> str:
+def _query(program: str, question: str, environment: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(
             [program, question], capture_output=True, timeout=PATIENCE, env=environment, stdin=subprocess.DEVNULL,
@@ -172,15 +172,15 @@ def command(
     seed: int,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """The command line that solves `files`.
+    """Return the command line that solves `files`.
 
     Raises
     ------
     BackendError
-        For an option that the solver does not have, with those it has, or a value of another type.
+        If the solver lacks an option (the message lists its options), or a value has the wrong type.
     """
     line = [program, "--solver", solver.id, "--json-stream", "--output-mode", "json", "--statistics"]
-    # MiniZinc 2.6.4 loses constraints when it shortens chains of implications: `b -> c` in place of `c`.
+    # MiniZinc 2.6.4 loses constraints when it compresses chains of implications: `b -> c` becomes `c`.
     line.append("--no-chain-compression")
     line += [part for folder in include for part in ("-I", str(folder))]
     if milliseconds is not None:
@@ -195,7 +195,7 @@ def command(
         line += ["--random-seed", str(seed)]
     for name, value in options.items():
         parts = _option(solver, name, value)
-        # The driver of 2.6 refuses some options of FlatZinc solvers that it lists, so they are handed through.
+        # The driver of 2.6 refuses some options of FlatZinc solvers that it lists, so they are passed through.
         line += parts if solver.plugin else [word for part in parts for word in ("--fzn-flag", part)]
     return [*line, *(str(path) for path in files)]
 

@@ -1,4 +1,4 @@
-"""A program in a process group of its own, read line by line, and stopped with all its children."""
+"""Program in a process group of its own: read line by line, and terminated with all its children."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pathlib import Path
 from remat.backends.processes import families, guard, guard_process
 from remat.deadline import Deadline
 
-#: Seconds between the polite request to end and the one that cannot be refused.
+#: Seconds between SIGTERM and SIGKILL.
 GRACE = 0.3
 #: Name of the file with the program's error output.
 ERRORS = "errors"
 
 
 class GroupProcess:
-    """Runs `command` in a session of its own, so that all that it starts can be found and ended.
+    """Run `command` in a session of its own, so that all its descendants can be found and terminated.
 
-    The driver gives its solver a group of its own, so a signal to one group is not enough; and both would outlive
-    this process, for which there is the guard (:mod:`remat.backends.processes.guard`).
+    The driver puts its solver into another process group, so a signal to one group is not enough. Both would outlive
+    this process, which the guard prevents (:mod:`remat.backends.processes.guard`).
 
     Parameters
     ----------
     folder : Path
-        Where it runs; its error output is in a file there.
+        Working directory; holds a file with the error output.
     on_line : callable
         Receives each line of standard output, in the thread of :meth:`run`.
     memory_limit : int, optional
-        Bytes that all of them may hold; where they hold more they are ended, and `too_large` is true.
+        Bytes that all processes together may hold. Beyond that they are terminated, and `too_large` is true.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class GroupProcess:
         self._reader = threading.Thread(target=self._read, daemon=True, name="remat-reader")
 
     def stop(self) -> None:
-        """Ask for the end, from any thread; :meth:`run` sees to it."""
+        """Request termination, from any thread; :meth:`run` carries it out."""
         self._stop.set()
 
     def run(self, deadline: Deadline) -> int:
-        """Read until the program ends; at the deadline, or when asked, the whole group is ended. Its exit code.
+        """Read until the program ends; terminate the group at the deadline or on request. Return its exit code.
 
-        Lines that were written before the end are read in any case. On an error in a callback the group is ended too.
+        Lines written before the end are always read. An exception in a callback terminates the group too.
         """
         self._reader.start()
         try:
             self._follow(deadline)
         finally:
             code = self.end()
-        self._reader.join(GRACE)  # a grandchild that left the group may hold the pipe open, so not for ever
+        self._reader.join(GRACE)  # bounded: a grandchild that left the group may hold the pipe open
         while not self._lines.empty():
             if (line := self._lines.get()) is not None:
                 self._on_line(line)
@@ -86,10 +86,10 @@ class GroupProcess:
         return self._errors.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _follow(self, deadline: Deadline) -> None:
-        looked = 0.0
+        checked = 0.0
         while not self._stop.is_set() and not deadline.expired:
-            if self._memory_limit is not None and time.monotonic() > looked + families.LOOK:
-                looked = time.monotonic()
+            if self._memory_limit is not None and time.monotonic() > checked + families.INTERVAL:
+                checked = time.monotonic()
                 self.too_large = families.memory_of(self._process.pid) > self._memory_limit
                 if self.too_large:
                     return
@@ -104,7 +104,7 @@ class GroupProcess:
             self._on_line(line)
 
     def end(self) -> int:
-        """End every process of the group that still runs; may be called again."""
+        """Terminate all running processes of the group; idempotent."""
         if not self._ended:
             self._ended = True
             self._signal(signal.SIGTERM)
@@ -112,14 +112,14 @@ class GroupProcess:
             while self._signal(0) and time.monotonic() < until:
                 time.sleep(0.01)
             guard_process.kill([self._process.pid])
-            self._process.kill()  # where sessions cannot be looked at
+            self._process.kill()  # for systems without /proc
             self._process.wait()
             guard.forget(self._process.pid)
         return self._process.wait()
 
     def _signal(self, number: int) -> bool:
-        """Send a signal to the group (0: none); whether it is still there."""
-        self._process.poll()  # takes the driver out of the group where it has ended
+        """Send a signal to the group (0: none); return whether it still exists."""
+        self._process.poll()  # reaps the driver if it has ended
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""A model and its data as files for the MiniZinc program, and the way back from its output."""
+"""Translation of a model into files for MiniZinc, and of its output into values."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from remat.runtime.arrays import Float, Int
 
 HERE = Path(__file__).parent
 
-#: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.
+#: Integers beyond this are refused: a sum of two would not fit into 64 bits.
 LARGEST = 2**62
-#: Elements of an array, and of a list of sets with thousands of members each, that are written at a time.
+#: Elements written at a time: of an array, and of a list of sets with thousands of members each.
 PIECE, SETS = 100_000, 16
 
 
 @dataclass(frozen=True)
 class Program:
-    """What MiniZinc is given, and how to read what it gives.
+    """A MiniZinc text, its data, and the decoder of its output.
 
     Attributes
     ----------
     text : Path
         A ``.mzn`` file of the package.
     data : mapping
-        Its parameters; see :func:`to_json`.
+        Parameters; see :func:`to_json`.
     values : callable
-        From output arrays by name to values of the model's variables.
+        Maps output arrays by name to values of the model's variables.
     cost_unit, cost_offset : float
         The model's objective is ``cost_unit * objective of the text + cost_offset``.
     """
@@ -48,7 +48,7 @@ class Program:
 
 
 def to_json(data: Mapping[str, Any]) -> Iterator[str]:
-    """`data` in MiniZinc's JSON, in pieces of bounded length; sets of ints become ``{"set": [...]}`` in ranges.
+    """Yield `data` in MiniZinc's JSON, in pieces of bounded length; sets of ints become ``{"set": [...]}`` in ranges.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def to_json(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decimal(value: float) -> str:
-    """Exactly `value` without an exponent, which MiniZinc 2.6 does not read in JSON, but with a point."""
+    """Format `value` exactly, with a point and without an exponent, which MiniZinc 2.6 does not read in JSON."""
     text = format(Decimal(repr(value)), "f")
     return text if "." in text else text + ".0"
 
@@ -96,23 +96,23 @@ def _encode(value: Any) -> Any:
 
 
 class RecordProgram:
-    """Translates the records of a model into data for ``records.mzn``, whose text never changes.
+    """Translation of a model's records into data for ``records.mzn``, whose text is fixed.
 
-    Variables are numbered anew: Booleans, then integers, then reals, each in the order of the model.
+    Variables are renumbered: Booleans, then integers, then reals, each in the order of the model.
 
     Parameters
     ----------
     model : Model
     reals : bool
-        Whether variables that are only implied to be integral stay real numbers, as a MIP solver wants them.
+        True: variables that are only implied to be integral stay real numbers, as MIP solvers prefer.
     deadline : Deadline, optional
 
     Raises
     ------
     ModelError
-        Naming the record, for a kind or a number that cannot be expressed.
+        For a kind of record or a number that cannot be expressed; names the record.
     OverdueError
-        If the deadline is over.
+        If the deadline passes.
     """
 
     def __init__(self, model: Model, *, reals: bool, deadline: Deadline | None = None) -> None:
@@ -139,7 +139,7 @@ class RecordProgram:
             self._translate(record)
 
     def program(self, hint: Float | None) -> Program:
-        """The whole, with `hint` as a start."""
+        """Return the program, with `hint` as a start."""
         unit, cost = self._cost()
         data: dict[str, Any] = {**self._variables(), **cost, **self._hint(hint)}
         for name, lists in self.lists.items():
@@ -148,7 +148,7 @@ class RecordProgram:
         return Program(text, data, self.values, unit or 1, self.model.objective.constant)
 
     def values(self, output: Mapping[str, Any]) -> Float:
-        """Values of the model's variables."""
+        """Return the values of the model's variables in `output`."""
         values = np.empty(self.model.num_vars, dtype=np.float64)
         for name, where in (("boolean", self.boolean), ("integer", self.integer), ("real", self.real)):
             values[where] = output[name]
@@ -170,7 +170,7 @@ class RecordProgram:
                 values[place[variable]] = inside
             else:
                 self._allow(variable, listed)
-        if impossible:  # an empty set of values is an error to some versions, an empty clause to none
+        if impossible:  # some versions reject an empty set of values; all accept an empty clause
             self._clause()
             values = [each or {0} for each in values]
         fixed = self.boolean[lower[self.boolean] > 0.5]
@@ -190,7 +190,7 @@ class RecordProgram:
         }
 
     def _allow(self, boolean: int, listed: set[int]) -> None:
-        """A Boolean variable takes only listed values."""
+        """Restrict a Boolean variable to the listed values."""
         number = int(self.number[boolean])
         for value, literal in ((0, number), (1, -number)):
             if value not in listed:
@@ -200,7 +200,7 @@ class RecordProgram:
         self.lists["clause"].add(len(literals), literal=np.array(literals, dtype=np.int64))
 
     def _cost(self) -> tuple[float, dict[str, Any]]:
-        """Unit of the cost (0 for a real one) and its terms."""
+        """Return the unit of the cost (0 for a real one) and its terms."""
         objective = self.model.objective
         index, inverse = np.unique(objective.index, return_inverse=True)
         coefficient = np.bincount(inverse, objective.coefficient, minlength=len(index))
@@ -209,7 +209,7 @@ class RecordProgram:
         if self.is_real[index].any() or (coefficient != np.rint(coefficient)).any():
             return 0, {"cost_variable": self.number[index], "cost_coefficient": coefficient}
         whole = _whole(coefficient, "a cost")
-        unit = int(np.gcd.reduce(whole)) if len(whole) else 1  # many solvers count in 32 bits
+        unit = int(np.gcd.reduce(whole)) if len(whole) else 1  # many solvers have 32-bit integers
         return unit, {"cost_variable": self.number[index], "cost_coefficient": whole // unit}
 
     def _hint(self, hint: Float | None) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class RecordProgram:
             raise ModelError(f"MiniZinc does not take record {record.name!r} of kind {type(record).__name__}")
 
     def _linear(self, record: Linear) -> None:
-        """Rows as ``<=`` and ``=``; where anything is not whole, over real numbers."""
+        """Add rows as ``<=`` and ``=``; those with a fraction or a real variable over real numbers."""
         place = record.row * self.model.num_vars + record.column
         place, inverse = np.unique(place, return_inverse=True)  # sorted by row
         value = np.bincount(inverse, record.value, minlength=len(place))
@@ -254,7 +254,7 @@ class RecordProgram:
         fraction = (value != np.rint(value)) | self.is_real[column]
         real = np.bincount(row, fraction, minlength=count) > 0
         for bound in (record.lower, record.upper):
-            # a whole sum is at most the whole part of its bound, but it never equals a fraction
+            # An integer sum is at most the floor of its bound, but never equals a fraction.
             real |= np.isfinite(bound) & (bound != np.rint(bound)) & (record.lower == record.upper)
         where = np.zeros(count, dtype=np.int64)
         if record.enforce is not None:
@@ -299,7 +299,7 @@ class RecordProgram:
         return self.number[variables]
 
     def _literals(self, literals: Int) -> Int:
-        """Literals as in the text: 0 for the one that always holds, else plus or minus the variable's number."""
+        """Encode literals as in the text: 0 always holds; otherwise plus or minus the variable's number."""
         known = literals != ALWAYS
         variable = np.where(known, np.where(literals < 0, ~literals, literals), 0)
         number = self.number[variable] if self.model.num_vars else variable
@@ -307,7 +307,7 @@ class RecordProgram:
 
 
 class _Lists:
-    """Lists of different lengths, one after the other, in columns of a value for each member or each list."""
+    """Lists of different lengths, concatenated, in columns with one value per member or per list."""
 
     def __init__(self, *columns: str) -> None:
         self.lengths: list[Any] = []
@@ -320,7 +320,7 @@ class _Lists:
             self.columns[column].append(values)
 
     def data(self, name: str) -> dict[str, Any]:
-        """The columns, and where each list begins, from 1, with the end of the last one."""
+        """Return the columns, and the first index of each list, from 1, followed by the end of the last one."""
         first = np.concatenate([[0], np.cumsum(_joined(self.lengths))]) + 1
         return {f"{name}_first": first, **{f"{name}_{key}": _joined(parts) for key, parts in self.columns.items()}}
 

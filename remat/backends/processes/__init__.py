@@ -1,1 +1,1 @@
-"""Solvers in threads and processes that end when they must."""
+"""Solvers in threads and child processes, with deadlines, memory limits and clean-up."""

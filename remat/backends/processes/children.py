@@ -1,15 +1,15 @@
-"""Child processes: forked by a process of `multiprocessing` that has imported what they need, and free of our state.
+"""Child processes, forked by a `multiprocessing` fork server that has imported their modules.
 
-The standard library's fork server does the work: one for each set of modules, started when the first child wants it.
-It runs one thread and no solver, so that a fork copies nothing that is half done; a child sees neither our threads nor
-our locks nor our open files. Three things are not as `multiprocessing` has them:
+There is one server for each set of modules, started with the first child that needs it. It runs one thread and no
+solver, so a fork copies no half-finished work; a child inherits none of our threads, locks and open files. Four things
+differ from `multiprocessing`:
 
-* The program is never run a second time: the standard library imports ``__main__`` in every child, which runs a script
-  without the guard ``if __name__ == "__main__"`` once more. What children are told to do is found by its name.
-* A server belongs to this package alone: a program's own use of `multiprocessing` is as it was.
-* Servers and children have sessions of their own: the terminal's Ctrl-C comes to the program alone.
-* A child lets go of the pipe by whose end its server sees that the program is gone: otherwise a child that goes on
-  keeps the server, and the two outlive the program. On Linux it then ends with its server.
+* ``__main__`` is not imported in children: the standard library would rerun scripts without the guard
+  ``if __name__ == "__main__"``. Functions that children call are found by name.
+* Servers belong to this package: a program's own use of `multiprocessing` is unaffected.
+* Servers and children have sessions of their own, so the terminal's Ctrl-C reaches the program only.
+* Children close the pipe whose end signals to the server that the program has ended. Otherwise a running child would
+  keep the server alive, and both would outlive the program. On Linux a child ends with its server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from remat.errors import BackendError
 #: Imported by every server before anything else.
 FIRST = "remat.backends.processes.server_settings"
 
-#: How often a child is tried to be had: a server that was killed takes some milliseconds to be seen as ended.
+#: Attempts to start a child process: a server that was killed takes some milliseconds to be recognised as ended.
 TRIES = 10
 
 _lock = threading.Lock()
@@ -38,8 +38,8 @@ _servers: dict[tuple[str, ...], forkserver.ForkServer] = {}
 
 
 def _forget() -> None:
-    """In a fork of this process: the servers are the parent's, and end with it if nobody else holds their pipes."""
-    global _lock  # noqa: PLW0603 - it may be held by a thread that the fork does not have
+    """Discard the parent's servers in a fork, and close their pipes so that they end with the parent."""
+    global _lock  # noqa: PLW0603 - a thread that the fork lacks may hold it
     for server in _servers.values():
         alive = cast(Any, server)._forkserver_alive_fd
         if alive is not None:
@@ -57,14 +57,14 @@ def _server(modules: tuple[str, ...]) -> forkserver.ForkServer:
         if modules not in _servers:
             _servers[modules] = forkserver.ForkServer()
             _servers[modules].set_forkserver_preload([FIRST, *modules])
-            inherited = cast(Any, process.current_process())._config.get("tempdir")  # a fork's is its parent's
+            inherited = cast(Any, process.current_process())._config.get("tempdir")  # a fork shares its parent's
             if inherited is None:
-                guard.guard_folder(util.get_temp_dir())  # where the server's socket will be
+                guard.guard_folder(util.get_temp_dir())  # will hold the server's socket
         return _servers[modules]
 
 
 class _Popen(popen_forkserver.Popen):
-    """As the standard library's, but for the server and for what is said about ``__main__``."""
+    """The standard library's, with our server and without ``__main__``."""
 
     _fds: list[int]
 
@@ -92,12 +92,12 @@ class _Popen(popen_forkserver.Popen):
     def _fork(self, modules: tuple[str, ...], message: io.BytesIO) -> None:
         server = _server(modules)
         self.sentinel, into = server.connect_to_new_process(self._fds)
-        guard.watch(cast(Any, server)._forkserver_pid)  # it ends by itself, but first it may import for seconds
-        alive = os.dup(into)  # the child takes the end of this pipe for the end of its parent
+        guard.watch(cast(Any, server)._forkserver_pid)  # it ends on its own, but may import for seconds first
+        alive = os.dup(into)  # the child treats the end of this pipe as the end of its parent
         self.finalizer = util.Finalize(self, cast(Any, util).close_fds, (alive, self.sentinel))
         try:
             with os.fdopen(into, "wb") as stream:
-                # A server that has just been started imports for seconds before it forks.
+                # A new server imports for seconds before it forks.
                 self.pid = forkserver.read_signed(self.sentinel)
                 stream.write(message.getbuffer())
         except (OSError, EOFError):
@@ -106,11 +106,11 @@ class _Popen(popen_forkserver.Popen):
 
 
 def _depend_on_server() -> None:
-    """In a child: end when its server does, which ends when the program does."""
-    told = cast(Any, forkserver)._forkserver
-    if told._forkserver_alive_fd is not None:
-        os.close(told._forkserver_alive_fd)
-        told._forkserver_alive_fd = None
+    """End this child with its server, which ends with the program."""
+    inherited = cast(Any, forkserver)._forkserver
+    if inherited._forkserver_alive_fd is not None:
+        os.close(inherited._forkserver_alive_fd)
+        inherited._forkserver_alive_fd = None
     guard.end_with_parent()
     server = getattr(sys.modules.get(FIRST), "server", None)
     if server is not None and os.getppid() != server:  # it ended just before
@@ -123,14 +123,14 @@ class ForkedProcess(context.ForkServerProcess):
     modules: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """As the standard library's, but in the workers of pools too (which call themselves daemons)."""
+        """Start the process, also from workers of pools, which are daemons."""
         cast(Any, process)._cleanup()
         self._popen = self._Popen(self)
         self._sentinel = self._popen.sentinel
         cast(Any, process)._children.add(self)
 
     def _bootstrap(self, parent_sentinel: Any = None) -> int:
-        """What the child does first."""
+        """Bind the child to its server, then run it."""
         _depend_on_server()
         return int(cast(Any, super())._bootstrap(parent_sentinel))
 
@@ -140,22 +140,22 @@ class ForkedProcess(context.ForkServerProcess):
 
 
 class ForkedContext(context.ForkServerContext):
-    """For executors and queues of the standard library; its processes have `modules` imported."""
+    """Context for executors and queues of the standard library; its processes have `modules` imported."""
 
     Process: ClassVar[Any] = ForkedProcess
 
 
 def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequence[str] = ()) -> Any:
-    """A process that is to call `target`, a function that can be imported, with `arguments`; not yet started.
+    """Return a process, not yet started, that calls the importable function `target` with `arguments`.
 
-    Where the system has no fork server, it is one that is started afresh (which takes seconds and needs the guard
-    ``if __name__ == "__main__"`` in scripts).
+    On systems without a fork server it is spawned, which takes seconds and needs the guard
+    ``if __name__ == "__main__"`` in scripts.
 
     Parameters
     ----------
     modules : sequence of str
-        What it has imported from the start; none may start a thread on import. One that cannot be imported is
-        imported by the child when it needs it, or not found there.
+        Modules to import before forking; none may start a thread on import. A module that fails to import there is
+        imported by the child when it needs it.
     """
     if not possible():
         return multiprocessing.get_context("spawn").Process(target=target, args=tuple(arguments), daemon=True)
@@ -165,5 +165,5 @@ def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequ
 
 
 def possible() -> bool:
-    """Whether this system has a fork server."""
+    """Return whether this system has a fork server."""
     return "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"

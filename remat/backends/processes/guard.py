@@ -1,4 +1,4 @@
-"""Nothing of ours stays: processes end with this one, however it ends, and so do its temporary folders."""
+"""Clean-up of child processes and temporary folders when this process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-#: How the names of temporary folders begin.
+#: Prefix of temporary folders.
 PREFIX = "remat-run-"
-#: The file in each that its owner holds a lock on.
+#: File in each folder that its owner locks.
 LOCK = ".owner"
-#: Seconds before a folder without that file counts as abandoned: its owner may be about to make it.
+#: Seconds before a folder without that file counts as abandoned: its owner may be about to create it.
 YOUNG = 60.0
 
 
 class _Guard:
-    """The process of :mod:`remat.backends.processes.guard_process`, started when there is something to guard."""
+    """Handle of the process :mod:`remat.backends.processes.guard_process`, started with the first thing to guard."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self.known: set[tuple[str, int | str]] = set()
 
-    def tell(self, sign: str, what: str, value: int | str) -> None:
+    def update(self, sign: str, what: str, value: int | str) -> None:
+        """Add (``+``) or remove (``-``) a session or folder."""
         with self._lock:
             (self.known.add if sign == "+" else self.known.discard)((what, value))
-            if self._process is None or self._process.poll() is not None:  # somebody killed it
+            if self._process is None or self._process.poll() is not None:  # not started, or killed
                 if sign == "+":
                     self._start()
                 return
@@ -63,7 +64,7 @@ class _Guard:
         stream.flush()
 
     def end(self) -> None:
-        """Let it clear up, and wait for that."""
+        """Let the guard clean up, and wait for it."""
         with self._lock:
             if self._process is not None:
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -74,9 +75,9 @@ class _Guard:
                 self._process = None
 
     def forget(self) -> None:
-        """In a fork: the guard, its pipe and what it guards are the parent's."""
+        """Detach a fork of this process: the guard, its pipe and its list belong to the parent."""
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # open in a fork, it would outlive the parent
+            with contextlib.suppress(OSError):  # an open copy would keep the guard waiting after the parent's end
                 os.close(self._process.stdin.fileno())
             self._process.returncode = 0
         self.__init__()  # type: ignore[misc]
@@ -89,26 +90,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def watch(leader: int) -> None:
-    """See to it that the session of process `leader` ends with this process."""
-    _guard.tell("+", "session", leader)
+    """Terminate the session of process `leader` when this process ends."""
+    _guard.update("+", "session", leader)
 
 
 def forget(leader: int) -> None:
-    """The session of process `leader` has ended."""
-    _guard.tell("-", "session", leader)
+    """Stop guarding the session of process `leader`, which has ended."""
+    _guard.update("-", "session", leader)
 
 
 def guard_folder(path: str) -> None:
-    """Have `path` removed when this process is gone."""
-    _guard.tell("+", "folder", path)
+    """Remove `path` when this process ends."""
+    _guard.update("+", "folder", path)
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder of the user's own, removed afterwards: by this process, by the guard when it dies, or by the next run.
+    """Create a private folder, removed afterwards: by this process, by the guard if it dies, or by the next run.
 
-    The owner holds a lock on a file in it, which the system lets go of when the owner is gone, whatever happens and
-    in whatever container; so the first such folder of a process can tell those that nobody owns any more.
+    The owner locks a file in it. The system releases the lock when the owner ends, in any container, so the first such
+    folder of a process can detect and remove abandoned ones.
 
     Examples
     --------
@@ -119,18 +120,18 @@ def temporary_folder() -> Iterator[Path]:
     """
     _sweep_once(tempfile.gettempdir())
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
-    _guard.tell("+", "folder", str(path))
+    _guard.update("+", "folder", str(path))
     try:
         with (path / LOCK).open("wb") as file:
             _locked(file)
             yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        _guard.tell("-", "folder", str(path))
+        _guard.update("-", "folder", str(path))
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Whether the lock on `file` is ours now; where the system has no such locks, every folder counts as owned."""
+    """Try to lock `file`; return success. On systems without such locks every folder counts as owned."""
     try:
         import fcntl
     except ImportError:
@@ -152,7 +153,7 @@ def _sweep_once(parent: str) -> None:
 
 
 def sweep(parent: str) -> None:
-    """Remove temporary folders in `parent` that this user owns and no process does."""
+    """Remove temporary folders in `parent` that belong to this user and to no running process."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
@@ -175,14 +176,14 @@ def _remove_abandoned(entry: os.DirEntry[str]) -> None:
 
 
 def enter_child(environment: Mapping[str, str]) -> None:
-    """Begin a child of :class:`remat.backends.processes.supervised.Supervised`: a session and environment of its own.
+    """Set up a child of :class:`remat.backends.processes.supervised.Supervised`: its own session and environment.
 
     Parameters
     ----------
     environment : mapping
-        Variables of the parent's environment when it starts the child; the server that forks it may be older.
+        Variables of the parent's environment now; the server that forks the child may have older ones.
     """
-    with contextlib.suppress(OSError):  # the leader of a session already
+    with contextlib.suppress(OSError):  # already the leader of a session
         os.setsid()
     end_with_parent()
     os.environ.clear()
@@ -190,9 +191,9 @@ def enter_child(environment: Mapping[str, str]) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; by Linux alone, and nothing elsewhere.
+    """Have the kernel kill this process when its parent ends; on Linux only.
 
-    For a process whose parent has one thread: it is the end of the thread that counts.
+    The parent must have one thread: the signal is sent when the thread that forked ends.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

@@ -1,10 +1,10 @@
-"""The guard: a small process that ends what its parent has started, once the parent is gone.
+"""Guard: a small process that terminates what its parent has started, once the parent has ended.
 
-Run as a program, by its path, in an interpreter without packages (``python -I -S``): it starts in 10 ms and holds
-8 MB. On standard input come lines of JSON, ``["+session", pid]`` for a process with a session of its own,
-``["+folder", path]`` for a folder, and the same with ``-``. When the input ends, however the parent ended, every
-process of these sessions and all that descends from them is killed, and the folders are removed. So is every process
-that was started with one of these folders as its ``TMPDIR``: the parent may have died before it said its number.
+It runs as a script in an interpreter without packages (``python -I -S``): it starts in 10 ms and holds 8 MB. Standard
+input has lines of JSON: ``["+session", pid]`` adds a process with a session of its own, ``["+folder", path]`` a folder,
+and ``-`` removes them. When the input ends, however the parent ended, it kills every process of these sessions with
+all descendants, and removes the folders. It also kills every process that was started with one of these folders as its
+``TMPDIR``: the parent may have exited before registering its process ID.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import sys
 import time
 from collections.abc import Collection
 
-#: How often it looks for processes that were started while it killed others.
+#: Rounds of killing, to reach processes that were started during the previous one.
 ROUNDS = 20
 
 
 def processes() -> dict[int, tuple[int, int]]:
-    """Parent and session of every process; empty where there is no ``/proc``."""
+    """Return parent and session of every process; empty on systems without ``/proc``."""
     found: dict[int, tuple[int, int]] = {}
     with contextlib.suppress(OSError):
         for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - pathlib takes twice as long to import
@@ -35,14 +35,14 @@ def processes() -> dict[int, tuple[int, int]]:
 
 
 def started(pid: int) -> bytes:
-    """When a process was started, in the words of the system; empty if it is gone or not to be had."""
+    """Return the start time of a process as the kernel prints it; empty if it has ended or is unreadable."""
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
         return file.read().rpartition(b")")[2].split()[19]
     return b""
 
 
 def members(leaders: Collection[int]) -> set[int]:
-    """All processes in the sessions of `leaders`, and all that descends from any of these."""
+    """Return all processes in the sessions of `leaders`, and all their descendants."""
     table = processes()
     found = {pid for pid, (_, session) in table.items() if session in leaders}
     size = 0
@@ -53,7 +53,7 @@ def members(leaders: Collection[int]) -> set[int]:
 
 
 def working_in(folders: Collection[str]) -> set[int]:
-    """Processes whose environment they began with has one of the folders as ``TMPDIR``."""
+    """Return processes that were started with one of the folders as ``TMPDIR``."""
     words = {b"TMPDIR=" + os.fsencode(folder) for folder in folders}
     found = set()
     for pid in processes():
@@ -71,9 +71,9 @@ def is_guard(pid: int) -> bool:
 
 
 def kill(leaders: Collection[int]) -> None:
-    """Kill all :func:`members` but guards, which remove the folders of the others and end.
+    """Kill all :func:`members` except guards, which remove folders of other processes and then end.
 
-    Where there is no ``/proc``, kill the process groups of that number.
+    Without ``/proc``, kill the process groups of that number.
     """
     for _ in range(ROUNDS):
         if not sys.platform.startswith("linux"):
@@ -91,7 +91,7 @@ def kill(leaders: Collection[int]) -> None:
 
 
 def main() -> None:
-    """Listen until the parent is gone, then clear up."""
+    """Read standard input to its end, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known: dict[str, dict] = {"session": {}, "folder": {}}
@@ -105,11 +105,11 @@ def main() -> None:
     leaders = known["session"]
     if leaders:
         kill(leaders)
-    for pid, start in leaders.items():  # those that had no session of their own yet
+    for pid, start in leaders.items():  # those without a session of their own yet
         if start and started(pid) == start:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-    for pause in (0.0, 0.1) if known["folder"] else ():  # one that is being started has our environment for a moment
+    for pause in (0.0, 0.1) if known["folder"] else ():  # a process being started has our environment for a moment
         time.sleep(pause)
         for pid in working_in(known["folder"]):
             with contextlib.suppress(OSError):

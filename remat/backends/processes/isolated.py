@@ -1,4 +1,4 @@
-"""Any backend in a process of its own: a hard deadline, a cap on memory, and nothing lost when it dies."""
+"""Any backend in a child process, with a hard deadline and a memory limit; solutions survive a crash."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ GRACE = 0.6
 class Isolated(Backend):
     """A backend in a child process.
 
-    The model goes there as an argument; solutions and bounds come back as JSON and arrays, and nothing that comes back
-    is unpickled. Each is kept as it comes. So whatever becomes of the child, the best solution so far is the result,
-    and the message says what happened: killed at the deadline, over its memory limit, crashed. The child's whole family
-    dies with it, and it ends when this process does.
+    The model goes there as an argument. Solutions and bounds come back as JSON and arrays, are never unpickled, and
+    are stored as they arrive. If the child fails, the best solution so far is therefore the result, and the message
+    gives the reason: killed at the deadline, over its memory limit, crashed. The child's descendants are killed with
+    it, and all end when this process does.
 
-    ``SolveOptions.memory_limit`` is kept in two ways, both by Linux: the kernel refuses a process more private memory
-    than that, and a family that holds more in all is killed.
+    On Linux ``SolveOptions.memory_limit`` is enforced twice: the kernel refuses each process more private memory, and
+    a process tree that holds more in total is killed.
 
     The class of the backend, and that of every record, must be importable by name.
 
@@ -90,7 +90,7 @@ class Isolated(Backend):
 
 
 def placed(backend: Backend, options: SolveOptions) -> Backend:
-    """`backend` where the options want it to work: in a process of its own, or as it is.
+    """Return `backend`, in a child process if the options require it.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def placed(backend: Backend, options: SolveOptions) -> Backend:
 
 
 class _Run(Run):
-    """One child process, and what it has said besides solutions and bounds."""
+    """One child process and its result."""
 
     keeps_deadline: ClassVar[bool] = True
 
@@ -115,11 +115,11 @@ class _Run(Run):
                 )
         self.backend, self.options, self.limit, self.books = backend, options, options.memory_bytes, books
         deadline = Deadline(options.deadline.seconds, options.deadline.started)
-        told = dataclasses.replace(options, deadline=deadline, log=None, start="auto")
+        child_options = dataclasses.replace(options, deadline=deadline, log=None, start="auto")
         where = f"{type(backend).__module__}:{type(backend).__qualname__}"
         # a copy has no overrides, which are functions of its formulation
         self.job = isolated_worker.Job(
-            where, backend.variant, model.copy(model.name), told, options.log is not None, books.hint
+            where, backend.variant, model.copy(model.name), child_options, options.log is not None, books.hint
         )
         self.child: Supervised | None = None
         self.result: RawResult | None = None
@@ -153,7 +153,7 @@ class _Run(Run):
     def _take(self, message: wire.Message) -> None:
         head = message.head
         if message.kind == "incumbent":
-            self.books.raise_bound(head["bound"], tell=False)
+            self.books.raise_bound(head["bound"], notify=False)
             self.books.found(message.arrays["values"])
         elif message.kind == "bound":
             self.books.raise_bound(head["bound"])
@@ -163,7 +163,7 @@ class _Run(Run):
         elif message.kind == "result":
             self.result = RawResult(**{**head, "status": Status(head["status"]), "stop": StopReason(head["stop"])})
             if "values" in message.arrays:
-                self.books.found(message.arrays["values"], tell=False)
+                self.books.found(message.arrays["values"], notify=False)
         else:
             self.failure = wire.error_of(message)
 
@@ -188,7 +188,7 @@ class _Run(Run):
         return said, ending.stop, f"the process of backend {self.backend.full_name!r} {ending.reason}{kept}"
 
     def _death(self, child: Supervised, short: bool) -> str:
-        """How it died by itself."""
+        """Return how the child ended without being killed by this process."""
         code = child.process.exitcode or 0
         if self.failure is not None:
             what = f"failed: {self.failure}"
@@ -199,11 +199,11 @@ class _Run(Run):
         if short:
             what += f", as {too_large(self.limit or 0)}"
         elif -code == signal.SIGKILL:
-            what += " (somebody's, or the system's for want of memory)"
+            what += " (by another process, or by the system because it is out of memory)"
         return what + (f": {self.last_line}" if self.last_line else "")
 
     def _out_of_memory(self, child: Supervised) -> bool:
-        """Whether it very likely died of its limit."""
+        """Return whether the child very likely exceeded its memory limit."""
         words = f"{self.failure} {self.last_line}"
         near = self.limit is not None and child.most_memory > 0.8 * self.limit
         return self.limit is not None and (near or "bad_alloc" in words or "MemoryError" in words)
@@ -216,7 +216,7 @@ def _signal_name(number: int) -> str:
 
 
 def _last_line(errors: BinaryIO) -> str:
-    """The last thing that it wrote to standard error."""
+    """Return the last line of standard error."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - 2000))
     lines = errors.read().decode("utf-8", "replace").split("\n")

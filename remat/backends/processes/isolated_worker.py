@@ -1,4 +1,4 @@
-"""The child of :mod:`remat.backends.processes.isolated`: solves one model and reports as it goes."""
+"""Child process of :mod:`remat.backends.processes.isolated`: solves one model and reports progress."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Job(NamedTuple):
     Attributes
     ----------
     backend : str
-        Its class as ``module:name``.
+        Class as ``module:name``.
     variant : str
     model : Model
     options : SolveOptions
-        Their memory limit is that of the process.
+        The memory limit applies to the whole process.
     logs : bool
-        Whether the solver's log is wanted.
+        True: send the solver's log.
     hint : Values or None
     """
 
@@ -46,19 +46,19 @@ class Job(NamedTuple):
 
 
 def serve(connection: Connection, errors: Connection, environment: Mapping[str, str], folder: str, job: Job) -> None:
-    """Serve one job; the process ends here.
+    """Serve one job, then end the process.
 
     Parameters
     ----------
     errors : connection
-        Takes all that is printed.
+        Receives all printed output.
     environment : mapping
-        Variables of the parent's environment now.
+        Variables of the parent's environment.
     folder : str
-        Where temporary files go; removed by the parent.
+        Folder for temporary files; the parent removes it.
     """
     enter_child({**environment, "TMPDIR": folder})
-    for number in (1, 2):  # solvers print, and the way to the parent is known here alone
+    for number in (1, 2):  # solvers print to both
         os.dup2(errors.fileno(), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tempfile.tempdir = folder
@@ -72,34 +72,34 @@ def serve(connection: Connection, errors: Connection, environment: Mapping[str, 
         code = 0
     finally:
         sys.stderr.flush()
-        # Not through the interpreter's end: a solver that missed its deadline may still be at work.
+        # Skip the interpreter's shutdown: a solver that missed its deadline may still be running.
         os._exit(code)
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: raised in the middle of a message, it would have the next one read as the rest of that."""
-    if threading.current_thread() is not threading.main_thread():  # where it never strikes
+    """Delay Ctrl-C: an interrupted message would corrupt the next one."""
+    if threading.current_thread() is not threading.main_thread():  # other threads get no signals
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came and callable(before):
+    if received and callable(before):
         before(signal.SIGINT, None)
 
 
 class _Worker:
-    """One job, and the way to report on it; solvers call back from several threads."""
+    """One job and its reports; solvers call back from several threads."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
 
-    def say(self, kind: str, head: dict[str, Any], **arrays: Any) -> None:
+    def send(self, kind: str, head: dict[str, Any], **arrays: Any) -> None:
         with self._lock, _uninterrupted():
             wire.write(self._connection, wire.Message(kind, head, arrays))
 
@@ -116,20 +116,20 @@ class _Worker:
             self.fail(BackendError(" ".join(f"{type(error).__name__}: {error}".split())))
 
     def fail(self, error: RematError) -> None:
-        self.say("failure", wire.error_head(error))
+        self.send("failure", wire.error_head(error))
 
     def solve(self, job: Job) -> RawResult:
-        options = replace(job.options, log=lambda line: self.say("log", {"line": line})) if job.logs else job.options
+        options = replace(job.options, log=lambda line: self.send("log", {"line": line})) if job.logs else job.options
         backend = import_class(job.backend, "backends")(job.variant)
         return backend.solve(job.model, options, job.hint, self.incumbent, self.bound)
 
     def incumbent(self, found: Incumbent) -> None:
-        self.say("incumbent", {"bound": found.bound}, values=found.values)
+        self.send("incumbent", {"bound": found.bound}, values=found.values)
 
     def bound(self, _seconds: float, bound: float) -> None:
-        self.say("bound", {"bound": bound})
+        self.send("bound", {"bound": bound})
 
     def report(self, raw: RawResult) -> None:
         names = ("status", "stop", "objective", "bound", "build_seconds", "solve_seconds", "message")
         head = {name: getattr(raw, name) for name in names} | {"versions": dict(raw.versions)}
-        self.say("result", head, **({} if raw.values is None else {"values": raw.values}))
+        self.send("result", head, **({} if raw.values is None else {"values": raw.values}))

@@ -1,4 +1,4 @@
-"""Running a native solver in a thread of its own: Ctrl-C, and solvers that look at their clock too rarely."""
+"""Native solvers in threads: handling of Ctrl-C, and of solvers that rarely check their deadline."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from remat import interruption
 from remat.deadline import Deadline, OverdueError
 
-#: Seconds after the deadline that a solver may take to return; then it is left to wind down by itself.
+#: Seconds after the deadline that a solver may take to return; then it is abandoned.
 GRACE = 0.35
-#: The same after Ctrl-C: some solvers look up a few times in a second only, and their last solution is worth it.
+#: The same after Ctrl-C: some solvers check a few times per second only, and their last solution is worth the wait.
 PATIENCE = 0.8
-#: Seconds that the end of the program waits for solvers left behind.
+#: Seconds that the program's exit waits for abandoned solvers.
 LAST_WAIT = 30.0
 
 _left_behind: list[threading.Thread] = []
 
 
 class LeftBehindError(OverdueError):
-    """A solver did not stop when it was asked to, and winds down by itself.
+    """A solver did not stop on request and was abandoned; its thread still runs.
 
     Attributes
     ----------
     interrupted : bool
-        Whether Ctrl-C was the reason to ask, and not the deadline.
+        True if Ctrl-C was the reason, false for the deadline.
     """
 
     def __init__(self, interrupted: bool) -> None:
@@ -36,21 +36,21 @@ class LeftBehindError(OverdueError):
 def run_interruptible(work: Callable[[], None], stop: Callable[[], object], deadline: Deadline | None = None) -> bool:
     """Run `work` in a thread and wait; on Ctrl-C call `stop`, wait for `work` to end, and return True.
 
-    Native solvers hold the main thread where Python's signal handler cannot run; in a thread of its own the solver
-    can be asked to stop and its incumbent survives. An exception in `work` is raised here.
+    Native solvers block the main thread, so that Python's signal handler cannot run. In a separate thread the solver
+    can be stopped and its incumbent survives. An exception in `work` is raised here.
 
-    `stop` is called again until `work` ends, since a solver that has not quite started may not hear the first call.
+    `stop` is called repeatedly until `work` ends, since a solver that is still starting may miss the first call.
 
     Parameters
     ----------
     deadline : Deadline, optional
-        When it is over, `stop` is called too.
+        `stop` is called when it passes, too.
 
     Raises
     ------
     LeftBehindError
-        If `work` goes on for :data:`GRACE` seconds after the deadline, or for :data:`PATIENCE` after Ctrl-C. Its
-        thread is left behind, asked to stop; what it says from then on is for the caller to ignore.
+        If `work` still runs :data:`GRACE` seconds after the deadline, or :data:`PATIENCE` after Ctrl-C. Its thread is
+        abandoned after a request to stop; the caller must ignore its later callbacks.
     """
     failure: list[BaseException] = []
     finished = threading.Event()
@@ -59,7 +59,7 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], object], dead
     def guarded() -> None:
         try:
             work()
-        except BaseException as error:  # handed to the waiting thread
+        except BaseException as error:  # passed to the waiting thread
             failure.append(error)
         finally:
             finished.set()
@@ -76,7 +76,7 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], object], dead
                     stop()
                 overdue = deadline is not None and deadline.elapsed > deadline.seconds + GRACE
                 overdue = overdue or interruption.since() > PATIENCE
-            except KeyboardInterrupt:  # somebody else's handler, or the second Ctrl-C
+            except KeyboardInterrupt:  # another handler, or the second Ctrl-C
                 overdue = stopped
                 stopped = interruption.request()
         stopped = stopped or interruption.interrupted()
@@ -89,13 +89,13 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], object], dead
 
 
 def left_behind() -> int:
-    """How many solvers that missed their deadline are still winding down."""
+    """Return the number of solvers that missed their deadline and still run."""
     _left_behind[:] = [thread for thread in _left_behind if thread.is_alive()]
     return len(_left_behind)
 
 
 @atexit.register
 def _wait_for_them() -> None:
-    """A native thread that calls back into an interpreter that is gone would crash the program."""
+    """Wait for native threads: one that calls back after the interpreter's end would crash the program."""
     for thread in _left_behind:
         thread.join(LAST_WAIT)

@@ -1,7 +1,7 @@
-"""Imported first by the processes that fork ours (see :mod:`remat.backends.processes.children`), and by nothing else.
+"""Settings of fork servers (see :mod:`remat.backends.processes.children`), which import this module first.
 
-There it leaves the terminal, whose Ctrl-C is for the program alone, closes the standard streams, and keeps numerical
-libraries from starting threads, whose memory nobody would use and which a fork would lose.
+A server leaves the terminal, whose Ctrl-C is meant for the program only, and closes the standard streams. It keeps
+numerical libraries from starting threads, which would waste memory and not survive a fork.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-#: The number of the process that forks; None in a program that is none.
+#: Process id of the fork server; None in other processes.
 server: int | None = None
 
 
-def settle() -> None:
-    """Do all that."""
+def configure_server() -> None:
+    """Detach this process from the terminal and its streams, and limit its threads."""
     global server  # noqa: PLW0603 - a fact of the process
     server = os.getpid()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -26,4 +26,4 @@ def settle() -> None:
 
 
 if any("multiprocessing.forkserver import main" in word for word in sys.orig_argv):
-    settle()
+    configure_server()

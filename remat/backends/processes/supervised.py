@@ -1,4 +1,4 @@
-"""One child process from start to end: its messages, its deadline and memory limit, Ctrl-C, and its whole family."""
+"""Supervision of one child process: messages, deadline, memory limit, Ctrl-C and descendants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from remat.backends.processes import children, guard, guard_process, wire
-from remat.backends.processes.families import LOOK, memory_of, too_large
+from remat.backends.processes import children, families, guard, guard_process, wire
+from remat.backends.processes.families import memory_of, too_large
 from remat.backends.results import StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError
@@ -30,39 +30,39 @@ TICK = 0.02
 
 @dataclass(frozen=True)
 class Ending:
-    """Reason for killing a child, in words that follow "the process"."""
+    """Reason for killing a child, phrased to follow "the process"."""
 
     stop: StopReason
     reason: str
 
 
 class Supervised:
-    """A child process that reports by messages; a context manager that kills it and all that descends from it.
+    """A child process that sends messages; a context manager that kills it with all its descendants.
 
     Parameters
     ----------
     serve : callable
-        What the child calls with its connection and `arguments`; it can be imported. It begins by
+        Importable function that the child calls with its connection and `arguments`. It must begin with
         :func:`remat.backends.processes.guard.enter_child`.
     arguments : sequence
-        Connections among them are closed here once the child has them.
+        Connections among them are closed here once the child has inherited them.
     modules : sequence of str
         See :func:`remat.backends.processes.children.child`.
     deadline : Deadline
         The child is killed `grace` seconds later.
     memory_limit : int or None
-        Bytes that its family may hold before it is killed.
+        Bytes that its process tree may hold before it is killed.
     passes_interrupt : bool
-        Whether the child gets the signal of Ctrl-C and time to end; otherwise it is killed at once.
+        True: Ctrl-C is passed on, and the child gets time to end. False: it is killed at once.
 
     Attributes
     ----------
     ending : Ending or None
-        Why it was killed; None where it ended itself.
+        Why it was killed; None if it ended on its own.
     failure : Exception or None
         Why it could not be started.
     most_memory : int
-        Bytes that it was seen to hold.
+        Largest observed memory in bytes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Supervised:
         self.ending: Ending | None = None
         self.failure: Exception | None = None
         self.most_memory = 0
-        self._asked: float | None = None  # when it was asked to stop
+        self._asked: float | None = None  # time of the request to stop
         self._killed_at = self._memory_seen = 0.0
         self._started, self._over = threading.Event(), threading.Event()
         self._inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class Supervised:
     ) -> None:
         self._over.set()
         self._kill_family()
-        if self._started.is_set():  # otherwise the threads see to it that it ends at once when it has begun
+        if self._started.is_set():  # otherwise the threads end it as soon as it has started
             for thread in self._threads:
                 thread.join(1)
             self.process.join(1)
@@ -120,25 +120,25 @@ class Supervised:
                     continue
             if self.ending is None:
                 self._watch()
-            # until the pipe is empty, since what was on its way counts; a process that escaped may hold it open
+            # Until the pipe is empty, since messages in transit count; a process that escaped may hold it open.
             elif not self._started.is_set() or time.monotonic() > self._killed_at + self.grace:
                 return
 
     def ask_to_stop(self) -> None:
-        """Pass Ctrl-C on."""
+        """Send the child SIGINT."""
         self._asked = self._asked or time.monotonic()
         if self._started.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
 
     def kill(self, stop: StopReason, reason: str) -> None:
-        """Kill the family; the first reason is kept."""
+        """Kill the process tree; the first reason is kept."""
         if self.ending is None:
             self.ending, self._killed_at = Ending(stop, reason), time.monotonic()
         self._kill_family()
 
     def _watch(self) -> None:
-        """Kill the child if it is too late or too large; one that has not begun ends as soon as it has."""
+        """Kill the child if it is late or too large; one that has not started yet ends as soon as it has."""
         if not self._started.is_set() and self.deadline.expired:
             stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
             self.kill(stop, "was not ready in time")
@@ -154,7 +154,11 @@ class Supervised:
             self.kill(StopReason.INTERRUPTED, "did not stop after Ctrl-C and was killed")
         elif self._asked is not None and time.monotonic() > self._asked + PATIENCE:
             self.kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
-        elif self.memory_limit is not None and self._started.is_set() and time.monotonic() > self._memory_seen + LOOK:
+        elif (
+            self.memory_limit is not None
+            and self._started.is_set()
+            and time.monotonic() > self._memory_seen + families.INTERVAL
+        ):
             self._memory_seen = time.monotonic()
             self.most_memory = max(self.most_memory, memory_of(self.process.pid))
             if self.most_memory > self.memory_limit:
@@ -162,13 +166,13 @@ class Supervised:
 
     def _kill_family(self) -> None:
         if self._started.is_set():
-            guard_process.kill([self.process.pid])  # first, while it is known who descends from it
+            guard_process.kill([self.process.pid])  # first, while its descendants are known
             self.process.kill()
 
-    # -- in threads of their own, which end when the child does --------------------------------------------------------
+    # -- in threads that end with the child ----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the child (its server may be importing for seconds), and guard it until its end."""
+        """Start the child (its server may import for seconds), and guard it until its end."""
         try:
             self.process.start()
         except Exception as error:

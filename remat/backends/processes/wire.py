@@ -1,4 +1,4 @@
-"""Messages from a child to its parent: JSON and arrays in bulk; no object of a message is ever pickled."""
+"""Messages from a child to its parent: JSON and raw arrays, never pickled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Message:
     ----------
     kind : str
     head : mapping
-        What JSON can say.
+        Content in JSON.
     arrays : mapping of str to array
     """
 
@@ -40,7 +40,7 @@ def write(connection: Connection, message: Message) -> None:
     TypeError
         If the head is not JSON.
     OSError
-        If nobody reads any more.
+        If the reader has closed the connection.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def write(connection: Connection, message: Message) -> None:
 
 
 def read(connection: Connection) -> Message | None:
-    """The next message; None where the other side has ended, also in the middle of one."""
+    """Return the next message; None if the other side has ended, also within a message."""
     try:
         kind, content, listed = json.loads(connection.recv_bytes())
         arrays = {}
@@ -78,12 +78,12 @@ _ERRORS: dict[str, type[RematError]] = {
 
 
 def error_head(error: RematError) -> dict[str, str]:
-    """The head of a message of kind ``failure``."""
+    """Return the head of a message of kind ``failure``."""
     kind = error.kind.removeprefix(f"{error.area}.")
     return {"type": type(error).__name__, "text": str(error), "kind": kind, "culprit": error.culprit}
 
 
 def error_of(message: Message) -> RematError:
-    """The error that a message of kind ``failure`` reports."""
+    """Return the error that a message of kind ``failure`` reports."""
     head = message.head
     return _ERRORS.get(head["type"], BackendError)(head["text"], head["kind"], head["culprit"])

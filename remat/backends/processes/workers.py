@@ -1,4 +1,4 @@
-"""A process pool whose tasks can be interrupted like work in this process, and that leaves nothing behind."""
+"""Process pool with interruptible tasks and complete clean-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from remat.backends.processes import children, guard
 from remat.errors import ProblemError
 
-#: Seconds that workers have to end by themselves when the pool is left by an exception, before they are killed.
+#: Seconds that workers have to end when an exception leaves the pool; then they are killed.
 GRACE = 5.0
 
 _T = TypeVar("_T")
@@ -26,20 +26,20 @@ _T = TypeVar("_T")
 class WorkerPool(ProcessPoolExecutor):
     """Fresh processes for :func:`remat.experiments.frontier.frontier`; use it as a context manager.
 
-    One that has the imports forks them (:mod:`remat.backends.processes.children`); they share nothing with this one.
-    Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a task that runs may still return what
-    it has, and workers without a task take no notice. Left by an exception, the pool ends its workers, and a worker
-    ends when its parent is gone. When a worker dies, all tasks fail; the next one starts new workers.
+    A fork server with the imports forks them (:mod:`remat.backends.processes.children`); they share no state with this
+    process. Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a running task may still
+    return a result, and idle workers ignore it. If an exception leaves the pool, its workers are terminated; a worker
+    also ends with its parent. If a worker dies, all tasks fail; the next submission starts new workers.
 
     Parameters
     ----------
     workers : int
-        How many tasks run at the same time.
+        Number of tasks that run at the same time.
 
     Raises
     ------
     ProblemError
-        For fewer than one worker.
+        If `workers` is less than 1.
     """
 
     def __init__(self, workers: int) -> None:
@@ -55,11 +55,11 @@ class WorkerPool(ProcessPoolExecutor):
         super().__init__(self._workers, mp_context=self._context, initializer=_begin, initargs=(self._interrupted,))
 
     def submit(self, task: Callable[..., _T], /, *arguments: Any, **options: Any) -> Future[_T]:
-        """As for every executor; the task runs where Ctrl-C is heard."""
+        """Submit a task as to any executor; Ctrl-C interrupts it."""
         job = (_run, time.monotonic(), task, *arguments)
         try:
             future = super().submit(*job, **options)
-        except BrokenProcessPool:  # a worker died, or all did with the server that forked them
+        except BrokenProcessPool:  # a worker died, or the server with all workers
             self._open()
             future = super().submit(*job, **options)
         for process in self._mine():
@@ -75,15 +75,15 @@ class WorkerPool(ProcessPoolExecutor):
             self.stop()
 
     def interrupt(self) -> None:
-        """Ctrl-C for every task that runs, and for those whose worker is still starting or importing."""
+        """Interrupt every running task, and those whose worker is still starting or importing."""
         self._interrupted.value = time.monotonic()
         for process in self._mine():
-            if _has_begun(process):  # the signal would kill another one, and break the pool
+            if _has_begun(process):  # before that the signal would kill the worker and break the pool
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid or 0, signal.SIGINT)
 
     def stop(self, grace: float = GRACE) -> None:
-        """End the workers, whatever they do; first gently, and after `grace` seconds by killing them."""
+        """Terminate the workers: by interruption, and after `grace` seconds by SIGKILL."""
         mine = self._mine()
         self.shutdown(wait=False, cancel_futures=True)
         self.interrupt()
@@ -99,17 +99,17 @@ class WorkerPool(ProcessPoolExecutor):
         return set(multiprocessing.active_children()) - self._others
 
 
-#: In a worker: the moment of the pool's last interruption, by the monotonic clock, which all processes share.
+#: In a worker: time of the pool's last interruption, by the monotonic clock, which all processes share.
 _interrupted: Any = None
 
 
 def _begin(interrupted: Any) -> None:
-    """In a worker, before its first task."""
+    """Set up a worker before its first task."""
     global _interrupted  # noqa: PLW0603 - a fact of the process
     _interrupted = interrupted
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
-        os.setsid()  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
+        os.setsid()  # detached from the terminal: only the parent interrupts, exactly once
 
 
 def _has_begun(process: multiprocessing.process.BaseProcess) -> bool:
@@ -121,7 +121,7 @@ def _has_begun(process: multiprocessing.process.BaseProcess) -> bool:
 
 
 def _run(submitted: float, task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that solvers know how to replace
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the handler that solvers can replace
     try:
         if _interrupted.value > submitted:
             raise KeyboardInterrupt

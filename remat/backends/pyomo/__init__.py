@@ -1,4 +1,4 @@
-"""Pyomo: any MILP solver that it knows."""
+"""Pyomo: any MILP solver that it supports."""
 
 from remat.backends.pyomo.backend import Pyomo
 

@@ -1,4 +1,4 @@
-"""Pyomo: any MILP solver that it knows, behind one interface."""
+"""Pyomo: any MILP solver that it supports, behind one interface."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from remat.backends.programs import find_program
 from remat.errors import BackendError
 from remat.modeling import Model, PlainLinear
 
-#: Pyomo has the interface `pyomo.contrib.solver` in this form since then.
+#: First version with this form of the interface `pyomo.contrib.solver`.
 VERSIONS = ">=6.9.4"
 
 
 @dataclass(frozen=True)
 class Solver:
-    """How Pyomo reaches one solver, and what the common options are called there.
+    """Access to one solver through Pyomo, and its names of the common options.
 
     Attributes
     ----------
     modern : str
-        Its name in Pyomo's newer interface, ``pyomo.contrib.solver``; empty if it has none.
+        Name in Pyomo's newer interface, ``pyomo.contrib.solver``; empty if it has none.
     module : str
-        The Python package that the newer interface needs.
+        Python package that the newer interface needs.
     legacy : str
-        Its name in the older interface, ``pyomo.environ.SolverFactory``; empty to use the newer one only.
+        Name in the older interface, ``pyomo.environ.SolverFactory``; empty to use the newer one only.
     programs : tuple of str
-        Programs of which the older interface needs one.
+        Programs, one of which the older interface needs.
     gap, threads, seed : str
-        Names of these options; empty where the interface has a field for them, or the solver has no such option.
+        Names of these options; empty if the interface has a field for them, or the solver no such option.
     install : str
-        What to do to get it.
+        How to install it.
     whole_seconds : bool
-        Whether its limit of time must be a whole number.
+        True if its time limit must be a whole number.
     """
 
     modern: str = ""
@@ -77,24 +77,24 @@ SOLVERS = {
         install="Xpress, with its optimizer program on the path",
     ),
 }  # fmt: skip
-#: What plain ``pyomo`` stands for.
+#: Solver of plain ``pyomo``.
 DEFAULT = "highs"
 
 
 class Pyomo(Backend):
-    """Any MILP solver that Pyomo knows: ``pyomo:cbc``, ``pyomo:highs``, ``pyomo:glpk``, ``pyomo:gurobi``, ...
+    """Any MILP solver that Pyomo supports: ``pyomo:cbc``, ``pyomo:highs``, ``pyomo:glpk``, ``pyomo:gurobi``, ...
 
-    The lowered matrix becomes a Pyomo model, in a process of its own (see
-    :class:`~remat.backends.processes.isolated.Isolated`): Pyomo takes over standard output while a solver runs, and
-    solver and all are killed if they miss the deadline. The deadline covers building, which takes about 60 µs for a
-    row (10 s for 10⁵ rows, the writing of a file included).
+    The lowered matrix becomes a Pyomo model in a child process (see
+    :class:`~remat.backends.processes.isolated.Isolated`): Pyomo redirects standard output while a solver runs, and
+    the child is killed with its solver if it misses the deadline. The deadline covers building, which takes about
+    100 µs per row (10 s for 10⁵ rows, including writing a file).
 
-    What comes back is what the solver returns at its end, so there is one incumbent (and the hint, if it is a
-    solution). A starting solution is handed over where Pyomo can do that for the solver (CBC, Gurobi, CPLEX). Bounds
-    that were read from printed text are rounded outward by what the text may have cut off.
+    Only the solver's final solution is known, so there is one incumbent (and the hint, if it is a solution). A
+    starting solution is passed if Pyomo supports that for the solver (CBC, Gurobi, CPLEX). Bounds parsed from printed
+    text are rounded outward by the precision that the text may lack.
 
-    ``SolveOptions.solver`` goes to the solver untouched; threads, seed and gap where the solver has such options (see
-    :data:`SOLVERS`). Names not listed there are looked up in Pyomo's older interface.
+    ``SolveOptions.solver`` is passed to the solver unchanged; threads, seed and gap if the solver has such options
+    (see :data:`SOLVERS`). Names not listed there are looked up in Pyomo's older interface.
     """
 
     name: ClassVar[str] = "pyomo"
@@ -110,7 +110,7 @@ class Pyomo(Backend):
         return tuple(SOLVERS)
 
     def chosen(self) -> tuple[str, Path | None]:
-        """Name of the solver, and the path of its program where the variant is one (``pyomo:/opt/bin/cbc``)."""
+        """Return the solver's name, and the path of its program if the variant is one (``pyomo:/opt/bin/cbc``)."""
         if os.sep not in self.variant:
             return self.variant or DEFAULT, None
         path = Path(self.variant).absolute()
@@ -146,7 +146,7 @@ class Pyomo(Backend):
 
 
 def program(name: str) -> str | None:
-    """Path of the program of a solver, if there is one; CBC may come from the package `cbcbox`."""
+    """Return the path of a solver's program, or None; CBC may come from the package `cbcbox`."""
     found = next(filter(None, map(find_program, SOLVERS[name].programs)), None)
     if found is None and name == "cbc" and importlib.util.find_spec("cbcbox") is not None:
         import cbcbox
@@ -159,13 +159,13 @@ def program(name: str) -> str | None:
 def export(model: Model, path: str | Path) -> None:
     """Write `model` for other programs: ``.lp``, ``.mps`` or ``.nl``, by the suffix of `path`.
 
-    Records that are not linear go through bridges. Variables are called ``x0``, ``x1``, ... in the order of the
-    lowered model and rows by ``r0``, ``r1``, ...: no name of a user's gets into the file.
+    Bridges rewrite records that are not linear. Variables are called ``x0``, ``x1``, ... in the order of the lowered
+    model and rows ``r0``, ``r1``, ...; names given by users do not enter the file.
 
     Raises
     ------
     BackendError
-        If Pyomo is not there, or the suffix is another one.
+        If Pyomo is missing, or the suffix is unknown.
     FormatError
         If the file cannot be written.
     ModelError

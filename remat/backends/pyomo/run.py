@@ -1,4 +1,4 @@
-"""One solve by Pyomo, in the process that it has for itself."""
+"""One solve by Pyomo, in its child process."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from remat.deadline import Deadline
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
-#: Rows above which a note says that building the Pyomo model takes long.
+#: Rows above which a note warns that building the Pyomo model is slow.
 MANY_ROWS = 100_000
-#: Seconds before the deadline at which the solver is told to stop: what is read and sent then takes time too.
+#: Seconds before the deadline at which the solver must stop, to leave time for reading and sending its solution.
 READING = 0.25
-#: Names in Pyomo that stand for other solvers, or for whatever program they are given.
+#: Names in Pyomo that stand for other solvers, or for any program that they are given.
 NO_SOLVERS = frozenset({"asl", "py", "neos", "path", "gams", "multistart", "scipampl"})
-#: Share of a bound that printed text may have cut off (six digits).
+#: Relative error of bounds parsed from printed text (six digits).
 CUT_OFF = 1e-5
 
 
 def known_to_pyomo(name: str) -> str:
-    """Why that solver cannot be used through Pyomo's older interface; empty if it can.
+    """Return why a solver cannot be used through Pyomo's older interface; empty if it can.
 
-    Only names that Pyomo has registered: it takes any other for a program, looks for that in the current folder too,
+    Only names registered with Pyomo are accepted: it treats any other as a program, searches the current folder too,
     and runs it.
     """
     import pyomo.environ as pyo
@@ -57,10 +57,10 @@ def known_to_pyomo(name: str) -> str:
 
 
 def _with_trusted_program(solver: Any) -> str:
-    """Have an object of Pyomo's run its program by an absolute path outside the current folder; a fault, if any."""
+    """Make a Pyomo object run its program by an absolute path outside the current folder; return an error or ""."""
     default = getattr(solver, "_default_executable", None)
     if default is None:
-        return ""  # it runs none
+        return ""  # it needs no program
     path = default()
     if path is None:
         return "its program is not installed"
@@ -73,14 +73,14 @@ def _with_trusted_program(solver: Any) -> str:
 
 @dataclass
 class _Answer:
-    """What the solver said, in the words of all backends.
+    """Answer of the solver, in the terms of all backends.
 
     Attributes
     ----------
     proved : Status or None
-        ``OPTIMAL`` (perhaps within the gap) or ``INFEASIBLE``.
+        ``OPTIMAL`` (possibly within the gap) or ``INFEASIBLE``.
     stop : StopReason
-        Where nothing is proved.
+        Reason if nothing is proved.
     """
 
     proved: Status | None = None
@@ -91,7 +91,7 @@ class _Answer:
 
 
 class PyomoRun(Pyomo):
-    """Pyomo in this very process; see :class:`~remat.backends.pyomo.Pyomo`, which makes one for it."""
+    """Pyomo in the current process; :class:`~remat.backends.pyomo.Pyomo` runs it in a child."""
 
     # Pyomo imports scipy.stats at its first solve, which takes a second
     preload: ClassVar[tuple[str, ...]] = (
@@ -108,32 +108,32 @@ class PyomoRun(Pyomo):
 
 
 def _before_reading(options: SolveOptions) -> Deadline:
-    """When the solver must have its model."""
+    """Return the deadline for building the model."""
     return options.deadline.earlier(options.deadline.remaining - READING)
 
 
 def _without_solver(matrix: Matrix) -> _Answer | None:
-    """The answer where a row without coefficients cannot hold, or where there is nothing to choose."""
+    """Return the answer if an empty row is infeasible, or if no row has coefficients; None otherwise."""
     from remat.backends.pyomo.translation import impossible_row
 
     if impossible_row(matrix):
         return _Answer(Status.INFEASIBLE)
     if len(matrix.values):
         return None
-    # bounds alone: CBC's reader loses variables that are in no row
+    # Bounds only: CBC's reader drops variables that are in no row.
     whole, cost = matrix.integral > 0, matrix.cost
     low = np.where(whole, np.ceil(matrix.lower), matrix.lower)
     high = np.where(whole, np.floor(matrix.upper), matrix.upper)
     if (low > high).any():
         return _Answer(Status.INFEASIBLE)
     values = np.where(cost > 0, low, np.where(cost < 0, high, np.where(np.isfinite(low), low, np.minimum(high, 0))))
-    if not np.isfinite(values).all():  # unbounded, which is for the solver to say
+    if not np.isfinite(values).all():  # unbounded, which the solver reports
         return None
     return _Answer(Status.OPTIMAL, values=values, bound=matrix.offset + float(cost @ values))
 
 
 class _Call(Run):
-    """A Pyomo model, and one call of a solver for it; neither where the answer needs no solver."""
+    """A Pyomo model and one call of a solver, unless the answer needs no solver."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Call(Run):
         self.books, self.options, self.matrix = books, options, matrix
         self.name, self.own = solver
         self.solver = SOLVERS.get(self.name, Solver(legacy=self.name))
-        self.slow, self.asked = "", False
+        self.slow, self.stop_requested = "", False
         known = _without_solver(matrix)
         self.answer, self.is_known = known or _Answer(stop=StopReason.DEADLINE), known is not None
         if not self.is_known:
@@ -158,8 +158,8 @@ class _Call(Run):
         from remat.backends.pyomo.translation import Lines, to_pyomo
 
         options, books = self.options, self.books
-        logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
-        Executable._find = functools.partial(find_executable, cwd=False)  # this process is Pyomo's alone
+        logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # its results hold the same information
+        Executable._find = functools.partial(find_executable, cwd=False)  # affects this process only
         rows = self.matrix.shape[0]
         if rows > MANY_ROWS:
             self.slow = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
@@ -174,7 +174,7 @@ class _Call(Run):
                     variable.set_value(value, skip_validation=True)
 
     def run(self) -> None:
-        """Let the solver run until it ends or is stopped."""
+        """Run the solver until it ends or is stopped."""
         if not self.is_known:
             (self._modern if self.solver.modern else self._legacy)()
 
@@ -184,19 +184,19 @@ class _Call(Run):
         if answer.proved is None and books.stop_reason:
             answer.stop = books.stop_reason
         elif answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
-            answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
-        books.raise_bound(answer.bound, tell=False)
+            answer.stop = StopReason.DEADLINE  # its own time limit, however it reports that
+        books.raise_bound(answer.bound, notify=False)
         if answer.values is not None:
             values, wrong = rounded(books.model, answer.values, books.solver)
             wrong = wrong or "; ".join(violations(books.model, values)[:1])
             stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
             if wrong and not stopped:
                 return Status.ERROR, StopReason.OTHER, f"{books.solver} gives a wrong solution: {wrong}"
-            if not wrong:  # CBC, stopped before it has a solution, may write down that of the relaxation
+            if not wrong:  # CBC stopped early may return the relaxation's solution
                 books.found(values)
         if answer.proved is Status.INFEASIBLE:
             if books.best is not None:
-                return Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
+                return Status.ERROR, StopReason.OTHER, "it reports an infeasible model, but there is a solution"
             return Status.INFEASIBLE, answer.stop, message
         if books.proved and books.best is not None:
             books.bound = books.best.objective
@@ -207,9 +207,9 @@ class _Call(Run):
         return Status.ERROR if failed else Status.UNKNOWN, answer.stop, message
 
     def stop(self) -> None:
-        """Ctrl-C or the deadline: pass it on to the solver's process, once; it writes its best then."""
-        if not self.asked:
-            self.asked = True
+        """Interrupt the solver's processes once, on Ctrl-C or at the deadline; they then write their best solution."""
+        if not self.stop_requested:
+            self.stop_requested = True
             for pid in family(os.getpid())[1:]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGINT)
@@ -256,7 +256,7 @@ class _Call(Run):
             answer.stop = StopReason.DEADLINE
         elif condition == TerminationCondition.interrupted:
             answer.stop = StopReason.INTERRUPTED
-        elif answer.values is None and not self.asked:
+        elif answer.values is None and not self.stop_requested:
             answer.message = f"{self.name} ended with {condition.name}"
         self.answer = answer
 
@@ -272,10 +272,10 @@ class _Call(Run):
             self.answer = _Answer(message=fault)
             return
         version = ".".join(map(str, opt.version() or ("unknown",)))
-        if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a build between releases says no number
+        if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a development build prints no number
             version, opt._version = f"{version} (unreleased)", (3, 0, 0, 0)
         self.books.versions[self.name] = version
-        if self.name == "cbc":  # it writes no rows where all are implied, and its reader takes the columns for them
+        if self.name == "cbc":  # it writes no rows if all are redundant; its reader then misreads columns as rows
             self.model.either = pyo.Var([0, 1], domain=pyo.Binary)
             self.model.written = pyo.Constraint(expr=self.model.either[0] + self.model.either[1] >= 1)
         wanted = {
@@ -308,12 +308,12 @@ class _Call(Run):
             answer.bound = self._printed(results)
             if condition == TerminationCondition.maxTimeLimit:
                 answer.stop = StopReason.DEADLINE
-            elif results.solver.status == SolverStatus.error or (answer.values is None and not self.asked):
+            elif results.solver.status == SolverStatus.error or (answer.values is None and not self.stop_requested):
                 answer.message = f"{self.name} ended with {condition}"
         self.answer = answer
 
     def _printed(self, results: Any) -> float | None:
-        """A bound that was read from text, rounded outward."""
+        """Return a bound parsed from text, rounded outward."""
         bound = results.problem.lower_bound
         if not isinstance(bound, int | float) or not math.isfinite(bound):
             lines = [re.fullmatch(r"Lower bound:\s+(\S+)", line.strip()) for line in self.lines.seen]
@@ -327,13 +327,13 @@ class _Call(Run):
     # -- both ------------------------------------------------------------------------------------------------------
 
     def _bound(self, bound: float | None) -> float | None:
-        """The solver's bound as one of the model's objective."""
+        """Return the solver's bound as one on the model's objective."""
         if bound is None or not math.isfinite(bound) or abs(bound) >= 1e30:
             return None
         return float(bound) + self.matrix.offset
 
     def _values(self) -> Values:
-        """What the variables have been set to; those in no row and no cost are unknown to the solver, and free."""
+        """Return the values of the variables; those in no row and no cost are unset and get any value."""
         values = np.array([math.nan if variable.value is None else variable.value for variable in self.x])
         some = np.where(np.isfinite(self.matrix.lower), self.matrix.lower, np.minimum(self.matrix.upper, 0))
         return np.where(np.isnan(values), some, values)

@@ -1,4 +1,4 @@
-"""A lowered model as a Pyomo model, and as a file."""
+"""Translation of a lowered model into a Pyomo model or a file."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FORMATS = {".lp": ProblemFormat.cpxlp, ".mps": ProblemFormat.mps, ".nl": Problem
 
 
 def to_pyomo(matrix: Matrix, offset: bool = False, deadline: Deadline | None = None) -> tuple[Any, list[Any]]:
-    """A concrete Pyomo model, and its variables in the order of the columns.
+    """Return a concrete Pyomo model, and its variables in the order of the columns.
 
-    Rows are `LinearExpression` objects made from lists, the fastest that Pyomo has (25 µs a row, of 60 with the
-    writing of an LP file): operators on variables would take ten times as long. Rows without coefficients are left
-    out, so they must hold by themselves.
+    Rows are `LinearExpression` objects made from lists, Pyomo's fastest way (25 µs per row; 60 µs including writing an
+    LP file): operators on variables take ten times as long. Rows without coefficients are omitted, so the caller must
+    check that they hold.
 
     Parameters
     ----------
     offset : bool
-        Whether the constant of the objective is part of the model.
+        True: include the objective's constant.
     deadline : Deadline, optional
 
     Raises
     ------
     OverdueError
-        If the deadline is over.
+        If the deadline passes.
     """
     clock = deadline or Deadline()
     columns = matrix.shape[1]
@@ -74,7 +74,7 @@ def to_pyomo(matrix: Matrix, offset: bool = False, deadline: Deadline | None = N
 
 
 def impossible_row(matrix: Matrix) -> bool:
-    """Whether a row without coefficients excludes 0, so that there is no solution."""
+    """Return whether a row without coefficients excludes 0, so that there is no solution."""
     empty = np.diff(matrix.indptr) == 0
     return bool(((matrix.row_lower > 0) | (matrix.row_upper < 0))[empty].any())
 
@@ -103,13 +103,13 @@ def write(model: Model, path: Path) -> None:
 
 
 def _label(part: Any) -> str:
-    """``x0``, ``r0``, ``cost``: names made of numbers alone."""
+    """Return ``x0``, ``r0`` or ``cost``: a name without user-defined parts."""
     index = part.index()
     return part.parent_component().local_name + ("" if index is None else str(index))
 
 
 class Lines(io.TextIOBase):
-    """A text stream that hands over whole lines, and keeps what it saw."""
+    """Text stream that passes on whole lines and stores them."""
 
     def __init__(self, take: Any) -> None:
         self._take, self._rest, self.seen = take, "", [""]
