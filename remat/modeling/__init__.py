@@ -1,4 +1,4 @@
-"""The modelling language: models, records and bridges. Knows nothing of graphs or solvers."""
+"""Modelling language: models, records and bridges; independent of graphs and solvers."""
 
 from remat.modeling.bridges import Bridge, PlainLinear
 from remat.modeling.check import violations

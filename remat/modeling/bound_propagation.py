@@ -1,4 +1,4 @@
-"""Narrower bounds by what the records say, in bulk; records lose what the bounds decide."""
+"""Bound propagation over records in bulk; records lose the parts that the bounds decide."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from remat.modeling.records import (
 )
 from remat.runtime.arrays import Bool, Float, Int
 
-#: Passes over all records, at most: bounds that creep on by ones are left to the solver.
+#: Maximum passes over all records; bounds that move by ones are left to the solver.
 ROUNDS = 6
 
 
 def _slack(bound: Float) -> Float:
-    """By how much sums of floats may miss a bound: nothing that whole numbers could differ by."""
+    """Return the tolerance of float sums at a bound, smaller than any difference of integers."""
     return np.maximum(1e-9, 1e-12 * np.where(np.isfinite(bound), np.abs(bound), 0.0))
 
 
@@ -40,7 +40,7 @@ class InfeasibleError(Exception):
 
 @dataclass
 class Bounds:
-    """Bounds of all variables, which only get narrower.
+    """Bounds of all variables; they only tighten.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Bounds:
     whole : bool array, shape (variables,)
         Integer variables.
     changed : bool
-        Whether there was news since this was last set to False.
+        True if a bound was tightened since this was last reset.
     """
 
     lower: Float
@@ -58,12 +58,12 @@ class Bounds:
 
     @classmethod
     def of(cls, model: Model, lower: Float, upper: Float) -> Bounds:
-        """Those of `model` together with the given ones.
+        """Return the bounds of `model` intersected with the given ones.
 
         Raises
         ------
         ModelError
-            If nothing is left for a variable.
+            If a variable has no value left.
         """
         if np.shape(lower) != (model.num_vars,) or np.shape(upper) != (model.num_vars,):
             raise ModelError(
@@ -80,15 +80,15 @@ class Bounds:
         return cls(low, high, np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value)))
 
     def raise_lower(self, variable: Int, value: Float) -> None:
-        """Each variable is at least the value; NaN and −∞ say nothing. InfeasibleError if nothing is left for one."""
+        """Require variables to be at least the values; ignore NaN and −∞. InfeasibleError if no value is left."""
         self._narrow(variable, value, up=True)
 
     def lower_upper(self, variable: Int, value: Float) -> None:
-        """Each variable is at most the value; NaN and ∞ say nothing. InfeasibleError if nothing is left for one."""
+        """Require variables to be at most the values; ignore NaN and ∞. InfeasibleError if no value is left."""
         self._narrow(variable, value, up=False)
 
     def _narrow(self, variable: Int, value: Float, *, up: bool) -> None:
-        # A continuous variable is not rounded, and not narrowed by less than a solver could tell.
+        # Continuous values are not rounded. Changes below a solver's tolerance are ignored.
         slack = np.where(self.whole[variable], 1e-6, 0.0)
         value = np.where(self.whole[variable], np.ceil(value - slack) if up else np.floor(value + slack), value)
         news = value > self.lower[variable] + 1e-6 if up else value < self.upper[variable] - 1e-6
@@ -110,14 +110,14 @@ class Bounds:
             raise InfeasibleError
 
     def fixed(self, variable: Int) -> Bool:
-        """Whether nothing is left to decide for each variable."""
+        """Return which variables are fixed."""
         return self.lower[variable] == self.upper[variable]
 
     def truth(self, literals: Int) -> Int:
-        """1 for true, −1 for false, 0 for open."""
+        """Return 1 for true literals, −1 for false ones, 0 for undecided ones."""
         return truth(literals, self.lower, self.upper)
 
-    def settle(self, literals: Int, *, true: bool) -> None:
+    def assign(self, literals: Int, *, true: bool) -> None:
         """Make literals, none of them constant, true or false."""
         variable, negative, _ = decoded(literals)
         positive = negative != true
@@ -127,7 +127,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Staircase:
-    """What the fixed intervals of a `Cumulative` use, where it matters: `height` in ``[begin, end)``; int64 arrays."""
+    """Use of the fixed intervals of a `Cumulative` where it matters: `height` in ``[begin, end)``; int64 arrays."""
 
     begin: Int
     end: Int
@@ -136,12 +136,12 @@ class Staircase:
 
 @dataclass
 class Narrowing:
-    """Passes over the records of a model until bounds and records no longer change.
+    """Repeated passes over the records of a model until bounds and records no longer change.
 
     Attributes
     ----------
     deadline : Deadline
-        Looked at between records.
+        Checked between records.
     staircases : mapping of the id of a `Cumulative` of the result to :class:`Staircase`
     """
 
@@ -151,12 +151,12 @@ class Narrowing:
     staircases: dict[int, Staircase] = field(default_factory=dict)
 
     def run(self) -> list[Record]:
-        """Return the records, as far as they still say something.
+        """Return the reduced records, without those that always hold.
 
         Raises
         ------
         InfeasibleError
-            Where it is seen that they cannot be satisfied.
+            If a contradiction is found.
         """
         records = list(self.model.records)
         for _ in range(ROUNDS):
@@ -198,11 +198,11 @@ class Narrowing:
 
     def _linear(self, record: Linear) -> Linear:
         bounds, count = self.bounds, len(record)
-        settled = bounds.fixed(record.column)
+        fixed = bounds.fixed(record.column)
         constant = np.bincount(
-            record.row[settled], record.value[settled] * bounds.lower[record.column[settled]], minlength=count
+            record.row[fixed], record.value[fixed] * bounds.lower[record.column[fixed]], minlength=count
         )
-        live = ~settled & (record.value != 0)
+        live = ~fixed & (record.value != 0)
         row, column, value = record.row[live], record.column[live], record.value[live]
         low, high = record.lower - constant, record.upper - constant
         at_low, at_high = value * bounds.lower[column], value * bounds.upper[column]
@@ -215,7 +215,7 @@ class Narrowing:
         if (fails & (truth == 1)).any():
             raise InfeasibleError
         if record.enforce is not None:
-            bounds.settle(record.enforce[fails & (truth == 0)], true=False)
+            bounds.assign(record.enforce[fails & (truth == 0)], true=False)
         keep = ~holds & ~fails & (truth >= 0)
         here = (keep & (truth == 1))[row]
         with np.errstate(invalid="ignore"):  # ∞ − ∞: nothing follows
@@ -239,7 +239,7 @@ class Narrowing:
         if (~holds & (open_ones == 0)).any():
             raise InfeasibleError
         last = (truth == 0) & (~holds & (open_ones == 1))[clause]
-        self.bounds.settle(record.literals[last], true=True)
+        self.bounds.assign(record.literals[last], true=True)
         keep = ~holds & (open_ones > 1)
         inside = keep[clause] & (truth == 0)
         number = np.cumsum(keep) - 1
@@ -258,42 +258,42 @@ class Narrowing:
         first = values[last - left + 1].astype(np.float64)
         bounds.raise_lower(record.variable, first)
         bounds.lower_upper(record.variable, values[last].astype(np.float64))
-        keep = left < values[last] - first + 1  # otherwise the bounds say all
+        keep = left < values[last] - first + 1  # otherwise the bounds are equivalent
         indptr = np.concatenate([[0], np.cumsum(left[keep])]).astype(np.int64)
         return Domain(record.name, record.variable[keep], indptr, values[keep[owner]])
 
     # -- records that keep fixed variables ---------------------------------------------------------------------------
 
     def _all_different(self, record: AllDifferent) -> AllDifferent | None:
-        """Without fixed variables that no free one can meet."""
+        """Remove fixed variables whose value no free one can take."""
         bounds = self.bounds
-        settled = bounds.fixed(record.variable)
-        taken = bounds.lower[record.variable[settled]]
+        fixed = bounds.fixed(record.variable)
+        taken = bounds.lower[record.variable[fixed]]
         if len(np.unique(taken)) < len(taken):
             raise InfeasibleError
-        free = record.variable[~settled]
+        free = record.variable[~fixed]
         if not len(free):
             return None
         near = (taken >= bounds.lower[free].min()) & (taken <= bounds.upper[free].max())
-        return AllDifferent(record.name, np.concatenate([free, record.variable[settled][near]]))
+        return AllDifferent(record.name, np.concatenate([free, record.variable[fixed][near]]))
 
     def _reservoir(self, record: Reservoir) -> Reservoir:
-        """Without events that do not happen, and without reservoirs in which all is fixed."""
+        """Remove inactive events, and reservoirs without undecided ones."""
         bounds, count = self.bounds, len(record)
         owner = record.owner
         truth = bounds.truth(record.active)
         loose = (truth >= 0) & ((truth == 0) | ~bounds.fixed(record.time))
         open_ones = np.bincount(owner[loose], minlength=count) > 0
-        settled = self._part(record, owner, truth, ~open_ones)
-        if len(settled):
+        fixed = self._part(record, owner, truth, ~open_ones)
+        if len(fixed):
             probe = self.model.copy(record.name)
-            probe.records = [settled]
+            probe.records = [fixed]
             if violations(probe, bounds.lower):
                 raise InfeasibleError
         return self._part(record, owner, truth, open_ones)
 
     def _part(self, record: Reservoir, owner: Int, truth: Int, wanted: Bool) -> Reservoir:
-        """The wanted reservoirs, with the events that may happen."""
+        """Return the wanted reservoirs, with the events that can be active."""
         keep = wanted[owner] & (truth >= 0)
         counts = np.bincount(owner[keep], minlength=len(wanted))[wanted]
         active = np.where(truth == 1, ALWAYS, record.active)
@@ -303,17 +303,17 @@ class Narrowing:
         )  # fmt: skip
 
     def _folded(self, record: Cumulative) -> tuple[Cumulative, Staircase]:
-        """Its free intervals, and the staircase of the others."""
+        """Return the record with its free intervals only, and the staircase of the fixed ones."""
         bounds = self.bounds
         truth = bounds.truth(record.presence)
-        settled = (truth == 1) & bounds.fixed(record.start) & bounds.fixed(record.end)
-        start, end = bounds.lower[record.start[settled]], bounds.lower[record.end[settled]]
+        fixed = (truth == 1) & bounds.fixed(record.start) & bounds.fixed(record.end)
+        start, end = bounds.lower[record.start[fixed]], bounds.lower[record.end[fixed]]
         if (start > end).any():
             raise InfeasibleError
-        free = ~settled & (truth >= 0)
+        free = ~fixed & (truth >= 0)
         lowest, highest = bounds.lower[record.start[free]], bounds.upper[record.end[free]]
         moments = np.unique(np.concatenate([start, end, lowest, highest]))
-        use = _use(moments, start, end, record.demand[settled])
+        use = _use(moments, start, end, record.demand[fixed])
         possible = _use(moments, lowest, highest, record.demand[free])
         capacity = float(record.capacity)
         if record.capacity_variable is not None:
@@ -337,7 +337,7 @@ class Narrowing:
 
 
 def _use(moments: Float, start: Float, end: Float, demand: Int) -> Int:
-    """Sum of the demands between each moment and the next; 0 after the last, for ``start >= end`` nothing."""
+    """Return the summed demands between each moment and the next, 0 after the last; skip intervals ``start >= end``."""
     change = np.zeros(len(moments) + 1, dtype=np.int64)
     some = start < end
     np.add.at(change, np.searchsorted(moments, start[some]), demand[some])

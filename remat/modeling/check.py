@@ -1,4 +1,4 @@
-"""What given values violate: the meaning of every record, in plain numpy."""
+"""Reference semantics of all records, in plain numpy: the violations of given values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from remat.modeling.records import (
 )
 from remat.runtime.arrays import Bool, Float, Int
 
-#: Most violations named of one record; the others are counted.
+#: Maximum number of violations listed per record; the others are counted.
 NAMED = 10
 
 
 def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list[str]:
-    """What is wrong with `values`, one line each; empty if they satisfy the model.
+    """Return the violations of `values`, one line each; empty if they satisfy the model.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list
 
 
 def _first(lines: Iterator[str]) -> list[str]:
-    """The first few of `lines`, and the number of the others."""
+    """Return the first few of `lines`, and the number of the others."""
     listed = list(itertools.islice(lines, NAMED))
     more = sum(1 for _ in lines)
     return [*listed, f": {more} more"] if more else listed
 
 
 def _true(literals: Int, values: Float) -> Bool:
-    """Whether each literal is true."""
+    """Return which literals are true."""
     return truth(literals, values, values) > 0
 
 
@@ -133,24 +133,24 @@ def _cumulative(record: Cumulative, values: Float, tolerance: float) -> Iterator
 
 
 def cumulative_use(record: Cumulative, values: Float) -> tuple[Int, Int]:
-    """Times at which intervals start, ascending, and the sum of the demands that are present there."""
+    """Return the times at which intervals start, ascending, and the use at each."""
     present, start, end = _intervals(record, values)
     proper = start < end
     demand = record.demand[present][proper]
     times = np.unique(start[proper])
-    # use at t: demands of the intervals that began by then, without those that ended by then
+    # Use at t: demands of intervals started by then, minus those ended by then.
     return times, _sum_until(start[proper], demand, times) - _sum_until(end[proper], demand, times)
 
 
 def _intervals(record: Cumulative, values: Float) -> tuple[Int, Int, Int]:
-    """Number, start and end of the intervals that are present."""
+    """Return number, start and end of the present intervals."""
     present = np.flatnonzero(_true(record.presence, values))
     start = np.rint(values[record.start[present]]).astype(np.int64)
     return present, start, np.rint(values[record.end[present]]).astype(np.int64)
 
 
 def _sum_until(when: Int, amount: Int, times: Int) -> Int:
-    """Sum of `amount` with ``when <= time``, for each of `times`."""
+    """Return the sum of `amount` with ``when <= time``, for each of `times`."""
     by_time = np.argsort(when, kind="stable")
     total = np.concatenate([[0], np.cumsum(amount[by_time])])
     return total[np.searchsorted(when[by_time], times, side="right")]
@@ -165,7 +165,7 @@ def _reservoir(record: Reservoir, values: Float, tolerance: float) -> Iterator[s
     total = np.concatenate([[0], np.cumsum(change)])
     begin = np.searchsorted(reservoir, reservoir)  # first event of the same reservoir
     level = total[1:] - total[begin]
-    last = np.ones(len(time), dtype=bool)  # of the events of one reservoir at one time
+    last = np.ones(len(time), dtype=bool)  # last event of a reservoir at one time
     last[:-1] = (reservoir[1:] != reservoir[:-1]) | (time[1:] != time[:-1])
     for i in np.flatnonzero(last & (level < 0)):
         yield f" row {reservoir[i]}: level {level[i]} at time {time[i]}"
@@ -184,7 +184,7 @@ def _no_overlap(record: NoOverlap2D, values: Float, tolerance: float) -> Iterato
     some, first, second = some[order], first[order], second[order]
     right, top = first + record.width[some], second + record.height[some]
     for i in range(len(some)):
-        near = np.arange(i + 1, int(np.searchsorted(first, right[i])))  # begin before this one ends
+        near = np.arange(i + 1, int(np.searchsorted(first, right[i])))  # those that start before this one ends
         for j in near[(second[near] < top[i]) & (top[near] > second[i])]:
             low, high = sorted((some[i], some[j]))
             yield f": rectangles {low} and {high} overlap"

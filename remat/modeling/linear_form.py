@@ -1,4 +1,4 @@
-"""A model's second form: linear rows that its formulation states in place of what bridges would make."""
+"""Alternative form of a model: linear rows stated by its formulation, in place of those that bridges make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.runtime.arrays import Float
 
 @dataclass(frozen=True)
 class LinearForm:
-    """Another model of the same solutions, for backends that take linear rows only.
+    """Equivalent model for backends that accept linear rows only.
 
     A formulation offers one in :attr:`remat.modeling.Model.overrides` under :attr:`name`. Its optimum is that of the
     :class:`~remat.modeling.Model` it belongs to, in the same unit and with the same constant.
@@ -20,11 +20,11 @@ class LinearForm:
     Attributes
     ----------
     model : Model
-        Has records of the kind :class:`~remat.modeling.PlainLinear` only.
+        All records are of the kind :class:`~remat.modeling.PlainLinear`.
     values : callable
-        From a solution of :attr:`model` to one of the source that has the same objective, or a better one.
+        Maps a solution of :attr:`model` to one of the source with the same objective or a better one.
     hint : callable
-        From values of the source to values of :attr:`model`; NaN where unknown.
+        Maps values of the source to values of :attr:`model`; NaN where unknown.
     """
 
     name: ClassVar[str] = "linear"

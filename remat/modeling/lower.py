@@ -1,4 +1,4 @@
-"""Lowering: a model in the records that a backend takes."""
+"""Lowering of a model to the records that a backend accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
-from remat.modeling.bridges import BRIDGES, InapplicableError, Workshop, kind_of
+from remat.modeling.bridges import BRIDGES, InapplicableError, LoweringContext, kind_of
 from remat.modeling.model import Model
 from remat.modeling.records import Record
 from remat.runtime.arrays import Float
@@ -20,15 +20,15 @@ Kinds = Collection[type[Record]]
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model that says the same as its source in simpler records.
+    """An equivalent model in simpler records.
 
-    Its first variables are those of the source, in the same numbering: ``values[:source.num_vars]`` are values of the
+    Its first variables are those of the source, with the same indices: ``values[:source.num_vars]`` are values of the
     source.
 
     Attributes
     ----------
     source, model : Model
-        The same object where nothing had to be rewritten.
+        The same object if nothing had to be rewritten.
     """
 
     source: Model
@@ -36,31 +36,31 @@ class Lowered:
     _extend: Callable[[Values], Values]
 
     def extend(self, values: Values) -> Values:
-        """Values of :attr:`model` from values of the source; what depends on a NaN is NaN."""
+        """Return values of :attr:`model`, given values of the source; NaN where they depend on a NaN."""
         return self._extend(np.asarray(values, dtype=np.float64))
 
 
 def lower(model: Model, native: Kinds, deadline: Deadline | None = None) -> Lowered:
-    """`model` in records of the kinds `native` only.
+    """Rewrite `model` into records of the kinds `native` only.
 
-    For each record: the record itself, if native; else what the bridge of its kind makes of it, lowered in turn.
+    Native records stay; others go through the bridge of their kind, recursively.
 
     Parameters
     ----------
     model : Model
-        Is left alone.
+        Not modified.
     native : collection of types of Record
-        :class:`~remat.modeling.Linear` stands for rows with and without literals, :class:`~remat.modeling.PlainLinear`
-        for those without.
+        :class:`~remat.modeling.Linear` means rows with and without literals, :class:`~remat.modeling.PlainLinear`
+        those without.
     deadline : Deadline, optional
-        Is looked at between the steps of each bridge.
+        Checked between the steps of each bridge.
 
     Raises
     ------
     ModelError
-        If a record can be neither taken nor rewritten; the message says why.
+        If a record is neither native nor rewritable; the message has the reason.
     OverdueError
-        If the deadline is over.
+        If the deadline passes.
 
     Examples
     --------
@@ -82,38 +82,38 @@ def lower(model: Model, native: Kinds, deadline: Deadline | None = None) -> Lowe
     """
     if all(_is_one_of(kind_of(record), native) for record in model.records):
         return Lowered(model, model, np.copy)
-    workshop = Workshop(model, deadline)
+    context = LoweringContext(model, deadline)
     todo = model.records[::-1]
     while todo:
-        workshop.deadline.check()
+        context.deadline.check()
         record = todo.pop()
         if _is_one_of(kind_of(record), native):
-            workshop.model.records.append(record)
+            context.model.records.append(record)
         else:
-            todo += [new for new in reversed(_rewritten(record, workshop, native)) if len(new)]
-    return Lowered(model, workshop.model, workshop.extend)
+            todo += [new for new in reversed(_rewritten(record, context, native)) if len(new)]
+    return Lowered(model, context.model, context.extend)
 
 
 def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
     return any(issubclass(kind, other) for other in kinds)
 
 
-def _rewritten(record: Record, workshop: Workshop, native: Kinds) -> list[Record]:
-    """Return what the bridge of the record's kind makes of it.
+def _rewritten(record: Record, context: LoweringContext, native: Kinds) -> list[Record]:
+    """Apply the bridge of the record's kind.
 
     Raises
     ------
     ModelError
-        If there is none, or it does not apply.
+        If there is no bridge, or it does not apply.
     """
     bridge, why = BRIDGES.get(kind_of(record)), "no bridge for it"
     if bridge is not None:
         try:
-            return bridge(record, workshop)
+            return bridge(record, context)
         except InapplicableError as condition:
             why = f"its bridge applies only to {condition}"
     raise ModelError(
-        f"record {record.name!r} ({type(record).__name__}) of model {workshop.model.name!r} cannot be expressed in "
+        f"record {record.name!r} ({type(record).__name__}) of model {context.model.name!r} cannot be expressed in "
         f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {why}",
         "no-bridge",
     )

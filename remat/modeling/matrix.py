@@ -1,4 +1,4 @@
-"""A model with linear rows only as one sparse matrix, as linear solvers take it."""
+"""Sparse matrix of a linear model, in the form of linear solvers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Matrix:
     Attributes
     ----------
     indptr, indices : int32 arrays, shapes (rows + 1,) and (non-zeros,)
-        A row by row; columns ascending and different within a row.
+        A by rows; columns ascend strictly within a row.
     values : float64 array, shape (non-zeros,)
     row_lower, row_upper : float64 arrays, shape (rows,)
     lower, upper : float64 arrays, shape (columns,)
@@ -48,19 +48,19 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
+        """Number of rows and columns."""
         return len(self.row_lower), len(self.lower)
 
 
 def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
-    """`model` as a matrix; values of repeated pairs are added up.
+    """Return `model` as a matrix; values of repeated pairs are added up.
 
     Raises
     ------
     ModelError
         If a record is not linear without literals, or the matrix has 2^31 non-zeros or more.
     OverdueError
-        If the deadline, looked at between records, is over.
+        If the deadline passes; it is checked between records.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
         rows.append(record)
     if sum(len(record.value) for record in rows) >= 2**31:
         raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")
-    # record by record: what is held in passing is of the size of one record
+    # record by record, so that temporary memory has the size of one record
     clock = deadline or Deadline()
     parts = [sparse_rows(record, model.num_vars) for record in clock.each(rows, 1)]
     clock.check()

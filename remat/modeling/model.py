@@ -1,4 +1,4 @@
-"""The solver-neutral model: blocks of variables, records of constraints, a linear objective."""
+"""Solver-neutral model: blocks of variables, records of constraints, linear objective."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Kind(Enum):
     INTEGER = 1
     BOOLEAN = 2
     IMPLIED = 3
-    """Continuous, but some best solution is integral there whenever the integer variables are: a linear solver takes
-    it as continuous, a solver of integers only as an integer."""
+    """Continuous, but some optimal solution is integral there whenever the integer variables are. Linear solvers treat
+    it as continuous, integer solvers as integer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Vars:
     ----------
     name : str
     index : int64 array of any shape
-        Numbers of the variables in the model; ``values[block.index]`` are their values, in the block's shape.
+        Indices of the variables in the model; ``values[block.index]`` are their values, in the block's shape.
     kind : Kind
     """
 
@@ -73,13 +73,13 @@ class Objective:
     constant: float = 0.0
 
     def value(self, values: NDArray) -> float:
-        """The objective at `values`."""
+        """Return the objective at `values`."""
         return float(self.constant + self.coefficient @ values[self.index])
 
 
 @dataclass(eq=False)
 class Model:
-    """Variables, records and an objective to be minimised. Knows nothing of graphs or solvers.
+    """Variables, records and an objective to minimise; independent of graphs and solvers.
 
     Examples
     --------
@@ -106,16 +106,16 @@ class Model:
     _kind: list[NDArray[np.int8]] = field(default_factory=list)
     num_vars: int = 0
     overrides: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    """What the formulation offers in place of the records, by the family of backends that takes it.
+    """Alternatives of the formulation to the records, by family of backends.
 
-    For example a :class:`~remat.modeling.written.WrittenModel`; made when it is asked for. A copy has none."""
+    An example is a :class:`~remat.modeling.written.WrittenModel`. Built on demand; a copy of the model has none."""
 
     # -- variables -------------------------------------------------------------------------------------------------
 
     def add_vars(
         self, name: str, shape: int | tuple[int, ...], kind: Kind, lower: ArrayLike = 0, upper: ArrayLike = 1
     ) -> Vars:
-        """A block of variables; `lower` and `upper` are broadcast to `shape` (infinite where continuous, if wanted).
+        """Add a block of variables; `lower` and `upper` are broadcast to `shape`; continuous ones may be infinite.
 
         Raises
         ------
@@ -141,21 +141,21 @@ class Model:
         return block
 
     def booleans(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike = 0, upper: ArrayLike = 1) -> Vars:
-        """A block of 0/1 variables."""
+        """Add a block of 0/1 variables."""
         return self.add_vars(name, shape, Kind.BOOLEAN, lower, upper)
 
     def integers(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike, upper: ArrayLike) -> Vars:
-        """A block of bounded integers."""
+        """Add a block of bounded integers."""
         return self.add_vars(name, shape, Kind.INTEGER, lower, upper)
 
     def continuous(
         self, name: str, shape: int | tuple[int, ...], lower: ArrayLike = 0, upper: ArrayLike = np.inf
     ) -> Vars:
-        """A block of real variables."""
+        """Add a block of real variables."""
         return self.add_vars(name, shape, Kind.CONTINUOUS, lower, upper)
 
     def implied(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike, upper: ArrayLike) -> Vars:
-        """A block of bounded variables that are integral wherever the integer ones are (:attr:`Kind.IMPLIED`)."""
+        """Add a block of bounded variables that are integral whenever the integer ones are (:attr:`Kind.IMPLIED`)."""
         return self.add_vars(name, shape, Kind.IMPLIED, lower, upper)
 
     @property
@@ -218,7 +218,7 @@ class Model:
     # -- views -----------------------------------------------------------------------------------------------------
 
     def copy(self, name: str) -> Model:
-        """An independent copy (arrays shared) to which blocks and records can be added."""
+        """Return an independent copy, sharing arrays, to which blocks and records can be added."""
         return Model(
             name, list(self.blocks), list(self.records), self.objective, list(self._lower), list(self._upper),
             list(self._kind), self.num_vars,
@@ -226,7 +226,7 @@ class Model:
 
     @property
     def named(self) -> Named:
-        """The blocks made so far, as attributes.
+        """Blocks added so far, as attributes.
 
         Examples
         --------

@@ -1,8 +1,8 @@
 """Records: families of constraints in arrays, never one object per row.
 
-A *literal* is an integer: ``v >= 0`` says that Boolean variable ``v`` is true, ``~v`` (negative) that it is false.
-:data:`ALWAYS` is the literal that is always true. Every record has a name for the printed table, a length (the number
-of constraints it stands for) and knows the variables it mentions.
+A *literal* is an integer: ``v >= 0`` states that Boolean variable ``v`` is true, ``~v`` (negative) that it is false.
+:data:`ALWAYS` is the literal that is always true. Every record has a name for the printed table, a length (its number
+of constraints) and the variables that it mentions.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Record(ABC):
     name: str
 
     def __len__(self) -> int:
-        """Number of constraints."""
+        """Return the number of constraints."""
         return 1
 
     def _with_role(self, role: dict[str, str]) -> Iterator[tuple[str, Any]]:
-        """Names and values of the fields that have a role, without those that are None."""
+        """Yield names and values of the fields with a role, except None."""
         for item in fields(self):  # type: ignore[arg-type]
             if item.metadata == role and (value := getattr(self, item.name)) is not None:
                 yield item.name, value
@@ -73,7 +73,7 @@ class Record(ABC):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def renumbered(self, number: Int) -> Self:
-        """Return the record with variable ``v`` called ``number[v]``.
+        """Return the record with variable ``v`` replaced by ``number[v]``.
 
         Examples
         --------
@@ -91,11 +91,11 @@ class Record(ABC):
 
     @abstractmethod
     def detail(self) -> str:
-        """A few words on size, for the printed table."""
+        """Return a short description of the size, for the printed table."""
 
 
 class GroupedRecord(Record):
-    """Constraints over entries, of which ``indptr[i]:indptr[i + 1]`` belong to constraint ``i``."""
+    """Constraints over entries; ``indptr[i]:indptr[i + 1]`` belong to constraint ``i``."""
 
     indptr: Int
 
@@ -144,10 +144,10 @@ class Linear(Record):
         num_rows: int | None = None,
         enforce: ArrayLike | None = None,
     ) -> Linear:
-        """From coordinates; `value`, `lower` and `upper` are broadcast. `num_rows` defaults to the longest of them."""
+        """Build from coordinates; `value` and bounds are broadcast. `num_rows` defaults to the longest of them."""
         rows, columns = _ints(row), _ints(column)
         if num_rows is None:
-            # a scalar bound fits any number of rows, also none
+            # A scalar bound fits any number of rows, including none.
             num_rows = max(
                 *(np.size(bound) if np.ndim(bound) else 0 for bound in (lower, upper)), rows.max(initial=-1) + 1
             )
@@ -184,13 +184,13 @@ class Clauses(GroupedRecord):
 
     @classmethod
     def pairs(cls, name: str, first: ArrayLike, second: ArrayLike) -> Clauses:
-        """Clauses of two literals each."""
+        """Build clauses of two literals each."""
         both = np.stack([_ints(first), _ints(second)], axis=1)
         return cls(name, np.arange(0, both.size + 1, 2, dtype=np.int64), both.ravel())
 
     @classmethod
     def grouped(cls, name: str, group: ArrayLike, literal: ArrayLike, num_groups: int) -> Clauses:
-        """One clause for each group, from (group, literal) pairs in any order."""
+        """Build one clause for each group, from (group, literal) pairs in any order."""
         groups, literals = _ints(group), _ints(literal)
         by_group = np.argsort(groups, kind="stable")
         indptr = np.zeros(num_groups + 1, dtype=np.int64)
@@ -238,7 +238,7 @@ class Cumulative(Record):
         Literals.
     capacity : int
     capacity_variable : int or None
-        An integer variable to be used instead of `capacity`.
+        Integer variable that replaces `capacity`.
     """
 
     name: str
@@ -309,7 +309,7 @@ class NoOverlap2D(Record):
     Attributes
     ----------
     first, second : int64 arrays, shape (rectangles,)
-        Integer variables: where each begins.
+        Integer variables: lower left corner.
     width, height : int64 arrays, shape (rectangles,)
         Non-negative.
     presence : int64 array, shape (rectangles,)

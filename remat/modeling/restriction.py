@@ -1,4 +1,4 @@
-"""Restricting a model: variables that are fixed disappear from it, and with them the constraints that then hold."""
+"""Restriction of a model: fixed variables are removed, with the constraints that then hold."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from remat.runtime.arrays import Float, Int
 
 @dataclass(frozen=True)
 class Restricted:
-    """A model within narrower bounds, over the variables that are left.
+    """A model within tighter bounds, over the remaining variables.
 
     Attributes
     ----------
     model : Model
-        Has the optimum of the source within the bounds, constant included.
+        Its optimum is that of the source within the bounds, constant included.
     kept : int64 array
-        Variables of the source that are left, ascending: the first variables of `model`, in this order.
+        Remaining variables of the source, ascending: the first variables of `model`, in this order.
     fixed : float64 array, shape (variables of the source,)
-        Values of those that are not: fixed, or free and of no consequence.
+        Values of the others: fixed, or arbitrary and irrelevant.
     moments : float64 array
-        Values of the variables of `model` after those: points in time between which all that is fixed in a `Cumulative`
-        is the same.
+        Values of the further variables of `model`: times between which the fixed use of every `Cumulative` is
+        constant.
     """
 
     model: Model
@@ -36,33 +36,33 @@ class Restricted:
     moments: Float
 
     def expand(self, values: Float) -> Float:
-        """Values of the source from values of :attr:`model`."""
+        """Return values of the source, given values of :attr:`model`."""
         whole = self.fixed.copy()
         whole[self.kept] = values[: len(self.kept)]
         return whole
 
     def reduce(self, values: Float) -> Float:
-        """Values of :attr:`model` from values of the source, moved into the bounds where they are out of them."""
+        """Return values of :attr:`model`, given values of the source, clipped to the bounds."""
         inside = np.concatenate([np.asarray(values, dtype=np.float64)[self.kept], self.moments])
         return np.clip(inside, self.model.lower, self.model.upper)
 
 
 def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None = None) -> Restricted:
-    """`model` within the given bounds as a smaller model; ``lower == upper`` fixes a variable.
+    """Return `model` within the given bounds as a smaller model; ``lower == upper`` fixes a variable.
 
-    Fixed variables are put into rows and clauses as numbers. Rows that hold within the bounds go, others narrow the
-    bounds, and so do clauses and lists of values, in a few rounds. What is fixed in a :class:`Cumulative` becomes a
-    staircase, of which only the steps remain that free intervals could meet and exceed the capacity with. A fixed
-    variable stays, as one with equal bounds, where a record cannot do without it.
+    Fixed variables become numbers in rows and clauses. Rows that hold within the bounds are removed. Others tighten the
+    bounds, as do clauses and lists of values, in a few rounds. The fixed intervals of a :class:`Cumulative` become a
+    staircase, reduced to the steps at which free intervals could exceed the capacity. A fixed variable stays, with
+    equal bounds, if a record needs it.
 
     Parameters
     ----------
     model : Model
-        Is left alone.
+        Not modified.
     lower, upper : float64 arrays, shape (num_vars,)
-        Met together with the model's own.
+        Intersected with the model's own.
     deadline : Deadline, optional
-        Looked at between records.
+        Checked between records.
 
     Raises
     ------
@@ -101,7 +101,9 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
     deadline.check()
     small = Model(model.name)
     for block in model.blocks:
-        ends = [block.index.flat[0], block.index.flat[-1] + 1] if block.index.size else [0, 0]  # numbered in a row
+        ends = (
+            [block.index.flat[0], block.index.flat[-1] + 1] if block.index.size else [0, 0]
+        )  # indices are consecutive
         mine = kept[slice(*np.searchsorted(kept, ends))]
         if len(mine):
             small.add_vars(block.name, len(mine), block.kind, bounds.lower[mine], bounds.upper[mine])
@@ -123,7 +125,7 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
                 presence=np.concatenate([new.presence, np.full(len(first), ALWAYS, dtype=np.int64)]),
             )
         small.add(new)
-    settled = float(objective.coefficient[~live] @ bounds.lower[objective.index[~live]])
-    small.minimize(number[objective.index[live]], objective.coefficient[live], objective.constant + settled)
+    fixed_cost = float(objective.coefficient[~live] @ bounds.lower[objective.index[~live]])
+    small.minimize(number[objective.index[live]], objective.coefficient[live], objective.constant + fixed_cost)
     idle = np.where(np.isfinite(bounds.lower), bounds.lower, np.where(np.isfinite(bounds.upper), bounds.upper, 0.0))
     return Restricted(small, kept, idle, moments.astype(np.float64))

@@ -1,7 +1,7 @@
-"""Linear rows in bulk: from terms, each of which is an array of coordinates.
+"""Linear rows in bulk, built from terms, each of which is an array of coordinates.
 
-A constraint such as "R[k,j] ≤ R[k,i] + S[k,i] for every edge (i, j) and stage k" is one call: number its rows, say for
-each of its terms which column stands in which row, and with which coefficient.
+A constraint such as "R[k,j] ≤ R[k,i] + S[k,i] for every edge (i, j) and stage k" is one call: number its rows, and give
+row, column and coefficient of each term.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-#: In place of a column: there is no such variable, it is always 0; or it is always 1.
+#: Special columns: a variable that does not exist (always 0), and one that is always 1.
 NONE, ONE = -1, -2
 #: Rows, columns and coefficients.
 Term = tuple[ArrayLike, ArrayLike, ArrayLike]
@@ -34,21 +34,21 @@ def rows_from(
     upper: ArrayLike = np.inf,
     enforce: ArrayLike | None = None,
 ) -> Linear:
-    """The rows ``lower <= sum of coefficient * variable <= upper``, from terms.
+    """Return the rows ``lower <= sum of coefficient * variable <= upper``, built from terms.
 
     Parameters
     ----------
     name : str
-        Of the record.
+        Name of the record.
     *terms : (row, column, coefficient)
         Integer arrays of one shape, and a number or an array; scalars are broadcast. A row may have several entries
-        of one term, or none. A column may be :data:`NONE` (the entry is left out) or :data:`ONE` (its coefficient
-        goes to the other side).
+        of one term, or none. A column may be :data:`NONE` (the entry is omitted) or :data:`ONE` (its coefficient
+        is subtracted from the bounds).
     num_rows : int
-        Rows without any entry count, too.
+        Includes rows without entries.
     lower, upper : float, or float array of shape (rows,)
     enforce : int array, shape (rows,), optional
-        Literals; a row holds where its literal is true.
+        Literals; a row is required only if its literal is true.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def rows_from(
 
 
 def column(block: Vars, number: Int) -> Int:
-    """Return the columns of a block by number within it; :data:`NONE` and :data:`ONE` stay."""
+    """Return the columns of a block by number within it; :data:`NONE` and :data:`ONE` are kept."""
     return np.where(number >= 0, block.index[0] + number, number) if len(block) else number
 
 
@@ -116,19 +116,19 @@ def difference_rows(
     *,
     exact: bool = False,
 ) -> Linear:
-    """Rows ``greater − smaller >= distance`` (or ``==``), one for each element.
+    """Return rows ``greater − smaller >= distance`` (or ``==``), one for each element.
 
     Parameters
     ----------
     name : str
-        Of the record.
+        Name of the record.
     greater, smaller : int64 arrays, shape (rows,)
         Variables.
     distance : float, or float array of shape (rows,)
     enforce : int array, shape (rows,), optional
-        Literals; a row holds where its literal is true.
+        Literals; a row is required only if its literal is true.
     exact : bool
-        Whether the distance is kept exactly.
+        True: equality.
     """
     row, upper = np.arange(len(greater), dtype=np.int64), distance if exact else np.inf
     terms = ((row, greater, 1), (row, smaller, -1))
@@ -136,8 +136,8 @@ def difference_rows(
 
 
 def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:
-    """Return rows as a matrix of so many columns, with the values of repeated pairs added up and no zeros."""
-    from scipy import sparse  # a third of what importing the package would take
+    """Return rows as a matrix with `columns` columns; repeated pairs are added up and zeros removed."""
+    from scipy import sparse  # imports a third of what the whole package does
 
     coordinates = (record.row.astype(np.int32), record.column.astype(np.int32))
     matrix = sparse.csr_array((record.value, coordinates), shape=(len(record), columns))
@@ -147,9 +147,9 @@ def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:
 
 
 def expand(counts: ArrayLike) -> tuple[Int, Int]:
-    """Owner and rank of every element of groups of the given sizes.
+    """Return owner and rank of every element of groups of the given sizes.
 
-    It takes the place of two nested loops: "for each group, for each of its elements".
+    Replaces two nested loops: "for each group, for each of its elements".
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def expand(counts: ArrayLike) -> tuple[Int, Int]:
 
 
 def pieces(counts: ArrayLike, most: int) -> list[slice]:
-    """Return slices of consecutive groups that hold about `most` elements together, more where a single group does.
+    """Return slices of consecutive groups of about `most` elements together, or of one larger group.
 
     Parameters
     ----------
@@ -200,21 +200,21 @@ def first_of(last: Bool) -> Bool:
 
 
 def largest_onward(values: Float, last: Bool) -> Float:
-    """Return the largest value from each element on to the last one of its run; values are between 0 and 1."""
+    """Return, for each element, the largest value from there to the end of its run; values are between 0 and 1."""
     group = np.cumsum(last[::-1])
     return (np.maximum.accumulate(values[::-1] + 2 * group) - 2 * group)[::-1]
 
 
 def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
-    """Lower sides of the rows of a record, and their sums over all variables but those of a block.
+    """Return the lower sides of a record's rows, and their sums over all variables outside a block.
 
-    An encoder finds by it the values of variables that follow from the others.
+    Encoders derive from it the values of variables that follow from others.
 
     Parameters
     ----------
     model : Model
     name : str
-        Of a `Linear` record; where there is none, both arrays are empty.
+        Name of a `Linear` record; if there is none, both arrays are empty.
     block : Vars
     values : float64 array, shape (variables,)
 
@@ -237,7 +237,7 @@ def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[F
 
 
 def running_values(model: Model, name: str, block: Vars, values: Float, group: Int) -> Float:
-    """Return the values of a block whose rows state the difference to the value before, from 0 in each group.
+    """Return the values of a block whose rows state the difference to the previous value, from 0 in each group.
 
     Parameters
     ----------

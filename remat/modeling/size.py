@@ -1,25 +1,25 @@
-"""How large a model will be, known before it is built, and whether that fits into memory and time."""
+"""Estimated size of a model before it is built, compared with available memory and time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Bytes that a model takes for each non-zero while it is built, its rows and variables included.
+#: Bytes for each non-zero while a model is built, including its rows and variables.
 BUILT_BYTES = 60
-#: Seconds that it takes to build for each non-zero, on a fast machine that has nothing else to do.
+#: Seconds to build each non-zero on a fast, idle machine.
 BUILT_SECONDS = 5e-8
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model, by arithmetic alone; right within some percent.
+    """Estimated size of a model, within some percent.
 
     Attributes
     ----------
     nonzeros : int
-        Entries of the rows of all records together, whatever a row is in each kind of record.
+        Entries of the rows of all records.
     tables : int
-        Bytes that are needed besides while the model is built.
+        Additional bytes needed while the model is built.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class ModelSize:
     >>> print(size)
     about 150,000,000 non-zeros
     >>> size.lacks_memory(16 * 2**30, 400)
-    'needs about 55.9 GiB, of which 16.0 GiB are to be had'
+    'needs about 55.9 GiB, but only 16.0 GiB are available'
     >>> size.lacks_memory(100 * 2**30, 400), size.lacks_time(60)
     ('', '')
     """
@@ -36,24 +36,24 @@ class ModelSize:
     tables: int = 0
 
     def lacks_memory(self, available: float, nonzero_bytes: int = BUILT_BYTES) -> str:
-        """What the model needs and what there is, in words; empty where it may fit.
+        """Return required and available memory as text; empty if the model may fit.
 
         Parameters
         ----------
         available : float
             Bytes.
         nonzero_bytes : int
-            What model and solver take for each non-zero.
+            Bytes of model and solver for each non-zero.
         """
         needed = max(BUILT_BYTES, nonzero_bytes) * self.nonzeros + self.tables
         if needed <= available:
             return ""
-        return f"needs about {_amount(needed)}, of which {_amount(available)} are to be had"
+        return f"needs about {_amount(needed)}, but only {_amount(available)} are available"
 
     def lacks_time(self, seconds: float) -> str:
-        """How long it takes to build and what is left, in words; empty where that may be enough."""
+        """Return required and remaining time as text; empty if that may be enough."""
         needed = BUILT_SECONDS * self.nonzeros
-        return f"takes at least {needed:.1f} s to build, of {seconds:.1f} s that are left" if needed > seconds else ""
+        return f"takes at least {needed:.1f} s to build, but only {seconds:.1f} s are left" if needed > seconds else ""
 
     def __str__(self) -> str:
         return f"about {self.nonzeros:,} non-zeros"

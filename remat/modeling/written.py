@@ -1,4 +1,4 @@
-"""A model's second form: text in some solver's own modelling language, with the same variables behind it."""
+"""Alternative form of a model: a text in the modelling language of a solver, with the same variables."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from remat.runtime.arrays import Float
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A model as a person would write it for a backend that reads texts.
+    """A handwritten model for a backend that reads texts.
 
     A formulation offers one in :attr:`remat.modeling.Model.overrides`, under the name of the family of backends that
-    reads it; what the language is, is between the two. Its objective, up to `cost_unit` and `cost_offset`, is that of
-    the :class:`~remat.modeling.Model` it belongs to, and so are the best values. Data and output are named by the
-    text, never by a user.
+    reads its language. Its objective, up to `cost_unit` and `cost_offset`, and its optimum are those of the
+    :class:`~remat.modeling.Model` it belongs to. Names in data and output come from the text, never from a user.
 
     Attributes
     ----------
     text : Path
-        A file of the package.
+        File of the package.
     data : mapping of str to numbers, Booleans, (nested) lists of them, or sets of ints
-        Its parameters.
+        Parameters.
     values : callable
-        From the arrays that the text outputs, by name, to values of the model's variables.
+        Maps the arrays that the text outputs, by name, to values of the model's variables.
     hint : callable
-        From values of the model's variables, or None, to further parameters: a solution to start from.
+        Maps values of the model's variables, or None, to further parameters: a starting solution.
     cost_unit, cost_offset : int
         The model's objective is ``cost_unit * objective of the text + cost_offset``.
     """

@@ -61,7 +61,7 @@ def test_what_is_lacking():
     assert size.lacks_memory(1000 * BUILT_BYTES + 500) == ""
     assert "needs about 0 MiB" in size.lacks_memory(1000 * BUILT_BYTES + 499)
     assert size.lacks_memory(10**6, nonzero_bytes=1000)
-    assert ModelSize(10**9).lacks_time(1) == "takes at least 50.0 s to build, of 1.0 s that are left"
+    assert ModelSize(10**9).lacks_time(1) == "takes at least 50.0 s to build, but only 1.0 s are left"
     assert ModelSize(10**9).lacks_time(60) == ""
 
 
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused_at_once(method, monkeypatch):
     """It was built until memory was gone."""
     for module in ("solving.model_method", "heuristics.lp_rounding", "heuristics.checkpointing.base"):
         monkeypatch.setattr(f"remat.{module}.available_memory", lambda *_: 10_000.0)
-    with pytest.raises(ProblemError, match=r"needs about .* [GM]iB.*, of which 0(\.0 G| M)iB are to be had"):
+    with pytest.raises(ProblemError, match=r"needs about .* [GM]iB.*, but only 0(\.0 G| M)iB are available"):
         solve(Problem(layered(60, seed=1), "80%"), method, "highs", options=ONE)
 
 

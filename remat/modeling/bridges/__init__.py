@@ -6,7 +6,7 @@ from typing import Any
 from remat.modeling.bridges.all_different import all_different_to_linear
 from remat.modeling.bridges.base import InapplicableError, PlainLinear, kind_of
 from remat.modeling.bridges.clauses import clauses_to_linear
-from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.cumulative import cumulative_to_linear
 from remat.modeling.bridges.domain import domain_to_linear
 from remat.modeling.bridges.enforced import enforced_to_linear
@@ -23,10 +23,10 @@ from remat.modeling.records import (
     Reservoir,
 )
 
-#: From a record to records that say the same, over the variables of the model that is built, which may grow. None of
-#: them leads back to the record's kind, and none is a :class:`~remat.modeling.Domain`: the values of the source's
-#: variables are settled before the first bridge. Raises InapplicableError.
-Bridge = Callable[[Any, Workshop], list[Record]]
+#: Rewrites a record into equivalent records over the variables of the lowered model, which may grow. The result has
+#: neither the record's kind nor :class:`~remat.modeling.Domain`: values of the source's variables are known before the
+#: first bridge runs. Raises InapplicableError.
+Bridge = Callable[[Any, LoweringContext], list[Record]]
 
 #: The bridge of each kind.
 BRIDGES: dict[type[Record], Bridge] = {
@@ -39,4 +39,4 @@ BRIDGES: dict[type[Record], Bridge] = {
     Reservoir: reservoir_to_linear,
 }
 
-__all__ = ["BRIDGES", "Bridge", "InapplicableError", "PlainLinear", "Workshop", "kind_of"]
+__all__ = ["BRIDGES", "Bridge", "InapplicableError", "LoweringContext", "PlainLinear", "kind_of"]

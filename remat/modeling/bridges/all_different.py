@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.records import AllDifferent, Record
 
 
-def all_different_to_linear(record: AllDifferent, workshop: Workshop) -> list[Record]:
+def all_different_to_linear(record: AllDifferent, context: LoweringContext) -> list[Record]:
     """State that each value is taken at most once.
 
     Reformulation
@@ -25,16 +25,16 @@ def all_different_to_linear(record: AllDifferent, workshop: Workshop) -> list[Re
     ------
     :class:`Linear`, without literals.
     """
-    workshop.domains.require_encodable(record.variable)
-    encoding = workshop.order.encode(record.variable)
-    owner, value = workshop.order.values(record.variable)
+    context.domains.require_encodable(record.variable)
+    encoding = context.order.encode(record.variable)
+    owner, value = context.order.values(record.variable)
     distinct, row = np.unique(value, return_inverse=True)
     shared = (np.bincount(row) > 1)[row]
     variable, value, row = record.variable[owner[shared]], value[shared], row[shared]
     rows = literal_rows(
         record.name,
         np.concatenate([row, row]),
-        np.concatenate([workshop.order.at_most(variable, value), workshop.order.at_most(variable, value - 1)]),
+        np.concatenate([context.order.at_most(variable, value), context.order.at_most(variable, value - 1)]),
         np.repeat([1.0, -1.0], len(row)),
         upper=np.ones(len(distinct)),
     )

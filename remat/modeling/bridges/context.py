@@ -1,4 +1,4 @@
-"""The workshop in which bridges build: new variables, what their values are, and encodings shared by all."""
+"""Shared state of the bridges of one lowering: new variables, their values, and encodings."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Record, truth
 from remat.runtime.arrays import Float, Int
 
-#: From values of all variables made so far to the values of one new block.
+#: Computes the values of one new block from those of all earlier variables.
 Complete = Callable[[Float], Float]
 
 
-class Workshop:
-    """The model that a lowering builds, with what its bridges share.
+class LoweringContext:
+    """Model under construction, with the state that its bridges share.
 
     Attributes
     ----------
     model : Model
-        Begins with the variables of the source model, in the same numbering.
+        Starts with the variables of the source model, with the same indices.
     domains : Domains
-        Of the source model's variables.
+        Values of the source model's variables.
     order : OrderEncoding
     deadline : Deadline
-        Looked at whenever something is made here.
+        Checked by every method that builds something.
     """
 
     def __init__(self, source: Model, deadline: Deadline | None = None) -> None:
@@ -43,14 +43,14 @@ class Workshop:
     def add_vars(
         self, name: str, size: int, kind: Kind, bounds: tuple[ArrayLike, ArrayLike], complete: Complete
     ) -> Int:
-        """Numbers of `size` new variables, whose values follow from those of earlier ones by `complete`."""
+        """Add `size` variables, whose values `complete` computes from earlier ones; return their indices."""
         self.deadline.check()
         index = self.model.add_vars(name, size, kind, *bounds).index
         self._blocks.append((index, complete))
         return index
 
     def extend(self, values: Float) -> Float:
-        """Values of all variables from those of the source model's; what depends on a NaN is NaN."""
+        """Return the values of all variables, given those of the source model's; NaN where they depend on a NaN."""
         full = np.full(self.model.num_vars, np.nan)
         full[: len(values)] = values
         for index, complete in self._blocks:
@@ -58,7 +58,7 @@ class Workshop:
         return full
 
     def fold(self, literals: Int) -> Int:
-        """The same literals with those of fixed variables replaced by ``ALWAYS`` and ``NEVER``."""
+        """Replace literals of fixed variables with ``ALWAYS`` or ``NEVER``."""
         self.deadline.check()
         folded = literals.copy()
         some = np.flatnonzero(literals != NEVER)
@@ -68,10 +68,10 @@ class Workshop:
         return folded
 
     def conjunction(self, name: str, literals: Int, *, at_least: bool) -> tuple[Int, list[Record]]:
-        """One literal for each row of `literals`, true when all of them are, with the rows that make it so.
+        """Return one literal for each row of `literals`, true if all of them are, and the rows that define it.
 
-        Only one direction is enforced: with `at_least` the new variable is at least the conjunction (for where it
-        consumes), otherwise at most (for where it supplies); minimal, respectively maximal, values complete hints.
+        Only one direction is enforced. With `at_least` the new variable is at least the conjunction (for uses),
+        otherwise at most (for supplies). Hints get the minimal or the maximal value, respectively.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Workshop:
         folded = np.sort(self.fold(literals.ravel()).reshape(literals.shape), axis=1)  # NEVER first, ALWAYS last
         folded[:, 1:][folded[:, 1:] == folded[:, :-1]] = ALWAYS
         folded.sort(axis=1)
-        result = folded[:, 0].copy()  # right where at most one literal is open, or one is NEVER
+        result = folded[:, 0].copy()  # correct if at most one literal is open, or one is NEVER
         open_rows = np.flatnonzero((result != NEVER) & ((folded != ALWAYS).sum(axis=1) > 1))
         if not len(open_rows):
             return result, []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
 from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
 from remat.modeling.rows import difference_rows
 
 
-def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]:
+def cumulative_to_linear(record: Cumulative, context: LoweringContext) -> list[Record]:
     """State a time-indexed row for every time at which an interval can start.
 
     Reformulation
@@ -20,11 +20,11 @@ def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]
     where
 
     * ``c[i, t] = y[start, t] - y[end, t] >= 0`` for an interval that is always present;
-    * ``c[i, t]`` is the only one of the three that is not fixed, if so;
+    * ``c[i, t]`` is the only one of the three that is not fixed, if there is only one;
     * otherwise ``c[i, t] >= presence + y[start, t] - y[end, t] - 1``, a new variable between 0 and 1.
 
-    The use grows only where an interval starts, so no other times need rows; nor do those at which all the intervals
-    that can be there together fit. ``start <= end`` is an enforced row of its own.
+    The use grows only where an interval starts, so no other times need rows; nor do times at which all possible
+    intervals fit together. ``start <= end`` is an enforced row of its own.
 
     Source
     ------
@@ -34,35 +34,35 @@ def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]
     ------
     :class:`Linear`, :class:`Clauses`.
     """
-    workshop.domains.require_encodable(np.concatenate([record.start, record.end]))
-    presence = workshop.fold(record.presence)
+    context.domains.require_encodable(np.concatenate([record.start, record.end]))
+    presence = context.fold(record.presence)
     possible = np.flatnonzero(presence != NEVER)
     using = possible[record.demand[possible] > 0]
     order_of_ends = difference_rows(
         f"{record.name} start before end", record.end[possible], record.start[possible], 0, record.presence[possible]
     )
-    result: list[Record] = [order_of_ends, _capacity_sign(record, workshop)]
+    result: list[Record] = [order_of_ends, _capacity_sign(record, context)]
     if not len(using):
         return result
     start, end, demand, presence = record.start[using], record.end[using], record.demand[using], presence[using]
-    order = workshop.order
+    order = context.order
     result += order.encode(np.concatenate([start, end]))
     times = np.unique(order.values(start)[1])
     first, last = np.searchsorted(times, order.least(start)), np.searchsorted(times, order.greatest(end))
     interval, time = ranges(first, last)
-    started = workshop.fold(order.at_most(start[interval], times[time]))
-    running = ~workshop.fold(order.at_most(end[interval], times[time]))
-    # rows that cannot be violated need no variables
+    started = context.fold(order.at_most(start[interval], times[time]))
+    running = ~context.fold(order.at_most(end[interval], times[time]))
+    # Rows that cannot be violated need no variables.
     load = np.bincount(time, demand[interval] * (running != NEVER), minlength=len(times))
-    least = record.capacity if record.capacity_variable is None else workshop.model.lower[record.capacity_variable]
+    least = record.capacity if record.capacity_variable is None else context.model.lower[record.capacity_variable]
     keep = (load > least)[time] & (running != NEVER)
     interval, time, started, running = interval[keep], time[keep], started[keep], running[keep]
     rows, time = np.unique(time, return_inverse=True)
-    # an interval that is always present: [started] - [ended], which needs no new variable
+    # An interval that is always present is [started] - [ended], which needs no new variable.
     plain = (presence[interval] == ALWAYS) & (started != ALWAYS) & (running != ALWAYS)
     result.append(Clauses.pairs(f"{record.name} order", started[plain], running[plain]))
     factors = np.stack([presence[interval], started, running], axis=1)[~plain]
-    covers, more = workshop.conjunction(f"{record.name} covers", factors, at_least=True)
+    covers, more = context.conjunction(f"{record.name} covers", factors, at_least=True)
     result += more
     weight = demand[interval].astype(np.float64)
     row = np.concatenate([time[plain], time[plain], time[~plain]])
@@ -71,7 +71,7 @@ def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]
     if record.capacity_variable is None:
         upper = np.full(len(rows), float(record.capacity))
     else:
-        # a literal stands for its variable's value: the capacity enters as a term
+        # The literal of a variable has the variable's value, so the capacity enters as a term.
         upper = np.zeros(len(rows))
         row = np.concatenate([row, np.arange(len(rows))])
         literal = np.concatenate([literal, np.full(len(rows), record.capacity_variable)])
@@ -80,10 +80,10 @@ def cumulative_to_linear(record: Cumulative, workshop: Workshop) -> list[Record]
     return result
 
 
-def _capacity_sign(record: Cumulative, workshop: Workshop) -> Record:
-    """At a time without intervals the capacity must not be negative."""
+def _capacity_sign(record: Cumulative, context: LoweringContext) -> Record:
+    """Require a non-negative capacity, also at times without intervals."""
     if record.capacity_variable is None:
         return literal_rows(record.name, [], [], [], upper=np.array([float(record.capacity)]))
-    low = workshop.model.lower[record.capacity_variable]
+    low = context.model.lower[record.capacity_variable]
     rows = np.zeros(int(low < 0), dtype=np.int64)
     return Linear.rows(record.name, rows, rows + record.capacity_variable, 1, lower=rows)

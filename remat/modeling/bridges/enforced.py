@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.modeling.bridges.base import InapplicableError
-from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
 from remat.modeling.rows import sparse_rows
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 
-def enforced_to_linear(record: Linear, workshop: Workshop) -> list[Record]:
+def enforced_to_linear(record: Linear, context: LoweringContext) -> list[Record]:
     """Apply the big-M method, with the smallest M that the variables' bounds allow.
 
     Reformulation
     -------------
     ``z => a x >= b`` becomes ``a x >= b - (b - m) (1 - z)``, where m is the smallest value of ``a x`` between the
-    bounds; likewise from above. A side that the bounds cannot violate is left out, a row with a literal fixed to true
-    stays as it is, one with a literal fixed to false goes. A row with two sides that both need a literal becomes two.
+    bounds; likewise from above. Sides that the bounds cannot violate are omitted. A row with a true literal stays as it
+    is, and one with a false literal is omitted. A row with two sides that both need a literal becomes two.
 
     Source
     ------
@@ -35,13 +35,13 @@ def enforced_to_linear(record: Linear, workshop: Workshop) -> list[Record]:
     :class:`Linear`, without literals.
     """
     assert record.enforce is not None
-    matrix = sparse_rows(record, workshop.model.num_vars)
-    smallest, largest = _activity(matrix, workshop)
+    matrix = sparse_rows(record, context.model.num_vars)
+    smallest, largest = _activity(matrix, context)
     low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
     high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
     if ((record.enforce != ALWAYS) & (low_open | high_open)).any():
         raise InapplicableError("rows that the bounds of their variables bound")
-    literal = workshop.fold(record.enforce)
+    literal = context.fold(record.enforce)
     always = literal == ALWAYS
     open_ = ~always & (literal != NEVER)
     below = np.flatnonzero(open_ & (smallest < record.lower))
@@ -74,9 +74,9 @@ def enforced_to_linear(record: Linear, workshop: Workshop) -> list[Record]:
     return result
 
 
-def _activity(matrix: sparse.csr_array, workshop: Workshop) -> tuple[Float, Float]:
-    """Smallest and largest value of each row between the bounds of the variables."""
-    low, high = workshop.model.lower[matrix.indices], workshop.model.upper[matrix.indices]
+def _activity(matrix: sparse.csr_array, context: LoweringContext) -> tuple[Float, Float]:
+    """Return the smallest and largest value of each row within the bounds of the variables."""
+    low, high = context.model.lower[matrix.indices], context.model.upper[matrix.indices]
     up = matrix.data > 0
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     smallest = np.bincount(row, matrix.data * np.where(up, low, high), minlength=matrix.shape[0])

@@ -1,4 +1,4 @@
-"""Arrays of literals, constants among them, and the rows they make."""
+"""Arrays of literals, including constants, and rows over them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from remat.modeling.records import ALWAYS, Linear
 from remat.modeling.rows import NONE, ONE, expand, rows_from
 from remat.runtime.arrays import Float, Int
 
-#: The literal that is never true; used while rows are made, never in a record.
+#: The literal that is never true; used while rows are built, never in a record.
 NEVER = ~ALWAYS
 
 
 def literal_values(literals: Int, values: Float) -> Float:
-    """Truth of `literals`, none of them constant, as 0, 1 or NaN (values in between are rounded)."""
+    """Return the truth of `literals`, none of them constant, as 0, 1 or NaN (values in between are rounded)."""
     truth = np.rint(values[np.where(literals < 0, ~literals, literals)])
     return np.where(literals < 0, 1 - truth, truth)
 
@@ -28,11 +28,11 @@ def literal_rows(
     lower: ArrayLike = -np.inf,
     upper: ArrayLike = np.inf,
 ) -> Linear:
-    """Rows ``lower <= sum(weight * [literal is true]) <= upper``; constant literals allowed, void rows left out."""
+    """Return rows ``lower <= sum(weight * [literal is true]) <= upper``; literals may be constant, void rows go."""
     rows, literals = np.asarray(row, dtype=np.int64), np.asarray(literal, dtype=np.int64)
     weights = np.broadcast_to(np.asarray(weight, dtype=np.float64), rows.shape)
     num_rows = np.broadcast(lower, upper).size
-    negative = literals < 0  # of these, 1 - v is what counts
+    negative = literals < 0  # these contribute 1 - v
     column = np.where(
         literals == ALWAYS, ONE, np.where(literals == NEVER, NONE, np.where(negative, ~literals, literals))
     )
@@ -54,6 +54,6 @@ def literal_differences(name: str, greater: Int, smaller: Int) -> Linear:
 
 
 def ranges(start: Int, stop: Int) -> tuple[Int, Int]:
-    """For each pair the numbers ``start[i], ..., stop[i] - 1``: (i, number), concatenated; none where stop <= start."""
+    """Return, for each pair, the numbers ``start[i], ..., stop[i] - 1`` as concatenated (i, number)."""
     owner, rank = expand(np.maximum(stop - start, 0))
     return owner, rank + start[owner]

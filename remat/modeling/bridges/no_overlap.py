@@ -1,31 +1,31 @@
-"""Rectangles that do not overlap, by a choice for each pair of them."""
+"""Non-overlapping rectangles, by a choice for each pair."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from remat.modeling.bridges.base import InapplicableError
-from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.model import Kind
 from remat.modeling.records import ALWAYS, Clauses, NoOverlap2D, Record
 from remat.modeling.rows import difference_rows
 from remat.runtime.arrays import Float, Int
 
-#: Most pairs that are written out.
+#: Maximum number of pairs.
 MAX_PAIRS = 2_000_000
 
 
-def no_overlap_to_linear(record: NoOverlap2D, workshop: Workshop) -> list[Record]:
+def no_overlap_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[Record]:
     """State that one of two rectangles lies left of, right of, below or above the other.
 
     Reformulation
     -------------
-    For each pair i < j of rectangles that are not apart already by the bounds of their places, and of the four ways to
-    be apart those that the bounds allow: a Boolean for each way, with the row ``first[i] + width[i] <= first[j]`` (and
-    so on) enforced by it, and a clause: one of the Booleans is true, or one of the rectangles is absent. Where two ways
-    are left and both rectangles are always present, one Boolean and its negation are enough. Where the first
-    coordinates are fixed, as the steps of buffers are, that is so for all pairs.
+    The bounds of positions separate some pairs already, and rule out some of the four ways to separate the others. Each
+    remaining pair i < j gets a Boolean for each remaining way, which enforces the row
+    ``first[i] + width[i] <= first[j]`` (and so on), and a clause: one of the Booleans is true, or one of the rectangles
+    is absent. If two ways remain and both rectangles are always present, one Boolean and its negation suffice. If the
+    first coordinates are fixed, as the steps of buffers are, that holds for all pairs.
 
     Source
     ------
@@ -35,10 +35,10 @@ def no_overlap_to_linear(record: NoOverlap2D, workshop: Workshop) -> list[Record
     ------
     :class:`Linear` with literals, :class:`Clauses`.
     """
-    presence = workshop.fold(record.presence)
-    i, j = _pairs(record, workshop)
-    low, high = workshop.model.lower, workshop.model.upper
-    # of each way: who comes first, who second, in which coordinate, and how long the first one is
+    presence = context.fold(record.presence)
+    i, j = _pairs(record, context)
+    low, high = context.model.lower, context.model.upper
+    # for each way: lower rectangle, upper one, their positions in that coordinate, and the length of the lower one
     ways = [
         (a, b, place[a], place[b], size[a])
         for place, size in ((record.first, record.width), (record.second, record.height))
@@ -58,7 +58,7 @@ def no_overlap_to_linear(record: NoOverlap2D, workshop: Workshop) -> list[Record
         return np.where(np.isnan(x) | np.isnan(y), np.nan, (x + distance <= y + 0.5).astype(np.float64))
 
     literal = np.full(possible.shape, NEVER, dtype=np.int64)
-    literal[own] = workshop.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
+    literal[own] = context.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
     second = pair_of_two[:, None] & possible & (number == 1)
     literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
 
@@ -80,11 +80,11 @@ def no_overlap_to_linear(record: NoOverlap2D, workshop: Workshop) -> list[Record
     return [rows, clauses]
 
 
-def _pairs(record: NoOverlap2D, workshop: Workshop) -> tuple[Int, Int]:
-    """Pairs i < j of rectangles that can be present and can overlap, by the bounds of their places."""
-    presence = workshop.fold(record.presence)
+def _pairs(record: NoOverlap2D, context: LoweringContext) -> tuple[Int, Int]:
+    """Return pairs i < j of rectangles that can be present and can overlap, by the bounds of their positions."""
+    presence = context.fold(record.presence)
     some = np.flatnonzero((record.width > 0) & (record.height > 0) & (presence != NEVER))
-    low, high = workshop.model.lower, workshop.model.upper
+    low, high = context.model.lower, context.model.upper
     left, right = low[record.first[some]], high[record.first[some]] + record.width[some]
     bottom, top = low[record.second[some]], high[record.second[some]] + record.height[some]
     order = np.argsort(left, kind="stable")

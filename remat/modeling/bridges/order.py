@@ -1,4 +1,4 @@
-"""The order encoding of integer variables, shared by all bridges of one lowering."""
+"""Order encoding of integer variables, shared by all bridges of one lowering."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from remat.modeling.records import ALWAYS, Domain, Linear, Record
 from remat.runtime.arrays import Bool, Float, Int
 
 if TYPE_CHECKING:
-    from remat.modeling.bridges.context import Workshop
+    from remat.modeling.bridges.context import LoweringContext
 
 
-#: Most values over all variables that one record may ask to be encoded.
+#: Maximum number of values over all variables of one record.
 MAX_VALUES = 20_000_000
 
 
 class Domains:
-    """The values that integer variables can take, by their bounds and the source's :class:`Domain` records.
+    """Values of integer variables, by their bounds and the source's :class:`Domain` records.
 
     Parameters
     ----------
     source : Model
-        Has the records.
+        Model with the records.
     model : Model
-        Has the variables of `source` and may grow more.
+        Model with the variables of `source`; may grow.
 
     Attributes
     ----------
@@ -48,39 +48,39 @@ class Domains:
         owner = np.repeat(listed, sizes)
         inside = (values >= source.lower[owner]) & (values <= source.upper[owner])
         self.impossible = np.setdiff1d(listed, owner[inside])
-        # these get one value all the same, so that what follows need not care: the model is infeasible anyway
+        # These get one value too, which simplifies the rest: the model is infeasible in any case.
         owner = np.concatenate([owner[inside], self.impossible])
         values = np.concatenate([values[inside], np.floor(source.lower[self.impossible]).astype(np.int64)])
         self._values = values[np.lexsort((values, owner))]
-        # one more entry, for all variables that are not the source's
+        # The extra entry is for all variables that are not the source's.
         self._listed = np.zeros(source.num_vars + 1, dtype=np.bool_)
         self._listed[listed] = True
         self._indptr = np.zeros(source.num_vars + 2, dtype=np.int64)
         np.cumsum(np.bincount(owner, minlength=source.num_vars + 1), out=self._indptr[1:])
 
     def _table(self, variables: Int) -> tuple[Bool, Int, Int]:
-        """Whether each variable has listed values, and where they begin and end in the table."""
+        """Return whether each variable has listed values, and their first and last position in the table."""
         known = np.minimum(variables, len(self._listed) - 1)
         listed = self._listed[known]
         return listed, np.where(listed, self._indptr[known], 0), np.where(listed, self._indptr[known + 1], 0)
 
     def require_integral(self, variables: Int) -> None:
-        """Refuse variables that take other values than integers."""
+        """Refuse continuous variables."""
         if (self._model.kind[variables] == Kind.CONTINUOUS.value).any():
             raise InapplicableError("integer variables")
 
     def sizes(self, variables: Int) -> Int:
-        """Number of values of each variable."""
+        """Return the number of values of each variable."""
         span = np.floor(self._model.upper[variables]) - np.ceil(self._model.lower[variables]) + 1
         listed, begin, end = self._table(variables)
         return np.where(listed, end - begin, np.maximum(span, 1)).astype(np.int64)
 
     def values(self, variables: Int) -> tuple[Int, Int]:
-        """(indptr, values): those of each variable, ascending."""
+        """Return (indptr, values) of the variables; values ascend."""
         sizes = self.sizes(variables)
         indptr = np.zeros(len(variables) + 1, dtype=np.int64)
         np.cumsum(sizes, out=indptr[1:])
-        # listed values by their place in the table, the others by counting up from the lower bound
+        # Listed values by their position in the table, others counted from the lower bound.
         has_table, begin, _ = self._table(variables)
         begin = np.where(has_table, begin, np.ceil(self._model.lower[variables]).astype(np.int64))
         owner, number = ranges(begin, begin + sizes)
@@ -98,29 +98,29 @@ class Domains:
 
 
 class OrderEncoding:
-    """Booleans ``y[x, d] = [x <= d]`` for the values d of integer variables x, made once per variable.
+    """Booleans ``y[x, d] = [x <= d]`` for the values d of integer variables x, created once per variable.
 
     With the values ``d[0] < ... < d[k]`` of x: ``y[x, d[j]] <= y[x, d[j + 1]]``, and
     ``x = d[k] - sum((d[j + 1] - d[j]) * y[x, d[j]] for j < k)``. The last Boolean is the constant true; that of a
-    0/1 variable is that variable's own negation.
+    0/1 variable is the variable's negation.
     """
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, context: LoweringContext) -> None:
+        self._context = context
         empty = np.zeros(0, dtype=np.int64)
-        self._slot = np.full(workshop.model.num_vars, -1, dtype=np.int64)
+        self._slot = np.full(context.model.num_vars, -1, dtype=np.int64)
         self._indptr = np.zeros(1, dtype=np.int64)
         self._values, self._literals, self._owner = empty, empty, empty
 
     def encode(self, variables: Int) -> list[Record]:
-        """The rows for those of `variables` that have no encoding yet."""
-        model = self._workshop.model
+        """Encode those of `variables` that have no encoding yet; return the rows."""
+        model = self._context.model
         self._slot = np.append(self._slot, np.full(model.num_vars - len(self._slot), -1))
         new = np.unique(variables)
         new = new[self._slot[new] < 0]
         if not len(new):
             return []
-        indptr, values = self._workshop.domains.values(new)
+        indptr, values = self._context.domains.values(new)
         records: list[Record] = []
         sizes = np.diff(indptr)
         owner = np.repeat(np.arange(len(new)), sizes)
@@ -137,7 +137,7 @@ class OrderEncoding:
                 x = full[variable]
                 return np.where(np.isnan(x), np.nan, (x <= threshold + 0.5).astype(np.float64))
 
-            literals[fresh] = self._workshop.add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
+            literals[fresh] = self._context.add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
             successor = fresh[~last[fresh + 1]]
             records.append(literal_differences("order monotone", literals[successor + 1], literals[successor]))
         open_ = ~own & (model.lower[new] < model.upper[new])
@@ -153,10 +153,10 @@ class OrderEncoding:
             top,
         )
         records.append(link)
-        self._remember(new, indptr, values, literals, owner)
+        self._store(new, indptr, values, literals, owner)
         return [record for record in records if len(record)]
 
-    def _remember(self, new: Int, indptr: Int, values: Int, literals: Int, owner: Int) -> None:
+    def _store(self, new: Int, indptr: Int, values: Int, literals: Int, owner: Int) -> None:
         before = len(self._indptr) - 1
         self._slot[new] = before + np.arange(len(new))
         self._indptr = np.concatenate([self._indptr, self._indptr[-1] + indptr[1:]])
@@ -165,26 +165,26 @@ class OrderEncoding:
         self._owner = np.concatenate([self._owner, before + owner])
 
     def values(self, variables: Int) -> tuple[Int, Int]:
-        """Values of encoded variables: (number in `variables`, value), concatenated."""
+        """Return the values of encoded variables: (position in `variables`, value), concatenated."""
         slot = self._slot[variables]
         owner, place = ranges(self._indptr[slot], self._indptr[slot + 1])
         return owner, self._values[place]
 
     def least(self, variables: Int) -> Int:
-        """Smallest value of each encoded variable."""
+        """Return the smallest value of each encoded variable."""
         return self._values[self._indptr[self._slot[variables]]]
 
     def greatest(self, variables: Int) -> Int:
-        """Largest value of each encoded variable."""
+        """Return the largest value of each encoded variable."""
         return self._values[self._indptr[self._slot[variables] + 1] - 1]
 
     def at_most(self, variables: Int, bounds: ArrayLike) -> Int:
-        """Literals for ``[variable <= bound]``, ``ALWAYS`` and ``NEVER`` among them; the variables are encoded."""
+        """Return literals for ``[variable <= bound]``, possibly ``ALWAYS`` or ``NEVER``, of encoded variables."""
         slot = self._slot[variables]
         low, high = int(self._values.min()), int(self._values.max())
         span = high - low + 2
         if span * len(self._indptr) >= 2**62:
-            raise ModelError(f"model {self._workshop.model.name!r} has too wide values for the order encoding")
+            raise ModelError(f"model {self._context.model.name!r} has too wide values for the order encoding")
         keys = self._owner * span + (self._values - low)
         wanted = np.clip(np.asarray(bounds, dtype=np.int64), low - 1, high)
         place = np.searchsorted(keys, slot * span + (wanted - low), side="right") - 1
