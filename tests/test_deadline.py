@@ -65,11 +65,13 @@ def test_models_are_not_built_when_time_is_over(kind):
     (OrderPositions, 60, OrderPositions.build, 30),
     (OrderPositions, 60, lambda given: to_matrix(lower(given.build(), {PlainLinear}, given.deadline).model), 60),
     (RetentionIntervals, 60, lambda given: given.build().overrides["minizinc"](), 12),
+    (Stages, 60, Stages.build, 36),
 ])  # fmt: skip
 def test_what_grows_with_the_graph_is_made_in_pieces(kind, ops, work, least, monkeypatch):
     """With thousands of ops each of them went on for up to 5 s after the deadline."""
     monkeypatch.setattr(liveness, "ENTRIES", 1000)
     monkeypatch.setattr(clauses, "PIECE", 1000)
+    monkeypatch.setattr("remat.formulations.stages.formulation.ROWS", 500, raising=False)
     looks: list[None] = []
     formulation = kind(Problem(layered(ops, seed=1), "80%", "free" if kind is OrderPositions else "fixed"))
     formulation.deadline = Deadline().until(lambda: bool(looks.append(None)))

@@ -92,6 +92,9 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     columns = np.concatenate(indices).astype(np.int32, copy=False)
     clock.check()
     values = np.concatenate([np.zeros(0), *(part.data for part in parts)])
+    clock.check()
+    integral = np.isin(model.kind, [Kind.INTEGER.value, Kind.BOOLEAN.value]).astype(np.int32)
+    clock.check()
     cost = np.bincount(model.objective.index, model.objective.coefficient, minlength=model.num_vars)
     return Matrix(
         indptr=indptr,
@@ -101,7 +104,7 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
         row_upper=np.concatenate([np.zeros(0)] + [record.upper for record in rows]),
         lower=model.lower,
         upper=model.upper,
-        integral=np.isin(model.kind, [Kind.INTEGER.value, Kind.BOOLEAN.value]).astype(np.int32),
+        integral=integral,
         cost=cost.astype(np.float64),
         offset=model.objective.constant,
     )

@@ -30,6 +30,7 @@ from remat.modeling.rows import (
     expand,
     first_of,
     largest_onward,
+    pieces,
     rows_from,
     running_values,
     sum_rows,
@@ -40,6 +41,9 @@ from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
+
+#: Rows that are made at a time: about 0.2 s.
+ROWS = 1_000_000
 
 
 class Stages(Formulation):
@@ -187,10 +191,13 @@ class Stages(Formulation):
         """(4) L of a read is at least R of its reader, and at least what follows."""
         _, _, _, last = self.choices.reads
         following = np.where(last, tail, np.roll(live, -1))
-        model.add(
-            sum_rows("(4) live while read", run[own], live[own]),
-            sum_rows("(5) live before", following[own], live[own]),
-        )
+        self._add_sums(model, "(4) live while read", run[own], live[own])
+        self._add_sums(model, "(5) live before", following[own], live[own])
+
+    def _add_sums(self, model: Model, name: str, left: Int, *right: Int) -> None:
+        """Add rows ``left <= sum of right`` in pieces."""
+        for part in self.deadline.each(pieces(np.ones_like(left), ROWS), 1):
+            model.add(sum_rows(name, left[part], *(each[part] for each in right)))
 
     def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
         """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
@@ -207,12 +214,12 @@ class Stages(Formulation):
         tensor = np.concatenate([tensor[first], on_tensor])
         what = np.concatenate([live[first], column(S, self.choices.s_table[on_stage + 1, on_tensor])])
         made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
-        model.add(sum_rows("(2) retained or recomputed", what, made, held))
+        self._add_sums(model, "(2) retained or recomputed", what, made, held)
         stage, tensor = np.nonzero(at.fixed)
         needed = (stage >= at.first_stage) & (stage > at.last_writer[tensor])
         stage, tensor = stage[needed], tensor[needed]
         made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
-        model.add(sum_rows("(3) inputs there", np.full(len(stage), ONE), made, held))
+        self._add_sums(model, "(3) inputs there", np.full(len(stage), ONE), made, held)
 
     def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
         """Column of the recomputation that makes an ordinary tensor anew."""
@@ -291,7 +298,9 @@ class Stages(Formulation):
             terms.append((row[good], there[good], -sign * at.size[t_[good]]))
         on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
         terms.append((on, U.index[on - 1], -1))
+        self.deadline.check()
         model.add(rows_from("(7) recomputations", *terms, num_rows=len(tight), lower=0, upper=0))
+        self.deadline.check()
         self._spare_outputs(model, tight, first_live, excess)
 
     def _spare_outputs(self, model: Model, tight: Int, first_live: Int, excess: int) -> None:
