@@ -189,7 +189,7 @@ class Problem:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the budget is below :attr:`structural_peak`."""
+        """True when the budget is below :attr:`structural_peak`."""
         return self.budget_bytes is not None and self.budget_bytes < self.structural_peak
 
     @property

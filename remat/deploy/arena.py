@@ -1,4 +1,4 @@
-"""What TensorFlow Lite Micro holds and when, what its own planner makes of it, and offsets that do better.
+"""Arena of TensorFlow Lite Micro: lifetimes, its own planner, and better offsets.
 
 Source: tflite-micro 90b983c, ``micro_allocation_info.cc`` (lifetimes), ``memory_planner/greedy_memory_planner.cc``.
 """
@@ -178,7 +178,7 @@ def planned(
 
 
 def _is_held(file: TfliteFile) -> np.ndarray:
-    """Whether a tensor is neither constant nor variable."""
+    """Mask of tensors that are neither constant nor variable."""
     return np.array([not (t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
 
 

@@ -104,7 +104,7 @@ class _Sequence:
         return found
 
     def is_there(self, position: int) -> bool:
-        """Whether the inputs of an operator have been computed."""
+        """Return whether the inputs of an operator have been computed."""
         return all(value not in self._writer or self._version[value] for value in self._ops[position].reads)
 
 

@@ -72,13 +72,13 @@ class Deployment:
 
     @property
     def proved(self) -> bool:
-        """Whether nothing needs less, in place aside."""
+        """True when no order needs less, outputs in place aside."""
         return self.after <= self.bound
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a runtime reported, in bytes, of the model before and after; the outputs were equal bit by bit."""
+    """Bytes that a runtime reported for the model before and after; the outputs were equal bit by bit."""
 
     before: int
     after: int
@@ -125,7 +125,7 @@ def deploy(
         Default: the first that loads such a model.
     search : Search
     measure : bool
-        Whether TFLM, where it is installed, is asked for the scratch of each kernel.
+        Measure the scratch of each kernel with TFLM, where it is installed.
 
     Raises
     ------

@@ -71,7 +71,7 @@ class OnnxFile:
 
     @property
     def has_external_data(self) -> bool:
-        """Whether weights lie in files of their own, named relative to the folder of the model."""
+        """True when weights lie in separate files, named relative to the folder of the model."""
         return any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(self.reading.model.graph))
 
     def scheduled(self, schedule: Schedule) -> OnnxFile:

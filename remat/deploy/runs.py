@@ -37,7 +37,7 @@ _HEAD = re.compile(rb"Arena allocation head (\d+) bytes")
 
 
 def is_installed(runtime: Runtime) -> bool:
-    """Whether the runtime can be imported."""
+    """Return whether the runtime can be imported."""
     return importlib.util.find_spec(MODULES[runtime]) is not None
 
 

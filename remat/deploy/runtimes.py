@@ -1,4 +1,4 @@
-"""What each runtime counts: the graph whose peak is what a model needs there."""
+"""Memory by the rules of each runtime: the graph whose peak is the memory of a model there."""
 
 from __future__ import annotations
 

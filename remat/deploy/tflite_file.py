@@ -68,7 +68,7 @@ class TfliteFile:
 
     @cached_property
     def tables(self) -> tuple[ModelTables, ...]:
-        """What the subgraphs consist of."""
+        """Tables of the subgraphs: operators and tensors."""
         return tuple(model_tables(self.data, k) for k in range(len(self.subgraphs)))
 
     @cached_property
@@ -78,7 +78,7 @@ class TfliteFile:
 
     @property
     def assembly(self) -> Assembly:
-        """What of the main subgraph stands for what of the graph."""
+        """Map between the main subgraph and the graph."""
         return self._read[0]
 
     @property

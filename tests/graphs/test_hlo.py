@@ -130,10 +130,14 @@ def test_a_written_module_to_the_letter(tmp_path):
     ]
 
 
-def test_what_cannot_be_written_as_a_module(tmp_path):
+def test_what_cannot_be_written_as_a_module(tmp_path, monkeypatch):
     path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
     path.write_text(FUSED)
     schedule = Schedule.from_steps([("compute", op) for op in "fgh"])
+    again = Schedule.from_steps([("compute", op) for op in "fgfh"])
+    with monkeypatch.context() as patch, refused("format.hlo-clones"):  # a writer that loses the clones
+        patch.setattr("remat.schedule.formats.hlo.scheduled_text", lambda text, _: text)
+        write_schedule(again, out, "hlo", model=path)
     with refused("format.needs-model"):
         write_schedule(schedule, out, "hlo")
     out.write_text("{}")

@@ -1,5 +1,6 @@
 """ONNX models: what a graph computes is what ONNX says, rewritten or not, and what is not plain stays as it is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,10 @@ def test_kernels_in_place_are_asked_for() -> None:
     check_numerics(graph, folded)
     with refused("graph.in-place", culprit="conv/part1"):
         pieces(rewrite_graph(graph, RewriteOptions(kernels="in-place", parts=2)).graph)
+    whole = rewrite_graph(graph).graph
+    described = {**whole.meta["attrs"], "conv/part0": {**whole.meta["attrs"]["conv/part0"], "constants": [{}]}}
+    with refused("graph.pieces", culprit="conv/part0"):
+        pieces(replace(whole, meta={**whole.meta, "attrs": described}))
 
 
 def test_a_wrong_description_shows() -> None:

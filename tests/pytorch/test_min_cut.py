@@ -78,6 +78,16 @@ def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
     assert (schedule.meta["torch"], schedule.meta["solver"]) == (torch.__version__, "dp")
 
 
+def test_faults_of_torch_are_errors_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(unit_chain(8), 7)
+    with monkeypatch.context() as patch, refused("problem.no-torch"):
+        patch.setattr("remat.torch.versions.version", lambda _: "1.0")
+        TorchMinCut().run(problem, RUN)
+    with monkeypatch.context() as patch, refused("problem.partitioner-failed"):
+        patch.setattr("torch._functorch.partitioners.min_cut_rematerialization_partition", lambda *_, **__: 1 / 0)
+        TorchMinCut().run(problem, RUN)
+
+
 def test_no_partition_begins_that_would_end_late() -> None:
     """One on the U-Net takes some tenths of a second, which nothing interrupts."""
     for seconds, found in ((0.1, False), (30, True)):

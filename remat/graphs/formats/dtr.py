@@ -109,7 +109,7 @@ class Line(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a name stands for: a tensor, or a constant, which has none; and its bytes."""
+    """Tensor of a name, None for a constant, and its bytes."""
 
     tensor: str | None
     size: int
