@@ -158,6 +158,8 @@ class MinPeakSearch(Policy):
             found = self.session.ask_order(search, deadline, self.peak, lambda: self.over)
             if self.only_orders():
                 self.session.raise_peak_bound(found.bound, search.name)
+                if not self.session.orders.exact:  # the other search decides who reads last
+                    self._order_slowly(self.share(ORDERING_SHARE))
 
     def _order_slowly(self, deadline: Deadline, most_states: int = MOST_STATES) -> None:
         """The same for small graphs, by a search that needs no compiled code."""
