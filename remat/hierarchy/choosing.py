@@ -1,4 +1,4 @@
-"""Options of groups chosen for a whole problem: try, look what memory is left to each group, make options for that."""
+"""Choice of an option for each group, and further options for the memory that the choice leaves to each group."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from remat.problem import Objective
 from remat.schedule import Schedule
 from remat.solving.session import Session
 
-#: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
+#: First and last step in which :func:`_least_peak` lowers the budget, as shares of the gap above the structural bound.
 FIRST_STEP, LAST_STEP = 0.25, 0.02
-#: Rounds of options for what is left to each group, at most, and the share of the time left for them in each round.
+#: Most rounds of further options, and the share of the time left that each round of them gets.
 ROUNDS, REFINE_SHARE = 3, 0.5
 
-#: How good a choice is: whether there is none, then the objective, then the other; the smaller, the better.
+#: Rank of a choice, smaller is better: over the budget, objective, the other criterion.
 Worth = tuple[bool, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The best choice of an option for each group of one partition.
+    """Best choice of an option for each group of one partition.
 
     Attributes
     ----------
     composites : list of Composite
-        The groups with the options, of those that were made, that the best choice takes: models are solved sooner with
-        few.
+        Groups with their first options and the one that the best choice takes: few options make small models.
     worth : tuple
-        Of the best choice.
+        Rank of the best choice.
     schedule : Schedule or None
-        Of the best choice, where it fits.
+        The best choice, if it is within the budget.
     """
 
     composites: list[Composite]
@@ -46,16 +45,16 @@ class Chosen:
 def choose(
     session: Session, composites: Sequence[Composite], effort: Effort, leaf: Effort, *, moves: int, clock: Deadline
 ) -> Chosen:
-    """Choose an option of each composite; the session learns what is found.
+    """Choose an option of each composite and add the schedules to the session.
 
     Parameters
     ----------
     effort : Effort
-        Who answers the problem that an option of each makes.
+        Answers the problem that one option of each group makes.
     leaf : Effort
-        Who makes more options, for the memory that the best choice leaves to each group.
+        Makes further options for the memory that the best choice leaves to each group.
     moves : int
-        Changes that are tried, for each composite.
+        Changes to try per composite.
     """
     if session.asks_peak:
         return Chosen(list(composites), _least_peak(session, composites, effort, moves=moves, clock=clock))
@@ -99,7 +98,7 @@ def _least_cost(
 
 
 def _with(given: Composite, more: Composite, option: int) -> Composite:
-    """A composite with one more option; those that it has come first in `more`."""
+    """Return a composite with one more option of `more`, whose first options are those of `given`."""
     if option < len(given.options):
         return given
     return Composite(given.name, given.forward, given.backward, [*given.options, more.options[option]])
@@ -108,7 +107,7 @@ def _with(given: Composite, more: Composite, option: int) -> Composite:
 def _least_peak(
     session: Session, composites: Sequence[Composite], effort: Effort, *, moves: int, clock: Deadline
 ) -> Worth:
-    """Ask for less and less."""
+    """Lower the budget step by step; halve the step after a failure."""
     worth: Worth = (True, 0, 0)
     problem, step = session.problem, FIRST_STEP
     assert session.incumbents.least_peak is not None

@@ -1,4 +1,4 @@
-"""Groups that are the same but for their surroundings: what is found for one is translated for the others."""
+"""Classes of identical groups, and translation of schedules between their members."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 
-#: The canonical form of a group without its costs: whole numbers, equal for groups that are the same.
+#: Canonical form of a group without costs: equal for identical groups.
 Form = tuple[int, ...]
-#: Share of a group's cost by which the costs of another one may differ, over all ops: measured ones are never equal.
+#: Largest sum of cost differences over all ops, as a share of the group's cost: measured costs are never equal.
 COST_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class GroupClass:
-    """Groups that are the same.
+    """Identical groups.
 
     Attributes
     ----------
     representative : Group
-        The first of them; the costs of the others are within the tolerance of its costs.
+        The first of them; the costs of the others are within the tolerance.
     members : tuple of Group
-        All of them, the representative included.
+        All groups, the representative included.
     """
 
     representative: Group
@@ -39,14 +39,13 @@ class GroupClass:
 
 
 def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> list[GroupClass]:
-    """The groups of a hierarchy, the root included, in classes of those that are the same; from below.
+    """Return the classes of identical groups of a hierarchy, the root included, children first.
 
-    Two groups are the same if, op by op in the reference order, types, phases, workspaces, limits of computes and
-    whether an op may be recomputed agree, and the same tensors by size are read and written at the same places; tensors
-    also agree in being graph inputs, in having to be alive at the end, in being written outside, too, and in being read
-    outside, but not in by whom. Groups inside lie at the same places. Classes are found by a hash table of these
-    canonical forms, which hold all of it, so that equal forms are an isomorphism; in time proportional to ops and
-    dependencies of each level.
+    Two groups are identical if their canonical forms are equal. The form lists, op by op in the reference order, the
+    type, phase, workspace, limit of computes and recomputability, and the tensors that the op reads and writes. Of each
+    tensor it has the size and four flags: graph input, graph output, written outside, read outside. It also has the
+    positions of the children. Equal forms are therefore an isomorphism. A hash table of the forms takes time
+    proportional to the ops and dependencies of each level.
 
     Costs agree up to a tolerance (:class:`Classes`).
 
@@ -72,12 +71,12 @@ def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) ->
 
 
 class Classes:
-    """Classes of groups that are the same, as groups are met.
+    """Classes of identical groups, built one group at a time.
 
-    A group is in the class of the first representative of its kind (form, and kinds of the groups inside) whose costs
-    are near: the differences, op by op, add up to at most a share of the representative's cost. So a schedule that
-    computes no op more than k times costs one more or less than the other by at most k times that. A group near none
-    becomes a representative. The same groups in the same sequence make the same classes.
+    A group joins the class of the first representative of its kind (form, and kinds of its children) whose costs are
+    near: the differences, op by op, sum to at most a share of the representative's cost. Thus the costs of a schedule
+    that computes no op more than k times differ by at most k times that sum. A group without such a representative
+    becomes one. The same sequence of groups gives the same classes.
 
     Parameters
     ----------
@@ -103,15 +102,15 @@ class Classes:
     def __init__(self, problem: Problem, tolerance: float = COST_TOLERANCE) -> None:
         self.forms, self.cost, self.tolerance = Forms(problem), problem.graph.arrays.cost, tolerance
         self._found: dict[Hashable, tuple[int, list[Group], Int]] = {}
-        """Number of each kind, its representatives, and their costs, a row each."""
+        """Number of each kind, its representatives, and their costs (one row each)."""
 
     def of(self, group: Group, inside: Hashable = None) -> tuple[int, Group]:
-        """Return the number of a group's kind, and the representative of its class: itself where it is the first.
+        """Return the number of a group's kind and the representative of its class, which may be the group itself.
 
         Parameters
         ----------
         inside : hashable, optional
-            Part of the kind: what distinguishes the groups inside.
+            Part of the kind that identifies the children.
         """
         kind, cost = (self.forms.of(group), inside), self.cost[group.ops]
         number, known, costs = self._found.get(kind, (len(self._found), [], cost[:0].reshape(0, len(cost))))
@@ -123,7 +122,7 @@ class Classes:
 
 
 def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
-    """Ops of one group as the ops of another at the same places; for groups of one class.
+    """Translate ops of one group to the ops at the same positions in another group of its class.
 
     Raises
     ------
@@ -148,7 +147,7 @@ def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
 
 
 class Forms:
-    """Canonical forms of the groups of one problem; they leave costs out.
+    """Canonical forms of the groups of one problem, without costs.
 
     Parameters
     ----------
@@ -178,7 +177,7 @@ class Forms:
         self.readers, self.writers = arrays.consumers.counts.tolist(), arrays.producers.counts.tolist()
 
     def of(self, group: Group) -> Form:
-        """The form of a group: numbers of ops, then the ops in order, the tensors, and the groups inside."""
+        """Return the form of a group: numbers of ops, the ops in order, the tensors, and the children."""
         ops = group.ops.tolist()
         read = Counter(tensor for op in ops for tensor in self.inputs[op])
         written = Counter(tensor for op in ops for tensor in self.outputs[op])
@@ -196,7 +195,7 @@ class Forms:
         form = [len(group.forward), len(group.backward)]
 
         def listed(tensors: list[int]) -> None:
-            """Numbers of tensors, in ascending order; those that are met for the first time by their kind."""
+            """Number tensors in order of first use; new ones are sorted by their kind."""
             for tensor in sorted((t for t in tensors if t not in number), key=kind.__getitem__):
                 number[tensor] = len(number)
             form.append(len(tensors))

@@ -1,4 +1,4 @@
-"""Names of blocks for the forward ops, in an order in which each block comes in one piece."""
+"""Block labels of forward ops, in an order in which each block is contiguous."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 
-#: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.
+#: Split a numbered module with more than this share of the ops, if it consists of numbered modules.
 LARGE = 0.25
-#: A value that lives for this share of the forward ops and has so many readers may pass a cut unnoticed.
+#: Share of the forward ops, and number of readers, from which a value is a candidate for a side tensor.
 LONG, MANY = 0.2, 3
 
 
@@ -30,10 +30,10 @@ class Labels:
     ----------
     ops : int64 array
     label : int64 array, shape of `ops`
-        Equal for ops of one block, which are neighbours.
+        Equal for the ops of one block, which are contiguous.
     names : mapping of label to str
     reason : str
-        Why there are not more blocks, for whom one is too few.
+        Why the graph has no more blocks; quoted where one block is too few.
     """
 
     ops: Int
@@ -43,22 +43,22 @@ class Labels:
 
 
 def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
-    """Blocks are numbered modules of ``meta["modules"]`` (op name to dotted path), and what lies between them."""
+    """Label by the numbered modules of ``meta["modules"]`` (op name to dotted path) and the ops between them."""
     paths = module_paths(problem, ops)
     return numbered(problem, ops, paths, "no numbered modules with several ops each")
 
 
 def name_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
-    """Blocks by the numbers in the names of ops, such as ``block3_conv1`` or ``layers.3.mlp.up``."""
+    """Label by the numbers in the names of ops, such as ``block3_conv1`` or ``layers.3.mlp.up``."""
     paths = [_name_path(problem.graph.op_names[op]) for op in ops.tolist()]
     return numbered(problem, ops, paths, "its ops are not named by numbered blocks of several ops each")
 
 
 def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
-    """Blocks end at ops that all later ones depend on the earlier ones through.
+    """Label the runs between articulation points: all dependencies of later ops on earlier ones pass through them.
 
-    Values that live long (:data:`LONG`) and are read by many do not count, the smallest of them first, as long as they
-    hold no more than `max_side` hundredths of all bytes.
+    Ignore values with a long life (:data:`LONG`) and many readers, the smallest first, while they hold at most
+    `max_side` hundredths of all bytes.
     """
     arrays = problem.graph.arrays
     first, last, long = long_lived(problem, ops)
@@ -84,8 +84,8 @@ def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
 def long_lived(problem: Problem, ops: Int) -> tuple[Int, Int, Int]:
     """Return the first writer and last reader of each tensor, and the tensors with a long life and many readers.
 
-    Writers and readers are places in `ops`, shape (tensors,): at least the number of ops and -1 where there is none. A
-    life of the share :data:`LONG` of the ops is long, :data:`MANY` readers are many.
+    Writers and readers are places in `ops`, shape (tensors,): at least the number of ops, and -1, where there is none.
+    A life of at least the share :data:`LONG` of the ops is long; :data:`MANY` readers are many.
     """
     arrays = problem.graph.arrays
     place = np.full(len(arrays.cost), -1, dtype=np.int64)
@@ -103,7 +103,7 @@ def _name_path(name: str) -> tuple[str, ...]:
 
 
 def numbered(problem: Problem, ops: Int, paths: list[tuple[str, ...]], reason: str) -> Labels:
-    """Blocks by the first number in the path of each op, or a later one where these blocks are large."""
+    """Label by the first number in the path of each op, or by a later one where these blocks are large."""
     number = 1
     keys = [_key(path, number) for path in paths]
     while True:
@@ -127,7 +127,7 @@ def numbered(problem: Problem, ops: Int, paths: list[tuple[str, ...]], reason: s
 
 
 def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """The path up to its number-th number; empty without."""
+    """Return the path up to its number-th number; empty if there is none."""
     seen = 0
     for length, part in enumerate(path, 1):
         seen += part.isdigit()
@@ -139,9 +139,9 @@ def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
 def _in_pieces(
     problem: Problem, paths: dict[int, tuple[str, ...]], labels: Int, names: dict[int, str], reason: str
 ) -> Labels:
-    """Return ops in an order in which each label comes in one piece.
+    """Return ops in an order in which each label is contiguous.
 
-    Ops without a label (-1) get new ones, the same where they are neighbours in this order.
+    Ops without a label (-1) get new labels, equal for neighbours in this order.
     """
     arrays, ops, count = problem.graph.arrays, np.array(list(paths)), len(names)
     tails, heads = dependencies(problem, ops)

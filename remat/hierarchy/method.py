@@ -1,4 +1,4 @@
-"""The method ``hierarchical``: groups within groups, options of each, and the whole put together from them."""
+"""Method ``hierarchical``: partition, options of each group, and a schedule of the whole graph from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.identical import COST_TOLERANCE
 from remat.hierarchy.options import Budgets, Effort, Solvers
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
-from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
@@ -32,30 +32,30 @@ from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.portfolio import Policy, Stage
 from remat.solving.session import Session
 
-#: In a configuration, a name, or several.
+#: One name in a configuration, or several.
 Word = GetPydanticSchema(lambda _, handler: handler(str | None))
 Words = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...]))
 WordsOrNone = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...] | None))
-#: Default formulation that chooses an option for each group, by the name of the backend with or without its variant,
-#: and for other backends. Groups alone, 23 training graphs of the zoo at 60 and 50 %, 9 s: with CP-SAT `h-intervals` is
-#: better on 11 of 40 problems and worse on 5; with HiGHS `h-ilp` is better on 13 and worse on 5.
+#: Default formulation that chooses an option for each group, by backend name with or without variant, and for other
+#: backends. On 40 problems (23 training graphs of the zoo at 60 and 50 %, 9 s, groups only) `h-intervals` is better
+#: on 11 and worse on 5 with CP-SAT; with HiGHS `h-ilp` is better on 13 and worse on 5.
 FORMULATIONS = {"cp-sat": "h-intervals"}
 FORMULATION = "h-ilp"
-#: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
+#: Shares of the time left: partition, options of all groups, choices among them, each method on the whole problem,
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
-#: Shares of the time left for each heuristic at the start, for those that are worth more, while there is no schedule
-#: yet, and for each once more where none has one.
+#: Shares of the time left for a start heuristic: in general, for some by name, until the first schedule exists, and
+#: for a second attempt.
 START_SHARE, START_SHARES, FIRST_START_SHARE, AGAIN_SHARE = 0.1, {"drops": 0.2}, 0.2, 0.3
-#: Heuristics that polish, by shares of the time.
+#: Heuristics that improve the best schedule, with their shares of the time.
 POLISH_SHARES = {"annealing": 0.7, "lns": 0.3}
-#: Share for choices where a model chooses next, and for the first of such models where nothing else is left.
+#: Share for choices if a model follows, and for the first model if nothing else follows.
 FEW_SHARE, FIRST_SHARE = 0.1, 0.8
-#: Share of the time left for groups where the least peak is asked for.
+#: Share of the time left for groups when the objective is the least peak.
 PEAK_SHARE = 0.3
-#: Share of the time left in which what solves groups is loaded.
+#: Share of the time left for loading the methods of groups.
 PREPARE_SHARE = 0.3
-#: Ops of a group without groups in it, at most: of larger ones what solves groups finds nothing in the time it has.
+#: Largest leaf group, in ops: on larger ones the methods find nothing in their time.
 LEAF_OPS = 5_000
 
 
@@ -66,47 +66,46 @@ class HierarchicalOptions(Options):
     Attributes
     ----------
     partitioners : tuple of str, class or Partitioner
-        Names, classes or objects; each that applies to the graph groups it, and the best choice of options counts.
+        Names, classes or objects. Each that applies partitions the graph, and the best choice of options counts.
     depth : int or None
-        Most levels of the hierarchy, the whole graph counted: 1 makes no groups, 2 one level of them. None: as many as
-        the partitioner makes.
+        Most levels of the hierarchy, the whole graph included: 1 makes no groups, 2 one level of them. None: no limit.
     options : int
-        Most options of a group, besides the forward part that saves nothing.
+        Most options of a group, fast-forward (the forward part that saves nothing) excluded.
     total_options : int
-        Options of all groups of one problem together, shared out by their numbers of ops.
+        Options of all groups of one problem, shared out by numbers of ops.
     cost_tolerance : float
-        Groups that differ in costs alone are solved once where the differences, op by op, add up to at most this share
-        of the cost of the one that is solved. Each has the options at its own costs. 0: equal costs alone.
+        Groups that differ in costs only are solved once if the differences, op by op, sum to at most this share of
+        the cost of the solved group. Each group has the options at its own costs. 0: costs must be equal.
     peaks, saved : int
-        Peaks, and limits on what is held between forward and backward part, that each group is solved for.
+        Numbers of peaks, and of limits on the bytes held between forward and backward part, to solve each group for.
     leaf_methods, group_methods : tuple of str, class or object
-        Methods of groups of ops, and of groups with groups in them, as for :func:`remat.solve`; a formulation with
-        options is ``FormulationMethod(kind, options)``. The best schedule of each budget is kept. The first of
-        `group_methods` also answers problems whose ops are groups with an option each. `group_methods` None: ``drops``,
-        and the formulation of :data:`FORMULATIONS` for its backend (CP-SAT: ``h-intervals``, others: ``h-ilp``).
+        Methods for groups of ops, and for groups with children, as for :func:`remat.solve`; a formulation with
+        options is ``FormulationMethod(kind, options)``. The best schedule for each budget is kept. The first of
+        `group_methods` also solves problems whose ops are groups with one option each. `group_methods` None:
+        ``drops``, and the formulation of :data:`FORMULATIONS` for its backend (CP-SAT: ``h-intervals``, others:
+        ``h-ilp``).
     seconds : float
-        Most seconds of each of them for each budget.
+        Most seconds of each method for each budget.
     leaf_backend, group_backend : str, class, Backend or None
-        Solvers of the models of `leaf_methods` and `group_methods`; None: the backend of the whole. They get the seed,
-        gap and isolation of the whole, and one thread.
+        Solvers for the models of `leaf_methods` and `group_methods`; None: the backend of the call. They get the seed,
+        gap and isolation of the call, and one thread.
     solver_options : mapping of str to mapping
-        Options of these solvers, by the full name of the backend; default: those of the whole, for its backend.
+        Options of these solvers, by full name of the backend; default: those of the call, for its backend.
     top_methods : tuple of str, class or object
-        Methods of the whole problem: heuristics before anything is grouped, those that apply; then formulations that
-        know composites (``h-ilp``, ``h-intervals``), which are given the groups; then others, which look at the ops
-        alone. None: ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend.
+        Methods for the whole problem. Heuristics that apply run before the partition. Formulations that accept
+        composites (``h-ilp``, ``h-intervals``) then get the groups. The others then run on the ops. None:
+        ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend.
     nodes : int
-        Most nodes (parts of groups, and ops in none) of a problem that formulations with composites are asked for.
+        Most nodes (parts of groups, and ungrouped ops) of a problem for formulations with composites.
     moves : int
-        Changes of options that are tried, for each group of the highest level, besides the first choices.
+        Changes of options to try per group of the highest level, in addition to the first choices.
     polish : bool
-        Whether bounds are looked for, and annealing and large neighbourhood search go on from the best schedule for
-        the rest of the time.
+        True: compute bounds, then improve the best schedule by annealing and large neighbourhood search.
     workers : int or None
-        Sub-problems that are solved beside each other, in processes; None: as many as there are CPUs, where it pays; 1:
-        in this process.
+        Sub-problems to solve in parallel processes. None: one per CPU, if parallel processes pay. 1: solve them in this
+        process.
     store : str or None
-        A folder for the options that are found: another run with the same options reads them.
+        Folder for the options; another run with the same options reads them.
     """
 
     partitioners: Annotated[tuple[PartitionerLike, ...], Words] = ("blocks", "h-partition", "min-cut")
@@ -130,7 +129,7 @@ class HierarchicalOptions(Options):
     store: str | None = None
 
     def methods(self, backend: BackendLike | None) -> tuple[tuple[MethodLike, ...], tuple[MethodLike, ...]]:
-        """Return `group_methods` and `top_methods`, or what None stands for where `backend` solves the models.
+        """Return `group_methods` and `top_methods`, or their defaults if `backend` solves the models.
 
         Examples
         --------
@@ -146,7 +145,7 @@ class HierarchicalOptions(Options):
 
 
 def _formulation(backend: BackendLike | None) -> str:
-    """Return the formulation of groups that is taken by default where `backend` solves it."""
+    """Return the default formulation of groups for `backend`."""
     if isinstance(backend, Backend):
         backend = backend.full_name
     word = backend if isinstance(backend, str) else "" if backend is None else backend.name
@@ -154,26 +153,25 @@ def _formulation(backend: BackendLike | None) -> str:
 
 
 class Hierarchical(Method):
-    """Partition, options from below upward, the whole from them, and a flat search that polishes the best.
+    """Partition, options of groups from the lowest level up, their combination, and a flat search.
 
-    0. Heuristics that look at the ops alone find a schedule, so that groups have something to beat.
-    1. A partitioner groups the ops, groups in groups (:mod:`remat.hierarchy.partition`).
+    0. Heuristics on the ops find a first schedule.
+    1. A partitioner groups the ops into nested groups (:mod:`remat.hierarchy.partition`).
     2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
-       own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods: these schedules are its
-       options. Groups of the level above are solved with them.
-    3. The whole problem is answered by formulations that choose an option of each group, and by methods that look at
-       the ops alone. Every schedule is certified; the best one counts.
-    4. Bounds; then annealing and large neighbourhood search go on from the best schedule until time is up.
+       own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods. Its schedules are the *options*
+       of the group. They serve to solve the groups of the level above.
+    3. Formulations choose an option of each group for the whole problem; other methods solve it on the ops. Every
+       schedule is certified, and the best one counts.
+    4. Bounds are computed; then annealing and large neighbourhood search improve the best schedule until the deadline.
 
-    Asked for the least peak, it does 0. to 3. at lower and lower budgets, and the flat search for the least peak goes
-    on from there.
+    For the least peak, steps 0 to 3 run at lower and lower budgets, and the flat search for the least peak follows.
 
     Parameters
     ----------
     options : HierarchicalOptions, optional
     executor : concurrent.futures.Executor, optional
-        Runs the sub-problems of a level: a pool of processes or threads, or one that speaks for a cluster (dask's
-        ``client.get_executor()``). It is not shut down. None: processes of this machine, where they pay.
+        Runs the sub-problems of a level: a pool of processes or threads, or a cluster's executor (dask's
+        ``client.get_executor()``). It is not shut down. None: processes of this machine, if they pay.
 
     Examples
     --------
@@ -210,7 +208,7 @@ class Hierarchical(Method):
 
 
 class _Run(Policy):
-    """The method on one session."""
+    """One run of the method on a session."""
 
     endless = 600.0
 
@@ -223,7 +221,7 @@ class _Run(Policy):
         self.upper = self._effort(groups, options.group_backend)
         self.top = [make_method(each) for each in top]
         self.starts: list[Heuristic] = []
-        """Heuristics on the ops alone; those on chains of blocks only where there are some, and not too many ops."""
+        """Heuristics on the ops; those for chains of blocks only if the graph has one and is not too large."""
         chains = chain_starts(self.problem)
         for each, method in zip(top, self.top, strict=True):
             if isinstance(method, HeuristicMethod) and (each not in OPTIONS or each in chains):
@@ -237,7 +235,7 @@ class _Run(Policy):
         self.session.conclude()
 
     def least_peak(self) -> None:
-        """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
+        """Run heuristics by descent on the budget, formulations that support the objective, then the flat search."""
         session, search = self.session, MinPeakSearch(self.session)
         if any(each.name in OPTIONS for each in self.starts) and not self.over:
             search.ask_chains()
@@ -246,7 +244,7 @@ class _Run(Policy):
                 deadline = self.share(START_SHARES.get(heuristic.name, START_SHARE))
                 with session.step(heuristic.name), contextlib.suppress(OverdueError, ProblemError):
                     search.descend(heuristic.name, deadline, heuristic)
-        # The flat search is as good as it is by itself only if most of the time is left to it.
+        # The flat search matches its stand-alone results only if it gets most of the time.
         self.clock = self.share(PEAK_SHARE)
         self.groups()
         self.clock = session.call.deadline
@@ -256,7 +254,7 @@ class _Run(Policy):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def heuristics(self, _: Deadline) -> None:
-        """Step 0: a schedule by each heuristic; where none has one, once more."""
+        """Step 0: run each heuristic; run all a second time if none found a schedule."""
         for heuristic in self.starts:
             share = START_SHARES.get(heuristic.name, START_SHARE)
             deadline = self.share(share if self.session.best is not None else max(share, FIRST_START_SHARE))
@@ -267,11 +265,11 @@ class _Run(Policy):
                 self.heuristic(heuristic, deadline, wait=deadline.remaining)
 
     def groups(self) -> None:
-        """Steps 1 to 3, but for methods that look at the ops alone."""
+        """Steps 1 to 3, except for methods on the ops."""
         self._formulations(self._candidates())
 
     def _candidates(self) -> list[Chosen]:
-        """Steps 1 and 2, with each partitioner that applies: groups, those of the best choice first."""
+        """Steps 1 and 2, for each partitioner that applies; return the groups, best choice first."""
         if self.options.depth == 1:
             return [Chosen([])]
         self._prepare()
@@ -306,14 +304,14 @@ class _Run(Policy):
         return sorted(candidates, key=lambda each: each.worth)
 
     def _options(self, hierarchy: Hierarchy, name: str, left: int) -> list[Composite]:
-        """Step 2 for one partition, in its part of the time for those that are left."""
+        """Step 2 for one partition, in its share of the time; `left` partitions remain."""
         session, options = self.session, self.options
         budgets = Budgets(options.peaks, options.saved)
         limits = options.options, options.total_options, options.cost_tolerance
-        knobs = Knobs(budgets, self.leaf, self.upper, *limits)
+        settings = RecursionSettings(budgets, self.leaf, self.upper, *limits)
         with session.step(f"options ({name})"):
             recursion = Recursion(
-                hierarchy, knobs, self.share(OPTIONS_SHARE / left), self.executor, options.workers,
+                hierarchy, settings, self.share(OPTIONS_SHARE / left), self.executor, options.workers,
                 None if options.store is None else Store(options.store),
                 lambda text: session.enter(f"options: {text}"), session.note,
             )  # fmt: skip
@@ -325,8 +323,8 @@ class _Run(Policy):
         return found
 
     def _choices(self, composites: list[Composite], left: int) -> Chosen:
-        """An option of each group, chosen by trying; how good the best choice is, and the groups with more options."""
-        late = self.clock.expired and self.session.best is not None  # else one choice is worth some tenths of a second
+        """Choose an option of each group by evaluating candidates."""
+        late = self.clock.expired and self.session.best is not None  # without a schedule, spend some 0.1 s on a choice
         if late or not self.upper.methods:
             return Chosen(composites)
         with self.session.step("choices of options"):
@@ -335,10 +333,10 @@ class _Run(Policy):
             return choose(self.session, composites, self.upper, self.leaf, moves=self.options.moves, clock=clock)
 
     def _effort(self, methods: tuple[MethodLike, ...], backend: BackendLike | None) -> Effort:
-        """Methods of a level with their solver; the options of the call go to the solver that they are meant for."""
+        """Return the methods of a level with their solver and its own options."""
         session = self.session
         for method in methods:
-            make_method(method)  # which refuses what is none
+            make_method(method)  # refuses an invalid method
         solver: Backend | None = session.solver if backend is None else as_backend(backend)
         given: Mapping[str, Any] = {}
         if solver is not None and not solver.ready().ready:
@@ -351,22 +349,22 @@ class _Run(Policy):
         return Effort(methods, self.options.seconds, solver, call, self.solvers)
 
     def _prepare(self) -> None:
-        """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
+        """Load the methods of groups in advance: loading would use up their seconds."""
         for each in dict.fromkeys((*self.leaf.methods, *self.upper.methods)):
             method = make_method(each)
             if isinstance(method, HeuristicMethod) and not self.session.enough:
                 method.heuristic.prepared(self.share(PREPARE_SHARE))
 
     def _models(self) -> list[FormulationMethod]:
-        """Formulations among `top_methods` that choose an option of each group."""
+        """Return the formulations among `top_methods` that choose an option of each group."""
         asked = self.session.problem.objective
         return [each for each in self.top if _takes_composites(each) and asked in each.objectives]
 
     def _formulations(self, candidates: list[Chosen]) -> None:
-        """Step 3: choose an option of each group, with each partition that makes few nodes.
+        """Step 3: choose an option of each group by a model, for each partition with few nodes.
 
-        That of the smallest groups comes first: it leaves the most to choose from. Each begins from the best choice of
-        its own groups: the best schedule of all is seldom one that they have.
+        The partition with the smallest groups comes first: it offers the most choices. Each model starts from the best
+        choice of its own groups, since the best schedule overall rarely consists of their options.
         """
         session, asked = self.session, list[tuple[FormulationMethod, Chosen]]()
         for model in self._models():
@@ -384,12 +382,12 @@ class _Run(Policy):
                 self._answer(method, TOP_SHARE, alone, chosen.schedule)
 
     def _nodes(self, composites: list[Composite]) -> int:
-        """Nodes of the problem with composites: their parts, and the other ops."""
+        """Return the number of nodes of the problem with composites: their parts, and the other ops."""
         grouped = sum(len(each.forward) + len(each.backward) for each in composites)
         return sum(1 + bool(len(each.backward)) for each in composites) + len(self.problem.graph.ops) - grouped
 
     def flat_methods(self, _: Deadline) -> None:
-        """Step 3: methods that look at the ops alone, but for heuristics, which were asked first."""
+        """Step 3: run the methods on the ops, except heuristics, which ran in step 0."""
         for method in self.top:
             asked = isinstance(method, HeuristicMethod) or _takes_composites(method)
             if not (asked or self.over):
@@ -398,20 +396,20 @@ class _Run(Policy):
     def _answer(
         self, method: Method, share: float = TOP_SHARE, alone: float = 1.0, start: Schedule | None = None
     ) -> None:
-        """Let a method answer the whole problem in a share of the time left, from the best schedule so far, or `start`.
+        """Run a method on the whole problem in a share of the time left, from `start` or the best schedule so far.
 
-        `alone`: the share where nothing comes after it but more like it.
+        `alone`: the share if only methods of the same kind follow.
         """
         session = self.session
         last = [each.name for each in self.top if not isinstance(each, HeuristicMethod)]
-        only = last == [method.name] and not self.options.polish  # nothing comes after it
+        only = last == [method.name] and not self.options.polish
         call = replace(session.call, deadline=self.share(alone if only else share), start="none")
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
         solver = session.solver if method.needs_backend else None
         session.part(method.name, method.run, call, solver, start=best, step=method.name)
 
 
-#: The method as a table: what runs, its share of the time left, and when.
+#: Stages of the method: step, share of the time left, condition.
 STAGES = (
     Stage(_Run.heuristics),
     Stage(lambda run, _: run.groups()),
@@ -422,12 +420,12 @@ STAGES = (
 
 
 def _takes_composites(method: Method) -> TypeGuard[FormulationMethod]:
-    """Return True for a formulation that can be given groups with options."""
+    """Return True for a formulation that accepts groups with options."""
     return isinstance(method, FormulationMethod) and method.has_option("composites")
 
 
 def limited(hierarchy: Hierarchy, depth: int | None) -> Hierarchy:
-    """The same hierarchy with at most `depth` levels: groups below are left out.
+    """Return the hierarchy with at most `depth` levels; lower groups are removed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Options of a group: one certified schedule for each of several budgets, and a choice among them."""
+"""Options of a group: certified schedules for several budgets, and a selection among them."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from remat.solving.result import base_versions
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
 
-#: Changes of options that are tried for each group in a group, for each budget.
+#: Changes of options to try per child of a group, for each budget.
 GROUP_MOVES = 1
-#: Sub-problems run next to each other.
+#: Sub-problems run in parallel.
 ONE_THREAD = SolveOptions(threads=1)
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """The grid of budgets that a group is solved for.
+    """Grid of budgets for a group.
 
     Attributes
     ----------
     peaks : int
-        Peaks between the least one and that of the reference order, both included.
+        Number of peaks, from the least to that of the reference order.
     saved : int
-        Limits on what is held between forward and backward part, from the interfaces alone up to what the reference
-        order holds, both included.
+        Number of limits on the bytes held between forward and backward part, from the interfaces alone to the amount
+        that the reference order holds.
     """
 
     peaks: int = 4
     saved: int = 6
 
     def of(self, part: SubProblem) -> list[Problem]:
-        """The sub-problem with each of the budgets, from much memory to little; those that cannot be met are left out.
+        """Return the sub-problem with each of the feasible budgets, largest first.
 
         Examples
         --------
@@ -65,7 +65,7 @@ class Budgets:
 
 
 def steps(least: int, most: int, count: int) -> list[int]:
-    """`count` numbers from `most` down to `least`, evenly spaced, each once.
+    """Return `count` distinct numbers from `most` down to `least`, evenly spaced.
 
     Examples
     --------
@@ -79,19 +79,19 @@ def steps(least: int, most: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """An option of a sub-problem and what it takes; ops and tensors are those of the sub-problem.
+    """An option of a sub-problem with its cost and memory; ops and tensors are those of the sub-problem.
 
     Attributes
     ----------
     option : Option
     cost : int
-        Of both parts.
+        Sum over both parts.
     forward_peak, backward_peak : int
-        Bytes of tensors inside the group, and workspace, while each part runs.
+        Bytes of tensors inside the group plus workspace, at most, during each part.
     saved : int
-        Bytes of tensors inside the group that are held between the parts.
+        Bytes of tensors inside the group held between the parts.
     needs : frozenset of int
-        Interfaces that the backward part reads.
+        Interfaces read by the backward part.
     """
 
     option: Option
@@ -103,11 +103,11 @@ class Measured:
 
     @property
     def peak(self) -> int:
-        """Of both parts."""
+        """Larger peak of the two parts."""
         return max(self.forward_peak, self.backward_peak)
 
     def dominates(self, other: Measured) -> bool:
-        """Whether it is at least as good in everything; an option without a backward part is another thing."""
+        """Return True if it is at least as good in all respects, and both or neither have a backward part."""
         return (
             (self.option.backward is None) == (other.option.backward is None)
             and self.cost <= other.cost
@@ -119,12 +119,12 @@ class Measured:
 
 
 def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
-    """What each option takes; those that are none (they miss an op, or read what is not there) are left out.
+    """Measure the options; skip invalid ones (an op is missing, or a value is read that does not exist).
 
     Parameters
     ----------
     options : iterable of Option
-        In the numbers of the sub-problem's ops.
+        In op numbers of the sub-problem.
     """
     outside = part.outside
     size = len(part.ops)
@@ -133,7 +133,7 @@ def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
     found = []
     for option in options:
         some = [option]
-        if len(backward) and option.backward is None:  # a composite must have one that can be run backward
+        if len(backward) and option.backward is None:  # a composite needs an option with a backward part
             some.append(Option(forward, backward))
         try:
             whole = CompositeProblem(part.problem, [Composite("group", forward, backward, some)])
@@ -149,7 +149,7 @@ def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
 
 
 def undominated(options: Iterable[Measured]) -> list[Measured]:
-    """Those that no other one is as good as in everything, the cheapest first; of equal ones the first."""
+    """Return the options that no other dominates, cheapest first; the first of equal ones."""
     kept: list[Measured] = []
     for one in sorted(options, key=lambda o: (o.option.backward is None, o.cost, o.saved, o.peak)):
         if not any(other.dominates(one) for other in kept):
@@ -158,7 +158,7 @@ def undominated(options: Iterable[Measured]) -> list[Measured]:
 
 
 def repriced(options: list[Measured], cost: Int) -> list[Measured]:
-    """Return options at the costs of another group of their class; those that another one then dominates are left out.
+    """Return the options at the costs of another group of their class, without those that are then dominated.
 
     Parameters
     ----------
@@ -181,11 +181,11 @@ def repriced(options: list[Measured], cost: Int) -> list[Measured]:
 
 
 def farthest_first(options: Sequence[Measured], count: int) -> list[Measured]:
-    """Some of the options that differ most in peak, and in what they save: no option twice.
+    """Return at most `count` options that differ most in peak and saved bytes.
 
-    First comes the cheapest, then those of highest and lowest peak, then always the one farthest from all that are
-    taken, by peak and by bytes saved as shares of their ranges. An option without a backward part (*fast-forward*) is
-    taken besides.
+    The cheapest comes first, then those of highest and lowest peak, then always the one farthest from all selected
+    ones, by peak and saved bytes as shares of their ranges. The first option without a backward part (*fast-forward*)
+    is added.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def farthest_first(options: Sequence[Measured], count: int) -> list[Measured]:
 
 
 def shared_out(total: int, sizes: Sequence[int], least: int = 2) -> list[int]:
-    """How many options each group gets of `total`, in proportion to its number of ops, but `least` at the least.
+    """Share out `total` options among groups in proportion to their numbers of ops, with at least `least` each.
 
     Examples
     --------
@@ -235,9 +235,9 @@ def shared_out(total: int, sizes: Sequence[int], least: int = 2) -> list[int]:
 
 
 def plain_options(part: SubProblem) -> list[Option]:
-    """Everything saved, everything recomputed, and the forward part alone that saves nothing (*fast-forward*).
+    """Return three options: save all, recompute all, and the forward part alone that saves nothing (*fast-forward*).
 
-    In the numbers of the sub-problem's ops. Ops that may run once, or contribute to a buffer, are not recomputed.
+    Op numbers are those of the sub-problem. Ops that may run only once or contribute to a buffer are not recomputed.
     """
     graph, outside = part.problem.graph, part.outside
     arrays, size = graph.arrays, len(part.ops)
@@ -276,7 +276,7 @@ class Solvers:
     faults: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Solvers) -> None:
-        """Take over what another one has."""
+        """Add versions and faults of `other`."""
         for backend, versions in other.versions.items():
             self.versions.setdefault(backend, {}).update(versions)
         self.faults = other.faults | self.faults
@@ -292,22 +292,22 @@ class Solvers:
 
 @dataclass(frozen=True)
 class Effort:
-    """Methods and solver of sub-problems, and how long they take.
+    """Methods and solver of sub-problems, with their time.
 
     Attributes
     ----------
     methods : tuple
-        Names, classes or objects of methods; each answers every budget, and the best certified schedule is kept. The
-        first one also answers problems whose ops are groups with an option each (:mod:`remat.hierarchy.quotient`).
-        Those that do not apply to a sub-problem are left out.
+        Names, classes or objects of methods. Each solves the group for every budget, and the best certified schedule is
+        kept. The first one also solves problems whose ops are groups with one option each
+        (:mod:`remat.hierarchy.quotient`). Methods that do not apply to a sub-problem are skipped.
     seconds : float
-        For each method and budget.
+        Seconds for each method and budget.
     backend : Backend, optional
-        Solves models; without one, methods that solve models are left out.
+        Solves models; without one, methods that solve models are skipped.
     call : SolveOptions
-        Seed, gap, isolation and solver options. Its deadline has no effect.
+        Seed, gap, isolation and solver options. Its deadline is ignored.
     solvers : Solvers
-        Receives what the backend reports.
+        Collects reports of the backend.
     """
 
     methods: tuple[MethodLike, ...] = ("drops",)
@@ -325,14 +325,14 @@ def answered(
     problem: Problem, method: MethodLike, effort: Effort, deadline: Deadline, *, start: Schedule | None = None,
     composites: Sequence[Composite] = (), over: bool = False,
 ) -> Schedule | None:  # fmt: skip
-    """The best certified schedule that a method finds for a problem with a budget; None where there is none.
+    """Return the best certified schedule that a method finds for a problem with a budget, or None.
 
-    A formulation that knows composites is given them. A method that does not apply, or fails, finds nothing. With
-    `over`, the schedule of least peak will do where none is within the budget.
+    A formulation that accepts composites gets them. A method that does not apply, or fails, finds nothing. With `over`,
+    the schedule of least peak is returned if none keeps the budget.
     """
     call, solver = replace(effort.call, deadline=deadline.earlier(effort.seconds)), None
     try:
-        answerer = make_method(method if isinstance(method, str | type) else deepcopy(method))  # threads share none
+        answerer = make_method(method if isinstance(method, str | type) else deepcopy(method))  # one per thread
         if composites and isinstance(answerer, FormulationMethod) and answerer.has_option("composites"):
             answerer = answerer.with_options(composites=tuple(composites))
         if answerer.needs_backend:
@@ -361,15 +361,14 @@ def answered(
 def options_of(
     part: SubProblem, budgets: Budgets, effort: Effort, deadline: Deadline, composites: Sequence[Composite] = ()
 ) -> list[Measured]:
-    """Options of a group: the plain ones, and the best schedule for each budget; none that another one dominates.
+    """Return undominated options of a group: the plain ones, and the best schedule for each budget.
 
-    It is one run through all budgets, from little memory to much: each begins with the cheapest schedule so far that
-    keeps it.
+    Budgets are solved in one run, smallest first. Each starts from the cheapest earlier schedule that keeps it.
 
     Parameters
     ----------
     composites : sequence of Composite
-        Of groups below, in the numbers of the sub-problem's ops; for methods that know composites.
+        Children of the group, in op numbers of the sub-problem; for methods that accept composites.
 
     Examples
     --------
@@ -401,7 +400,7 @@ def options_of(
 
 @dataclass(frozen=True, eq=False)
 class _Frontier:
-    """Schedules of a sub-problem for one budget after another, from little memory to much."""
+    """Schedules of a sub-problem for one budget after another, smallest first."""
 
     part: SubProblem
     known: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
@@ -412,12 +411,12 @@ class _Frontier:
         graph, outside = self.part.problem.graph, self.part.outside
         computes = [graph.op_index[op] for op in schedule.computes()]
         run = simulate(graph, Schedule.of_computes(graph, computes))
-        # `outside` has no workspace in this graph; in those of the budgets it is the limit on what is held.
+        # `outside` has no workspace in this graph; in graphs with a budget its workspace limits the bytes held.
         held = 0 if outside is None else int(run.memory[run.is_compute][computes.index(outside)])
         self.known.append((run.cost, run.peak, held, computes))
 
     def start(self, problem: Problem) -> Schedule | None:
-        """The cheapest of the schedules so far that keeps the budget of `problem`, as one of it."""
+        """Return the cheapest schedule so far that keeps the budget of `problem`, as a schedule of its graph."""
         budget, outside = problem.budget_bytes, self.part.outside
         assert budget is not None
         limit = budget if outside is None else budget - problem.graph.ops[outside].workspace
@@ -426,6 +425,6 @@ class _Frontier:
 
 
 def _cheaper(problem: Problem, one: Schedule | None, other: Schedule | None) -> Schedule | None:
-    """The cheaper of two schedules, the first of equals; None stands for none."""
+    """Return the cheaper of two schedules, the first of equal ones, or None if both are None."""
     found = [each for each in (one, other) if each is not None]
     return min(found, key=lambda each: problem.simulate(each).cost, default=None)

@@ -1,4 +1,4 @@
-"""A hierarchy as an indented table for people."""
+"""A hierarchy as an indented table."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from remat.hierarchy.tree import Group, Hierarchy, interface
 from remat.io.text import aligned
 from remat.problem import Problem
 
-#: Lines of an outline; what is beyond is counted.
+#: Most lines of an outline; the rest is counted.
 MAX_LINES = 60
 
 
 def figures(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> dict[str, int]:
-    """Return what HiRemate's Table 3(b) has of a hierarchy.
+    """Return the figures of HiRemate's Table 3(b) for a hierarchy.
 
     `depth` counts the levels, the whole graph included; `groups` and `unique_groups` leave it out. `largest_group` has
     the most nodes in its forward part: ops, and groups of the level below.
@@ -47,10 +47,10 @@ def figures(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> dict[str
 
 
 def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
-    """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
+    """Return the tree with ops (forward and backward), and bytes that forward ops of a group read and export.
 
-    Neighbours that are the same (:mod:`remat.hierarchy.identical`) are on one line. What only the backward ops of the
-    group itself read is not handed to others.
+    Identical neighbours (:mod:`remat.hierarchy.identical`) share a line. Values that only the group's own backward ops
+    read are not exported.
 
     Parameters
     ----------

@@ -1,10 +1,9 @@
-"""Which group of forward ops each backward op belongs to.
+"""Assignment of backward ops to groups of forward ops.
 
-Graphs do not say it. What they tell is what a backward op reads: values that a forward op reads or writes, and
-gradients. So, from the highest level down, a backward op goes with the group that touches most bytes of what it reads;
-among equals by the names of ops and types, then with the group that reads the values rather than the one that wrote
-them; gradients flow from later groups to earlier ones. Where the groups could not be run as wholes after that, backward
-ops are left alone at the level above until they can.
+Graphs do not contain this relation. A backward op reads gradients, and values that forward ops read or write. So, from
+the highest level down, it joins the group whose forward ops read or write most bytes of its inputs. Ties go by names of
+ops and types, then to the group that reads the values rather than the one that writes them: gradients flow from later
+groups to earlier ones. Backward ops stay alone at the level above where a group could otherwise not run as a whole.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.schedule.rules import OrderRule
 
-#: A value that more groups than this touch says nothing about where its readers belong: masks and the like.
+#: Values that more groups than this read or write, such as masks, do not indicate a group.
 MAX_TOUCHING = 8
 
-#: Parts of the names of ops and types that say forward or backward.
+#: Parts of op names and types that mark forward or backward.
 _DECORATION = re.compile(r"(?<![A-Za-z])(?:FWD|BWD|fwd|bwd|grad|gradient|forward|backward)(?![A-Za-z])")
-#: Backward types that are called otherwise than the forward type.
+#: Backward types with another name than the forward type.
 _ALIASES = {"threshold": "relu", "embedding_dense": "embedding"}
-#: Share of the backward ops with a namesake that must touch what the namesake touches, for names to count.
+#: Least share of paired backward ops that touch a value of their namesake, for names to count.
 _TRUSTED = 0.8
 
 
 def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | None = None) -> Hierarchy:
-    """The hierarchy of forward groups, with the backward ops that belong to each of them and to those below.
+    """Return the hierarchy of forward groups with the backward ops of each.
 
     Parameters
     ----------
     problem : Problem
     groups : list of Group
-        The highest level, disjoint; their own backward ops are not looked at. In graphs without a backward pass they
-        are all there is.
+        The highest level, disjoint. Their own backward ops are ignored. Graphs without a backward pass keep these
+        groups.
 
     Examples
     --------
@@ -55,14 +54,14 @@ def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | 
     step = training_step(problem)
     if step is None:
         return Hierarchy(problem, Group(graph.name, order, NONE, tuple(groups)))
-    dealer = _Dealer(problem, step, deadline)
+    assignment = _BackwardAssignment(problem, step, deadline)
     home = np.full(len(order), -1, dtype=np.int64)
     home[order] = 0  # the root
     level, parent = groups, np.zeros(len(groups), dtype=np.int64)
     backward: dict[int, Int] = {}
     while level:
-        home = dealer.deal(level, parent, home)
-        for group, ops in zip(level, dealer.split(home, len(level)), strict=True):
+        home = assignment.assign(level, parent, home)
+        for group, ops in zip(level, assignment.split(home, len(level)), strict=True):
             backward[id(group)] = ops
         parent = np.repeat(np.arange(len(level)), [len(group.children) for group in level])
         level = [child for group in level for child in group.children]
@@ -75,12 +74,12 @@ def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | 
 
 
 def namesakes(problem: Problem, step: TrainingStep) -> dict[int, int]:
-    """The forward op of each backward op whose name is the same but for ``grad``, ``BWD`` and the like.
+    """Return the forward op of each backward op with the same name apart from ``grad``, ``BWD`` and the like.
 
-    Where the backward pass mirrors the forward pass, each op reading its image, the names do not matter.
+    Empty if the backward pass mirrors the forward pass, each op reading its image: names are not needed.
 
-    Empty where names cannot be meant like that: tools number ops of one type in the order they come in, and then
-    ``relu_backward_3`` has nothing to do with ``relu_3``, nor reads what that reads or writes.
+    Also empty if names are no evidence: tools number ops of one type in order of creation, and then ``relu_backward_3``
+    is unrelated to ``relu_3`` and touches none of its values.
     """
     graph, arrays = problem.graph, problem.graph.arrays
     order = arrays.order
@@ -105,13 +104,13 @@ def namesakes(problem: Problem, step: TrainingStep) -> dict[int, int]:
 
 
 def _plain(name: str) -> str:
-    """A name without what says forward or backward, nor anything else than letters and digits around it."""
+    """Return a name without markers of forward or backward, and without punctuation around it."""
     spaced = _DECORATION.sub(" ", name.replace("_", " "))
     return " ".join(re.sub(r"[^\w.]+", " ", spaced).split()).strip(". ")
 
 
 def type_roots(problem: Problem) -> list[str]:
-    """The type of each op without decoration: what a forward type and its backward type have in common."""
+    """Return the type of each op without markers: the common part of a forward type and its backward type."""
     roots: dict[str, str] = {}
     for op in problem.graph.ops:
         if op.type not in roots:
@@ -122,8 +121,8 @@ def type_roots(problem: Problem) -> list[str]:
     return [roots[op.type] for op in problem.graph.ops]
 
 
-class _Dealer:
-    """Deals backward ops to the groups of one level after another."""
+class _BackwardAssignment:
+    """Assigns backward ops to groups, level by level."""
 
     def __init__(self, problem: Problem, step: TrainingStep, deadline: Deadline) -> None:
         arrays = problem.graph.arrays
@@ -141,19 +140,19 @@ class _Dealer:
         self.weight, self.position = (arrays.size + 1).tolist(), arrays.position.tolist()
 
     def split(self, home: Int, count: int) -> list[Int]:
-        """The backward ops of each group, in the reference order."""
+        """Return the backward ops of each group, in the reference order."""
         homes = home[self.backward]
         ranks = np.argsort(homes, kind="stable")
         ends = np.searchsorted(homes[ranks], np.arange(count + 1))
         return [self.backward[ranks[a:b]] for a, b in pairwise(ends)]
 
-    def deal(self, level: list[Group], parent: Int, home: Int) -> Int:
-        """The group of this level that each op is in, or -1; `parent` of each group, `home` of each op one level up."""
+    def assign(self, level: list[Group], parent: Int, home: Int) -> Int:
+        """Return each op's group, or -1, from the `parent` of each group and the `home` of each op one level up."""
         count = len(home)
         label = np.full(count, -1, dtype=np.int64)
         for number, group in enumerate(level):
             label[group.forward] = number
-        # Forward ops that stand alone are places too, after the groups; a backward op that belongs there stays alone.
+        # Forward ops in no group are places too, numbered after the groups; their backward ops stay alone.
         shared = np.zeros(int(home.max(initial=0)) + 2, dtype=np.bool_)
         shared[parent] = True
         open_ops = shared[home] & (home >= 0)
@@ -173,7 +172,7 @@ class _Dealer:
         return self._repaired(label)
 
     def _touching(self, label: list[int]) -> list[list[int]]:
-        """The places whose forward ops read or write each tensor; none where they are too many."""
+        """Return the places whose forward ops read or write each tensor; none if they are too many."""
         touching: list[set[int]] = [set() for _ in self.weight]
         for op in self.forward.tolist():
             if label[op] >= 0:
@@ -211,7 +210,7 @@ class _Dealer:
         return max(best, key=lambda where: last[where])
 
     def _by_name(self, op: int, places: list[int], place: list[int]) -> list[int]:
-        """Those of several places that names of ops or of types speak for."""
+        """Return the places that names of ops or types indicate."""
         if op in self.namesake:
             return [where for where in places if where == place[self.namesake[op]]]
         root = self.roots[op]
@@ -221,7 +220,7 @@ class _Dealer:
         return [where for where in places if any(place[f] == where and root in self.roots[f] for f in near)]
 
     def _repaired(self, label: Int) -> Int:
-        """The same labels, but -1 for backward ops that have to stand alone; where the order is fixed, each a run."""
+        """Return the labels with -1 for backward ops that must stand alone; in a fixed order, each label is a run."""
         label = label.copy()
         if self.fixed:
             label[self.backward] = contiguous(label[self.backward])
@@ -234,10 +233,10 @@ class _Dealer:
 
 
 def contiguous(labels: Int) -> Int:
-    """Labels of a sequence, changed so that each comes in one run; -1 is no label.
+    """Change the labels of a sequence so that each is contiguous; -1 is no label.
 
-    Of each label the longest run stays. What lies between two runs that stay goes to one of them as far as it, or what
-    is beyond it, was labelled so already, such that most is; the rest gets no label.
+    Keep the longest run of each label. The gap between two such runs is cut where most of its labels agree with the run
+    on their side. A label there extends as far as its last agreeing place; the rest gets no label.
 
     Examples
     --------
@@ -274,20 +273,20 @@ def contiguous(labels: Int) -> Int:
 
 
 def largest_acyclic(labels: Int, order: Int, tails: Int, heads: Int) -> Bool:
-    """Which ops may stay in their part, so that parts and the ops that are taken out form an acyclic graph.
+    """Return the ops that may stay in their part so that parts and removed ops form an acyclic graph.
 
-    Within each strongly connected component of the parts, count the changes of part along the longest path to each op:
-    ops of one part and one count can be one node, since every edge between two such sets leads to a higher count. The
+    Within each strongly connected component of parts, count the changes of part along the longest path to each op. Ops
+    of one part and one count can be one node, since every edge between two such sets leads to a higher count. The
     largest set of each part stays. Linear in ops and dependencies.
 
     Parameters
     ----------
     labels : int64 array, shape (ops,)
-        The part of each op.
+        Part of each op.
     order : int64 array
-        A topological order of the ops; others that are in `labels` are not looked at.
+        Topological order of ops; other ops in `labels` are ignored.
     tails, heads : int64 arrays
-        Dependencies as pairs of ops; pairs may come several times.
+        Dependencies as pairs of ops; pairs may repeat.
 
     Returns
     -------

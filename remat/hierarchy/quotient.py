@@ -1,4 +1,4 @@
-"""Groups with one option each as ops of a smaller graph: what any method can answer, and options chosen by trying."""
+"""Quotient graph whose ops are groups with one option each, and a search for the best choice of options."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
 
-#: Shares of the bytes saved at most that the first choices go by, and of the budget that a group may take as it runs.
+#: Limits of the first choices, as shares: of the most bytes that an option saves, and of the budget while a group runs.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 PEAKS = (1.0, 0.75, 0.5, 0.35)
-#: Choices tried from the best one on, for each composite, at most; share of those that change one composite, not two.
+#: Most changes to try per composite; share of changes that affect one composite rather than two.
 MOVES, ONE = 8, 0.7
-#: Most seconds for each choice.
+#: Most seconds per choice.
 SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """A problem with composites, asked with one option of each.
+    """A problem with composites, stated with one option of each.
 
-    Its graph has an op for each node. What an option saves is a tensor that its forward part writes and its backward
-    part reads; what it holds besides is the workspace of the op. A schedule of the quotient is one of the whole graph
-    with at most the same peak: interfaces that are freed inside a node are held until its end here. Nodes that
+    Its graph has an op for each node. The saved bytes of an option are a tensor that its forward part writes and its
+    backward part reads; other memory inside is the workspace of the op. A schedule of the quotient gives one of the
+    whole graph with at most the same peak: interfaces freed inside a node are held until its end here. Nodes that
     contribute to accumulation buffers are not recomputed.
 
     Attributes
@@ -60,7 +60,7 @@ class Quotient:
 
     @cached_property
     def choices(self) -> list[list[int]]:
-        """The options of each composite that can be taken: those with a backward part where it has one."""
+        """Eligible options of each composite: those with a backward part, if it has one."""
         return [
             [o for o, option in enumerate(each.options) if option.backward is not None or not len(each.backward)]
             for each in self.whole.composites
@@ -71,25 +71,24 @@ class Quotient:
         return [{run.option: run for run in self.whole.runs(node)} for node in range(len(self.whole.nodes))]
 
     def _parts(self, composite: int, option: int) -> list[Run]:
-        """The runs of forward and backward part."""
+        """Return the runs of forward and backward part."""
         each = self.whole.composites[composite]
         return [
             self._runs[int(self.whole.node_of[ops[0]])][option] for ops in (each.forward, each.backward) if len(ops)
         ]
 
     def saved(self, composite: int, option: int) -> int:
-        """Bytes that an option saves."""
+        """Return the bytes that an option saves."""
         return self._parts(composite, option)[0].saved
 
     def peak(self, composite: int, option: int) -> int:
-        """Bytes inside a composite, at most, while it runs with an option."""
+        """Return the most bytes inside a composite while it runs with an option."""
         return max(run.peak for run in self._parts(composite, option))
 
     def cheapest(self, composite: int, share: float, peak: float = math.inf) -> int:
-        """The cheapest option that saves at most a share of the most that any saves, and has at most that peak.
+        """Return the cheapest option within a share of the most bytes that any option saves, and within `peak`.
 
-        Where there is none, that of least peak among those that save so little; where none does, the one that saves
-        least.
+        Without one, return the option of least peak among those that save so little, or else the one that saves least.
         """
         some = self.choices[composite]
         saved = {option: self.saved(composite, option) for option in some}
@@ -102,11 +101,11 @@ class Quotient:
         return min(low, key=lambda option: (self.cost(composite, option), saved[option]))
 
     def cost(self, composite: int, option: int) -> int:
-        """Cost of both parts of an option."""
+        """Return the cost of both parts of an option."""
         return sum(run.cost for run in self._parts(composite, option))
 
     def problem(self, options: Sequence[int]) -> Problem:
-        """The quotient with an option of each composite, under the budget of the whole."""
+        """Return the quotient with an option of each composite, under the budget of the whole."""
         whole, problem = self.whole, self.whole.problem
         graph, arrays = problem.graph, problem.graph.arrays
         names = graph.tensor_names
@@ -144,16 +143,16 @@ class Quotient:
 
     @cached_property
     def _once(self) -> list[bool]:
-        """Ops whose nodes are computed once: those that may be, and those that contribute to a buffer."""
+        """Flag of ops whose nodes are computed once: limited to one compute, or contributing to a buffer."""
         return (allowed_computes(self.whole.problem, 2) == 1).tolist()
 
     @cached_property
     def _single(self) -> np.ndarray:
-        """Tensors with one writer."""
+        """Flag of tensors with one writer."""
         return self.whole.problem.graph.arrays.producers.counts == 1
 
     def schedule(self, schedule: Schedule, options: Sequence[int]) -> Schedule:
-        """The schedule of the whole graph that one of the quotient stands for."""
+        """Expand a schedule of the quotient to one of the whole graph."""
         whole = self.whole
         node_of = {op: number for number, op in enumerate(schedule.op_names)}
         steps = []
@@ -166,15 +165,15 @@ class Quotient:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """An option of each composite, and what came of it.
+    """An option of each composite, and the schedules it gives.
 
     Attributes
     ----------
     options : list of int
     small, schedule : Schedule
-        Of the quotient, and of the whole.
+        Schedules of the quotient and of the whole graph.
     fits : bool
-        Whether it keeps the budget.
+        True within the budget.
     """
 
     options: list[int]
@@ -187,10 +186,10 @@ def choice_of(
     problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, effort: Effort, moves: int = MOVES,
     first: Sequence[int] | None = None,
 ) -> Choice | None:  # fmt: skip
-    """The best choice of an option for each composite: the cheapest that fits, else the one of least peak.
+    """Search for the best choice of an option for each composite: the cheapest within the budget, else of least peak.
 
-    The first choices take of each composite the cheapest option that saves at most a share of the most it can; then the
-    best choice is changed at random, composite by composite, and what is no worse is kept.
+    First choices take the cheapest option of each composite that saves at most a share of the most it can. Then options
+    of one or two composites of the best choice change at random; a change that is no worse is kept.
 
     Parameters
     ----------
@@ -199,11 +198,11 @@ def choice_of(
     composites : sequence of Composite
     deadline : Deadline
     effort : Effort
-        Its first method answers each quotient.
+        Its first method solves each quotient.
     moves : int
-        Changes that are tried, for each composite.
+        Changes to try per composite.
     first : sequence of int, optional
-        A choice to try first.
+        Choice to evaluate first.
     """
     try:
         quotient = Quotient(CompositeProblem(problem, tuple(composites)))
@@ -212,8 +211,8 @@ def choice_of(
     each, incumbents = replace(effort, seconds=SECONDS), Incumbents(problem)
     best: tuple[tuple[bool, int, int], Choice] | None = None
 
-    def look(options: list[int]) -> None:
-        """Try a choice; it is the best where no other one is better."""
+    def evaluate(options: list[int]) -> None:
+        """Solve the quotient of a choice, which becomes the best unless it is worse."""
         nonlocal best
         with contextlib.suppress(ProblemError, BackendError):
             found = answered(quotient.problem(options), effort.methods[0], each, deadline, over=True)
@@ -226,14 +225,14 @@ def choice_of(
     tried: list[list[int]] = []
     if first is not None:
         tried.append(list(first))
-        look(tried[0])
+        evaluate(tried[0])
     for peak in PEAKS:
         for share in SHARES:
             limit = peak * problem.budget_bytes if problem.budget_bytes is not None else math.inf
             options = [quotient.cheapest(number, share, limit) for number in range(len(composites))]
             if options not in tried and not (tried and deadline.expired):
                 tried.append(options)
-                look(options)
+                evaluate(options)
     rng = random.Random(effort.call.seed)
     free = [number for number, some in enumerate(quotient.choices) if len(some) > 1]
     for _ in range(moves * len(free)):
@@ -242,5 +241,5 @@ def choice_of(
         options = list(best[1].options)
         for number in rng.sample(free, min(len(free), 1 if rng.random() < ONE else 2)):
             options[number] = rng.choice([o for o in quotient.choices[number] if o != options[number]])
-        look(options)
+        evaluate(options)
     return None if best is None else best[1]

@@ -1,4 +1,4 @@
-"""From below upward: options of all groups of a hierarchy, one sub-problem for each class of identical groups."""
+"""Options of all groups of a hierarchy from the lowest level up, one sub-problem per class of identical groups."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from remat.runtime.arrays import Int
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 
-#: Seconds of work from which on processes pay: starting one, with its imports and compiled code, takes about two.
-PAYS = 6.0
-#: Seconds that processes which are late have to end by themselves.
+#: Estimated seconds of work from which processes are used: starting one takes about 2 s with imports and compiled code.
+PROCESS_SECONDS = 6.0
+#: Seconds for late processes to exit before they are terminated.
 GRACE = 0.2
-#: Ops in groups that are looked at after the deadline, for options that need no search: some tenths of a second.
+#: Ops in groups that still get options without a search after the deadline: some tenths of a second.
 LATE_OPS = 2_000
-OVER = "the time was over before each group had options; the ops of some stand alone"
+OVER = "the deadline passed before each group had options; the ops of some stand alone"
 
 
 @dataclass(frozen=True)
-class Knobs:
-    """What the recursion is asked for.
+class RecursionSettings:
+    """Settings of :class:`Recursion`.
 
     Attributes
     ----------
     budgets : Budgets
-        For which each group is solved.
+        Budgets for each group.
     leaf, upper : Effort
-        Who solves groups without and with groups in them.
+        Methods of groups without and with children.
     options : int
-        Most options of a group in the problem above it, besides fast-forward.
+        Most options of a group in the problem above it, fast-forward excluded.
     total : int
-        Options of all groups of a problem together, shared out by their ops (the paper's N_o).
+        Options of all groups of a problem together, shared out by their ops (*N_o* of the paper).
     cost_tolerance : float
-        Share of a group's cost by which the costs of another group may differ that has its options.
+        Share of a group's cost by which the costs of identical groups may differ.
     """
 
     budgets: Budgets = field(default_factory=Budgets)
@@ -73,27 +73,28 @@ class Knobs:
 
 @dataclass(eq=False)
 class Recursion:
-    """Solves the groups of a hierarchy level by level, the lowest first.
+    """Solver of the groups of a hierarchy, level by level from the lowest.
 
-    Of each class of identical groups the first is solved. The others have its options at the costs of their own ops.
+    The first group of each class of identical groups is solved. The others have its options at the costs of their own
+    ops.
 
     Attributes
     ----------
     hierarchy : Hierarchy
-    knobs : Knobs
+    settings : RecursionSettings
     deadline : Deadline
-        Each level gets the share of the time left that its ops have of the ops still to do.
+        Each level gets a share of the time left in proportion to its ops.
     executor : Executor, optional
-        Runs the sub-problems of a level beside each other. None: processes of this machine where there are several CPUs
-        and what the first sub-problems take says that it pays; otherwise they are solved here.
+        Runs the sub-problems of a level in parallel. None: processes of this machine, if there are several CPUs and the
+        time of the first sub-problems shows that processes pay; otherwise this process.
     workers : int, optional
-        How many at a time; default: as many as this process has CPUs. 1: never elsewhere.
+        Parallel sub-problems; default: as many as this process has CPUs. 1: this process only.
     store : Store, optional
-        What was found before, and where to put what is found.
+        Where to read and write options.
     on_progress : callable, optional
-        Receives "level 2 of 3, 5 of 8 groups" after each sub-problem.
+        Receives a message such as "level 2 of 3, 5 of 8 groups" after each sub-problem.
     on_note : callable, optional
-        Receives remarks.
+        Receives notes.
 
     Examples
     --------
@@ -103,13 +104,13 @@ class Recursion:
     >>> problem = Problem(unit_chain(8), 7)
     >>> parts = tuple(Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (0, 2, 4, 6))
     >>> root = Group("all", np.arange(9), np.arange(9, 17), parts)
-    >>> recursion = Recursion(Hierarchy(problem, root), Knobs(leaf=Effort(("eviction",))), workers=1)
+    >>> recursion = Recursion(Hierarchy(problem, root), RecursionSettings(leaf=Effort(("eviction",))), workers=1)
     >>> [(each.name, len(each.options)) for each in recursion.run()], recursion.classes
     ([('0', 4), ('2', 4), ('4', 4), ('6', 4)], 2)
     """
 
     hierarchy: Hierarchy
-    knobs: Knobs = field(default_factory=Knobs)
+    settings: RecursionSettings = field(default_factory=RecursionSettings)
     deadline: Deadline = field(default_factory=Deadline)
     executor: Executor | None = None
     workers: int | None = None
@@ -117,20 +118,21 @@ class Recursion:
     on_progress: Callable[[str], None] = lambda _: None
     on_note: Callable[[str], None] = lambda _: None
     classes: int = 0
-    """Classes of identical groups so far."""
+    """Classes of identical groups solved so far."""
     others: int = 0
-    """Groups with other costs than the group that was solved for them."""
+    """Groups whose costs differ from those of the solved group of their class."""
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[Measured]] = {}
         self._kind: dict[int, int] = {}
-        """Number of the kind of each group, by the group's identity."""
+        """Number of each group's kind, by identity of the group."""
         self._key: dict[int, str] = {}
-        """The task that gives the options of each group that can be run alone, by the group's identity."""
+        """Key of the task that gives the options of a group, by identity of the group; only groups that can run
+        alone."""
         self._late = LATE_OPS
 
     def run(self) -> list[Composite]:
-        """The composites of the highest level, in the numbers of the graph, but for groups that cannot be run alone."""
+        """Return the composites of the highest level, in op numbers of the graph; skip groups that cannot run alone."""
         levels = self._levels()
         sizes = [sum(group.num_ops for group in level) for level in levels]
         for number, level in enumerate(levels):
@@ -140,15 +142,15 @@ class Recursion:
         return self.composites(self.hierarchy.root, None)
 
     def _levels(self) -> list[list[Group]]:
-        """Groups below the root by height: the lowest first."""
+        """Return the groups below the root by height, lowest first."""
         inside = sorted(self.hierarchy.groups(), key=lambda group: group.height)[:-1]  # the root is the highest
         return [list(level) for _, level in groupby(inside, key=lambda group: group.height)]
 
     def composites(self, group: Group, part: SubProblem | None) -> list[Composite]:
-        """The groups in a group as composites, in the numbers of its sub-problem, or else of the graph."""
+        """Return the children of a group as composites, in op numbers of its sub-problem; None: of the graph."""
         problem = self.hierarchy.problem if part is None else part.problem
         children = [child for child in group.children if id(child) in self._key and len(child.forward)]
-        counts = shared_out(self.knobs.total, [child.num_ops for child in children])
+        counts = shared_out(self.settings.total, [child.num_ops for child in children])
         made = []
         for child, count in zip(children, counts, strict=True):
             here = numbers(child) if part is None else part.place[numbers(child)]
@@ -156,7 +158,7 @@ class Recursion:
             if problem.order is OrderRule.FIXED and not (together(problem, forward) and together(problem, backward)):
                 self.on_note("groups that are not together in the reference order, which is fixed, are no composites")
                 continue
-            options = farthest_first(self.options(child), min(count, self.knobs.options))
+            options = farthest_first(self.options(child), min(count, self.settings.options))
             made.append(Composite(child.name, forward, backward, [translated(one.option, here) for one in options]))
         return made
 
@@ -167,12 +169,12 @@ class Recursion:
     # -- one level ---------------------------------------------------------------------------------------------------
 
     def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
-        made: dict[int, Task | None] = {}  # by the identity of the group that is solved for its class
+        made: dict[int, Task | None] = {}  # by identity of the representative
         tasks: dict[str, Task] = {}
         members = Counter[str]()
         late = self._late
         for group in groups:
-            if self.deadline.expired:  # what needs no search is made for some groups still
+            if self.deadline.expired:  # a few groups still get options without a search
                 late -= group.num_ops
                 if late < 0:
                     self.on_note(OVER)
@@ -189,7 +191,7 @@ class Recursion:
                 tasks.setdefault(task.key, task)
         done, left = 0, list[Task]()
 
-        def tell(key: str) -> None:
+        def report(key: str) -> None:
             nonlocal done
             done += members[key]
             self.on_progress(f"{title}, {done} of {sum(members.values())} groups")
@@ -201,14 +203,14 @@ class Recursion:
                     left.append(task)
                     continue
                 self._take(task, stored)
-            tell(key)
+            report(key)
         with contextlib.closing(self._run(left, deadline)) as answers:
             for number, found in answers:
                 task = left[number]
                 self._take(task, found)
                 if self.store is not None and not self.deadline.expired:
                     self.store.write(task.key, found)
-                tell(task.key)
+                report(task.key)
                 self._late -= int((task.part.ops >= 0).sum()) if self.deadline.expired else 0
                 if self._late < 0:
                     self.on_note(OVER)
@@ -218,33 +220,33 @@ class Recursion:
                 self._key.pop(id(group), None)
 
     def _task(self, group: Group) -> Task | None:
-        """What is to be solved for a group; None where it cannot be run alone."""
+        """Return the task of a group; None if it cannot run alone."""
         try:
             part = SubProblem.of(self.hierarchy.problem, group)
         except ProblemError as error:
             self.on_note(f"{error}; its ops stand alone")
             return None
         composites = tuple(self.composites(group, part)) if group.children else ()
-        effort = self.knobs.upper if group.children else self.knobs.leaf
-        return Task(part, self.knobs.budgets, effort, composites)
+        effort = self.settings.upper if group.children else self.settings.leaf
+        return Task(part, self.settings.budgets, effort, composites)
 
     @cached_property
     def _cost(self) -> Int:
-        """Cost of each op, and 0 for `outside`, which has number -1."""
+        """Cost of each op; the last entry is 0 for `outside`, which has number -1."""
         return np.append(self.hierarchy.graph.arrays.cost, 0)
 
     @cached_property
     def _classes(self) -> Classes:
-        return Classes(self.hierarchy.problem, self.knobs.cost_tolerance)
+        return Classes(self.hierarchy.problem, self.settings.cost_tolerance)
 
     def _take(self, task: Task, found: Answer) -> None:
-        """Measure options from elsewhere: what is no option of the group falls away."""
+        """Measure the options of an answer and discard invalid ones."""
         self._found[task.key] = undominated(measured(task.part, [Option(*sequences) for sequences in found.options]))
         task.effort.solvers.add(found.solvers)
         self.classes += 1
 
     def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, Answer]]:
-        """The answers of tasks, here or elsewhere."""
+        """Yield the answers of tasks, solved in this process or by an executor."""
         workers = self.workers or available_cpus()
         if self.executor is not None and len(tasks) > 1:
             yield from run_elsewhere(tasks, deadline, self.executor, workers, self.on_note)
@@ -253,18 +255,18 @@ class Recursion:
         for number, found in run_here(tasks, deadline):
             yield number, found
             left = len(tasks) - number - 1
-            if workers > 1 and left > 1 and (deadline.elapsed - begun) / (number + 1) * left > PAYS:
+            if workers > 1 and left > 1 and (deadline.elapsed - begun) / (number + 1) * left > PROCESS_SECONDS:
                 break
         rest = tasks[number + 1 :]
         if rest:
             with WorkerPool(min(workers, len(rest))) as pool:
                 for other, found in run_elsewhere(rest, deadline, pool, workers, self.on_note):
                     yield number + 1 + other, found
-                if deadline.expired:  # or leaving the pool would wait for tasks that are late
+                if deadline.expired:  # otherwise leaving the pool waits for late tasks
                     pool.stop(GRACE)
 
 
 def together(problem: Problem, ops: Int) -> bool:
-    """Whether ops follow one another in the reference order without any other between."""
+    """Return True if ops are contiguous in the reference order."""
     position = problem.graph.arrays.position[ops]
     return not len(ops) or int(position.max() - position.min()) < len(ops)

@@ -1,4 +1,4 @@
-"""More options of groups, for the memory that the best choice of options leaves to each of them."""
+"""Further options of groups for the memory that the best choice of options leaves to each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.schedule.simulate import simulate
 
-#: Shares of the memory left over between the parts of a group that it is asked to save more, or less.
+#: Shares of the free memory between the parts of a group by which its limit on saved bytes is raised.
 SHARES = (1.0, 0.5, 0.0)
-#: Shares of what an option saves that others might have instead.
+#: Shares of an option's saved bytes by which the limit is lowered, for other groups to use.
 LESS = (0.25, 0.5)
 
 
 @dataclass(frozen=True)
-class Room:
-    """Bytes that a group may take more than it does, as it runs and between its parts; negative: less."""
+class Headroom:
+    """Free bytes for a group while it runs and between its parts; negative if over the budget."""
 
     running: int
     between: int
 
 
-def rooms(quotient: Quotient, choice: Choice) -> list[Room]:
-    """What the rest of the schedule of a choice leaves to each composite.
+def headrooms(quotient: Quotient, choice: Choice) -> list[Headroom]:
+    """Return the memory that a choice leaves to each composite.
 
     Examples
     --------
@@ -41,8 +41,8 @@ def rooms(quotient: Quotient, choice: Choice) -> list[Room]:
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 6, 7])])
     >>> problem = Problem(unit_chain(4), 8)
     >>> best = choice_of(problem, [middle], Deadline.after(10), effort=Effort(("eviction",)))
-    >>> rooms(Quotient(CompositeProblem(problem, (middle,))), best)
-    [Room(running=2, between=2)]
+    >>> headrooms(Quotient(CompositeProblem(problem, (middle,))), best)
+    [Headroom(running=2, between=2)]
     """
     whole, small = quotient.whole, quotient.problem(choice.options)
     budget = whole.problem.budget_bytes
@@ -56,28 +56,28 @@ def rooms(quotient: Quotient, choice: Choice) -> list[Room]:
         mine = np.flatnonzero(run.is_compute & (composite[run.ops] == number))
         ahead = mine[~back[run.ops[mine]]]
         between = left[int(ahead[0]) : int(mine[-1]) + 1]
-        found.append(Room(int(left[mine].min()), int(between.min())))
+        found.append(Headroom(int(left[mine].min()), int(between.min())))
     return found
 
 
 def refined(
     problem: Problem, composites: Sequence[Composite], choice: Choice, effort: Effort, deadline: Deadline
 ) -> list[Composite]:
-    """The composites with more options, about the memory that is left to each; those that were there come first.
+    """Return the composites with further options appended, for the memory left to each.
 
-    Each group is solved for some budgets anew: with its peak and all that is free besides, and with all, a part, or
-    nothing of what is free between its parts, or less than what it saves, which leaves more to others.
+    Each group is solved for new budgets: its peak plus all free memory, and between its parts all, part or none of the
+    free memory there, or less than it saves now, which frees memory for others.
 
     Parameters
     ----------
     problem : Problem
         With a budget.
     choice : Choice
-        Of these composites.
+        A choice of options of these composites.
     effort : Effort
-        Who solves the groups; each gets its share of the time.
+        Methods of the groups; each group gets an equal share of the time.
     """
-    left = rooms(Quotient(CompositeProblem(problem, tuple(composites))), choice)
+    left = headrooms(Quotient(CompositeProblem(problem, tuple(composites))), choice)
     made = []
     for number, (each, room) in enumerate(zip(composites, left, strict=True)):
         part = deadline.earlier(deadline.remaining / (len(composites) - number))
@@ -87,9 +87,9 @@ def refined(
 
 
 def _options(
-    problem: Problem, composite: Composite, option: Option, room: Room, *, effort: Effort, deadline: Deadline
+    problem: Problem, composite: Composite, option: Option, room: Headroom, *, effort: Effort, deadline: Deadline
 ) -> list[Option]:
-    """More options of a composite near one of them."""
+    """Return further options of a composite near one of its options."""
     try:
         part = SubProblem.of(problem, Group(composite.name, composite.forward, composite.backward))
         own = part.schedule(translated(option, part.place))

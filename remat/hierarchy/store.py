@@ -1,4 +1,4 @@
-"""A folder of options that were found before, one JSON document for each class of identical groups."""
+"""Folder of options from earlier runs, one JSON document per class of identical groups."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ Op = Annotated[int, Field(ge=0)]
 
 
 class OptionDocument(Document):
-    """One option: ops of the sub-problem, by number, in the sequence in which they are computed."""
+    """An option: ops of the sub-problem by number, in order of computation."""
 
     forward: list[Op]
     backward: list[Op] | None = None
-    """None: it cannot be run backward."""
+    """None: the option cannot run backward."""
 
 
 class OptionsDocument(Document):
-    """The options of a class of identical groups."""
+    """Options of a class of identical groups."""
 
     format: Literal["remat-options"]
     version: Literal[1]
     key: str
-    """Hash of the sub-problem, of the options of the groups in it, and of who solved it."""
+    """Hash of the sub-problem, of the options of its children, and of the methods that solve it."""
     options: list[OptionDocument]
     solvers: dict[str, dict[str, str]] = {}
-    """Versions of packages and programs, by the backend that solved models."""
+    """Versions of packages and programs, by backend that solved models."""
 
 
 class Store:
-    """Options by key, in a folder; what a run has found before it was stopped, the next one reads.
+    """Options by key, in a folder; a run reads the options of an earlier, possibly interrupted run.
 
     Parameters
     ----------
     folder : path
-        Made if it does not exist.
+        Created if it does not exist.
 
     Raises
     ------
     ProblemError
-        If it is no folder and cannot become one.
+        If `folder` is not a folder and cannot be created.
 
     Examples
     --------
@@ -77,12 +77,12 @@ class Store:
         return self.folder / f"{key}.json"
 
     def read(self, key: str, num_ops: int) -> Answer | None:
-        """The options of a sub-problem of `num_ops` ops; None where there are none.
+        """Return the options of a sub-problem of `num_ops` ops; None if there are none.
 
         Raises
         ------
         FormatError
-            Naming the file, if it is not what :meth:`write` writes for this key.
+            With the path, if the file does not have the content that :meth:`write` writes for this key.
         """
         path = self._path(key)
         if not path.exists():
@@ -102,7 +102,7 @@ class Store:
         return Answer([(option.forward, option.backward) for option in found.options], Solvers(found.solvers))
 
     def write(self, key: str, answer: Answer) -> None:
-        """Remember options; the file is written whole or not at all."""
+        """Write the options atomically."""
         document = {
             "format": NAME,
             "version": VERSION,

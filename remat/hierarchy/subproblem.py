@@ -1,4 +1,4 @@
-"""A group of ops as a problem of its own, which every method can answer, and its schedules as options of the group."""
+"""A group of ops as a problem of its own for any method, and its schedules as options of the group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
 
-#: Names of the op that stands for everything else, and of what orders the backward ops after it.
+#: Names of the op that represents all other ops, and of the tensor that orders the backward ops after it.
 OUTSIDE, AFTER = "outside", "outside done"
 
 
@@ -23,17 +23,17 @@ OUTSIDE, AFTER = "outside", "outside done"
 class SubProblem:
     """A group as a problem of its own.
 
-    Its graph has the ops of the group and, where the group has a backward part, the op `outside` between forward and
-    backward part. That one stands for the rest of the graph: it reads what others read of the forward part, writes the
-    gradients (and whatever else) that only the backward part reads, costs nothing and runs once. What the forward part
-    reads from elsewhere is a graph input: it is there throughout. So the memory of a schedule of the sub-problem is
-    what the group holds in the whole graph while its interfaces are there, step by step; and a schedule, cut at
-    `outside`, is an option.
+    Its graph has the ops of the group and, if the group has a backward part, the op `outside` between forward and
+    backward part, which represents all other ops. `outside` reads the exports of the forward part, writes the
+    gradients and other values that only the backward part reads, costs nothing and runs once. Values that the forward
+    part reads from elsewhere are graph inputs and live throughout. So the memory of a schedule of the sub-problem is
+    the memory of the group in the whole graph, step by step, while its interfaces are alive. A schedule cut at
+    `outside` is an option.
 
     Attributes
     ----------
     problem : Problem
-        Of the sub-graph, with no budget, in its fixed order.
+        Problem of the sub-graph, without budget, in its fixed order.
     ops : int64 array, shape (ops of the sub-graph,)
         Op of the whole graph; -1 for `outside`.
 
@@ -56,24 +56,24 @@ class SubProblem:
 
     @classmethod
     def of(cls, whole: Problem, group: Group) -> SubProblem:
-        """The sub-problem of a group.
+        """Return the sub-problem of a group.
 
         Raises
         ------
         ProblemError
-            If ops outside the group contribute to a buffer that its forward part reads: it cannot be run alone.
+            If ops outside the group contribute to a buffer that its forward part reads: it cannot run alone.
         """
         return cls(_cut_out(whole, group), numbers(group))
 
     @cached_property
     def outside(self) -> int | None:
-        """Number of the op `outside` in the sub-graph; None where the group has no backward part."""
+        """Number of the op `outside` in the sub-graph; None if the group has no backward part."""
         there = np.flatnonzero(self.ops < 0)
         return int(there[0]) if len(there) else None
 
     @cached_property
     def place(self) -> Int:
-        """Op of the sub-graph by op of the whole graph; -1 for ops that are not in it."""
+        """Op of the sub-graph by op of the whole graph; -1 for ops that it lacks."""
         found = np.full(int(self.ops.max(initial=-1)) + 1, -1, dtype=np.int64)
         inside = np.flatnonzero(self.ops >= 0)
         found[self.ops[inside]] = inside
@@ -81,26 +81,26 @@ class SubProblem:
 
     @cached_property
     def held_least(self) -> int:
-        """Bytes at `outside` that no schedule can do without: interfaces; 0 where the group has no backward part."""
+        """Least bytes at `outside` in any schedule: the interfaces; 0 if the group has no backward part."""
         return 0 if self.outside is None else int(self.problem.graph.arrays.op_bytes[self.outside])
 
     @cached_property
     def held_reference(self) -> int:
-        """Bytes at `outside` in the reference order, where nothing is recomputed."""
+        """Bytes at `outside` in the reference order without recomputation."""
         if self.outside is None:
             return 0
         arrays = self.problem.graph.arrays
         return int(arrays.reference_memory[arrays.position[self.outside]])
 
     def asking(self, budget: int, held: int | None = None) -> Problem:
-        """The sub-problem with a budget, and a limit on what is held between forward and backward part.
+        """Return the sub-problem with a budget, and a limit on the bytes held between forward and backward part.
 
         Parameters
         ----------
         budget : int
-            Bytes, interfaces included.
+            Bytes, including interfaces.
         held : int, optional
-            Most bytes at `outside`, interfaces included; it becomes the workspace of `outside`.
+            Most bytes at `outside`, including interfaces; enforced by the workspace of `outside`.
         """
         graph = self.problem.graph
         if held is not None and held < budget and self.outside is not None:
@@ -110,7 +110,7 @@ class SubProblem:
         return replace(self.problem, graph=graph, budget=budget)
 
     def cut(self, schedule: Schedule) -> Option:
-        """Return a schedule of the sub-problem, cut at `outside`; in the numbers of its ops."""
+        """Cut a schedule of the sub-problem at `outside`, in its op numbers."""
         here = self.problem.graph.op_index
         computes = [here[op] for op in schedule.computes()]
         if self.outside is None:
@@ -119,19 +119,19 @@ class SubProblem:
         return Option(computes[:place], computes[place + 1 :])
 
     def schedule(self, option: Option) -> Schedule:
-        """Return the schedule that an option in the numbers of the sub-problem's ops stands for."""
+        """Return the schedule of an option in op numbers of the sub-problem."""
         between = NONE if self.outside is None else [self.outside]
         backward = NONE if option.backward is None else option.backward
         return Schedule.of_computes(self.problem.graph, np.concatenate([option.forward, between, backward]))
 
 
 def translated(option: Option, ops: Int) -> Option:
-    """Return an option in other numbers: `ops` has the new number of each op."""
+    """Renumber the ops of an option: `ops` has the new number of each op."""
     return Option(ops[option.forward], None if option.backward is None else ops[option.backward], option.name)
 
 
 def numbers(group: Group) -> Int:
-    """The op of the whole graph that each op of the group's sub-problem is; -1 for `outside`.
+    """Return the op of the whole graph for each op of the group's sub-problem; -1 for `outside`.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def numbers(group: Group) -> Int:
 
 
 def _cut_out(whole: Problem, group: Group) -> Problem:
-    """The sub-graph of a group as a problem."""
+    """Return the sub-graph of a group as a problem."""
     graph, arrays = whole.graph, whole.graph.arrays
     forward, backward = group.forward.tolist(), group.backward.tolist()
     part = dict.fromkeys(forward, "forward") | dict.fromkeys(backward, "backward")

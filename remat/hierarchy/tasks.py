@@ -1,4 +1,4 @@
-"""The sub-problem of one group as a task that any executor can run, in this process or elsewhere."""
+"""Sub-problem of one group as a task for this process or any executor."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from remat.formulations.hierarchical import Composite
 from remat.hierarchy.options import Budgets, Effort, Solvers, options_of
 from remat.hierarchy.subproblem import SubProblem
 
-#: Seconds between two looks at the clock while others work.
+#: Seconds between two checks of the deadline while workers run.
 LOOK = 0.2
 
-#: Forward and backward sequence of an option, in the numbers of the sub-problem's ops.
+#: Forward and backward sequence of an option, in op numbers of the sub-problem.
 Sequences = tuple[list[int], list[int] | None]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Options of a group, and the solvers that made them."""
+    """Options of a group, and the solvers that found them."""
 
     options: list[Sequences]
     solvers: Solvers = field(default_factory=Solvers)
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Find the options of one group.
+    """Search for the options of one group.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Task:
     budgets : Budgets
     effort : Effort
     composites : tuple of Composite
-        The groups below with their options, in the numbers of the sub-problem's ops.
+        Children with their options, in op numbers of the sub-problem.
     """
 
     part: SubProblem
@@ -54,7 +54,7 @@ class Task:
 
     @cached_property
     def key(self) -> str:
-        """A hash (hex) of everything that the answer depends on but the time: equal for identical groups."""
+        """Hash (hex) of everything that determines the answer except time: equal for identical groups."""
         below = [
             [c.forward.tolist(), c.backward.tolist(), [[o.forward.tolist(), _listed(o.backward)] for o in c.options]]
             for c in self.composites
@@ -69,7 +69,7 @@ class Task:
 
 
 def described(part: Any) -> Any:
-    """Return a JSON value for a method or a backend: the same in every process.
+    """Return a JSON value for a method or a backend, equal in every process.
 
     Examples
     --------
@@ -91,10 +91,10 @@ def _listed(ops: np.ndarray | None) -> list[int] | None:
 
 
 def signature(part: SubProblem) -> str:
-    """A hash (hex) of a sub-problem without its names: two that agree are the same problem, op by op.
+    """Return a hash (hex) of a sub-problem without names; equal hashes mean the same problem, op by op.
 
-    It has the type, cost and workspace of each op in order, what it reads and writes, the tensors' sizes, which of them
-    are given or kept, and how often each op may be computed.
+    It covers the type, cost, workspace, reads and writes of each op in order, the sizes of tensors, which of them are
+    inputs or outputs, and the limit of computes of each op.
 
     Examples
     --------
@@ -126,16 +126,16 @@ def signature(part: SubProblem) -> str:
 
 
 def run_task(task: Task, seconds: float) -> Answer:
-    """The options of the task's group, within so many seconds; what a worker runs."""
+    """Return the options of the task's group, found within `seconds`; runs in workers."""
     effort = replace(task.effort, solvers=Solvers())
     found = options_of(task.part, task.budgets, effort, Deadline.after(seconds), task.composites)
     return Answer([(one.option.forward.tolist(), _listed(one.option.backward)) for one in found], effort.solvers)
 
 
 def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, Answer]]:
-    """Run tasks one after the other in this process, each with its share of the time left; (number, options) of each.
+    """Run tasks one after another in this process, each with its share of the time left; yield (number, options).
 
-    After the deadline those that are left give what needs no search.
+    Tasks after the deadline give options that need no search.
     """
     for number, task in enumerate(tasks):
         yield number, run_task(task, deadline.remaining / (len(tasks) - number))
@@ -144,17 +144,17 @@ def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, A
 def run_elsewhere(
     tasks: Sequence[Task], deadline: Deadline, executor: Executor, workers: int, on_fault: Callable[[str], None]
 ) -> Iterator[tuple[int, Answer]]:
-    """Run tasks by an executor; (number, options) of each as they come.
+    """Run tasks by an executor; yield (number, options) as they arrive.
 
-    What an executor loses (a worker that was killed, a cluster that is gone) or does not give back by the deadline is
-    done here, where after the deadline it is what needs no search.
+    Tasks that the executor loses (a terminated worker, an unreachable cluster) or does not return by the deadline run
+    in this process; after the deadline they give options that need no search.
 
     Parameters
     ----------
     workers : int
-        How many tasks run beside each other, about; the time left is shared out accordingly.
+        Approximate number of parallel tasks; the time left is shared out accordingly.
     on_fault : callable
-        Receives a remark on what was lost.
+        Receives a note on lost tasks.
     """
     rounds = -(-len(tasks) // max(1, workers))
     seconds = deadline.remaining / rounds
@@ -170,7 +170,7 @@ def run_elsewhere(
                 found = future.result()
                 del left[futures[future]]
                 yield futures[future], found
-    except (CancelledError, Exception) as error:  # also what cannot be pickled; an error of the task comes again here
+    except (CancelledError, Exception) as error:  # also if pickling fails; errors of the task recur in this process
         if isinstance(error, RematError):
             raise
         on_fault(f"the executor failed ({type(error).__name__}); the rest was done in this process")

@@ -1,4 +1,4 @@
-"""Groups of ops within groups: the tree that everything hierarchical walks along."""
+"""Groups of ops within groups, and the hierarchy that they form."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ NONE.flags.writeable = False
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Ops that are taken together: a convex set of forward ops, and one of the backward ops that belong to them.
+    """A convex set of forward ops, and a convex set of backward ops that belong to them.
 
-    Ops are positions in ``graph.ops``, listed in the reference order of the graph. An op that is in no child stands
-    alone in this group.
+    Ops are positions in ``graph.ops``, listed in the reference order. An op in no child stands alone in this group.
 
     Parameters
     ----------
     name : str
-        For people; need not be unique.
+        For display; need not be unique.
     forward : int64 array, shape (forward ops,)
-        All forward ops of the group, those of its children included; in a graph without a backward pass, all its ops.
+        All forward ops of the group, including those of its children; all ops in a graph without a backward pass.
     backward : int64 array, shape (backward ops,)
-        Empty for graphs without a backward pass, and for groups that no backward op belongs to.
+        Empty in graphs without a backward pass, and for groups without backward ops.
     children : tuple of Group
-        Disjoint parts of this group; a group without any is a leaf of the tree.
+        Disjoint parts of this group; a group without children is a leaf of the tree.
 
     Examples
     --------
@@ -64,26 +63,26 @@ class Group:
 
     @property
     def num_ops(self) -> int:
-        """How many ops it has, those of its children included."""
+        """Number of ops, including those of the children."""
         return len(self.forward) + len(self.backward)
 
     @cached_property
     def alone(self) -> Int:
-        """Its ops that are in no child, forward before backward."""
+        """Ops in no child, forward before backward."""
         if not self.children:
             return self.ops
         return self.ops[~np.isin(self.ops, np.concatenate([child.ops for child in self.children]))]
 
     @cached_property
     def height(self) -> int:
-        """Levels from this group down to the lowest one below it, both counted: 1 for a leaf."""
+        """Number of levels from this group to the lowest one below it: 1 for a leaf."""
         heights: dict[int, int] = {}
         for group in self.walk():
             heights[id(group)] = 1 + max((heights[id(child)] for child in group.children), default=0)
         return heights[id(self)]
 
     def walk(self) -> Iterator[Group]:
-        """The group itself and all below it, children before their parent."""
+        """Yield the group and all groups below it, children before their parent."""
         stack = [(self, False)]
         while stack:
             group, ready = stack.pop()
@@ -100,14 +99,14 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Interface:
-    """The tensors that cross the border of a set of ops, as positions in ``graph.tensors``, ascending.
+    """Tensors that cross the border of a set of ops, as positions in ``graph.tensors``, ascending.
 
     Attributes
     ----------
     inputs : int64 array
-        Read inside, and written outside at least in part; graph inputs among them.
+        Read inside, and graph inputs or written at least in part outside.
     outputs : int64 array
-        Written inside, and read or also written outside, or to be alive at the end.
+        Written inside, and graph outputs or read or also written outside.
     """
 
     inputs: Int
@@ -115,7 +114,7 @@ class Interface:
 
 
 def interface(problem: Problem, ops: Int) -> Interface:
-    """What crosses the border of `ops`, positions in ``graph.ops``; linear in their inputs, outputs and neighbours.
+    """Return the tensors that cross the border of `ops`; linear in their inputs, outputs and neighbours.
 
     Examples
     --------
@@ -131,7 +130,7 @@ def interface(problem: Problem, ops: Int) -> Interface:
     read, written = (np.unique(table.indices[table.entries(ops)[1]]) for table in (arrays.op_inputs, arrays.op_outputs))
 
     def outside(table: Csr, tensors: Int) -> Bool:
-        """Which of the tensors have an op of the table that is not inside."""
+        """Return a flag per tensor: an op of the table is outside."""
         owner, entry = table.entries(tensors)
         return np.bincount(owner, weights=~inside[table.indices[entry]], minlength=len(tensors)) > 0
 
@@ -142,14 +141,14 @@ def interface(problem: Problem, ops: Int) -> Interface:
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A problem's ops as groups within groups.
+    """A problem's ops as nested groups.
 
     Attributes
     ----------
     problem : Problem
     root : Group
-        All ops of the graph. In a training graph its `forward` are the ops before the first one of the backward pass
-        (the loss among them, which is in no group below), its `backward` are all others.
+        All ops of the graph. In a training graph `forward` are the ops before the first one of the backward pass,
+        including the loss, which is in no lower group; `backward` are all others.
     """
 
     problem: Problem
@@ -162,30 +161,30 @@ class Hierarchy:
 
     @property
     def depth(self) -> int:
-        """Number of levels, the root's own counted: 1 where nothing is grouped."""
+        """Number of levels, including the root's: 1 if nothing is grouped."""
         return self.root.height
 
     def groups(self) -> Iterator[Group]:
-        """All groups from below: children before their parent, the root last."""
+        """Yield all groups, children before their parent, the root last."""
         return self.root.walk()
 
     def levels(self) -> Iterator[tuple[Group, ...]]:
-        """The groups level by level, the root first."""
+        """Yield the groups level by level, the root first."""
         level: tuple[Group, ...] = (self.root,)
         while level:
             yield level
             level = tuple(child for group in level for child in group.children)
 
     def check(self) -> None:
-        """Look whether it is one; in time proportional to depth times (ops + dependencies).
+        """Validate the hierarchy, in time proportional to depth times (ops + dependencies).
 
         Raises
         ------
         ProblemError
-            Naming a group and an op, if the root lacks an op, a child has an op that its parent lacks or that another
-            child has, a group has no ops, ops are not in the reference order, or the groups of one level and the ops
-            that stand alone there do not form an acyclic graph (each group with a node for its forward and one for its
-            backward ops): only then can each part be run as a whole, and only then is it convex.
+            With names of a group and an op, if the root lacks an op, a child has an op that its parent lacks or that
+            another child has, a group has no ops, ops are not in the reference order, or the groups and single ops of
+            one level do not form an acyclic graph (with a node each for the forward and backward ops of a group). Only
+            in an acyclic graph each part is convex and can run as a whole.
         """
         arrays, name = self.graph.arrays, self.graph.op_names
         lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)
@@ -209,10 +208,10 @@ class Hierarchy:
 
 
 def dependencies(problem: Problem, ops: Int | None = None) -> tuple[Int, Int]:
-    """Return which op has to come before which, as positions in ``graph.ops``: tails and heads, some repeatedly.
+    """Return the dependencies between ops, as positions in ``graph.ops``: tails and heads, some repeatedly.
 
-    With `ops`, only pairs among them. Where the order is fixed, neighbours in the reference order are such pairs, too:
-    then only ops that are neighbours there can be run as a whole.
+    With `ops`, only pairs among them. In a fixed order, neighbours in the reference order are also such pairs, because
+    only contiguous ops can then run as a whole.
     """
     arrays = problem.graph.arrays
     tails, heads = arrays.edge_producer, arrays.edge_consumer
@@ -227,7 +226,7 @@ def dependencies(problem: Problem, ops: Int | None = None) -> tuple[Int, Int]:
 
 
 def topological(successors: list[list[int]], first: list[int]) -> list[int]:
-    """A topological order in which a node comes soon after what it waited for last; else by `first`."""
+    """Return a depth-first topological order: a node follows its last predecessor closely; ties go by `first`."""
     waiting = [0] * len(successors)
     for following in successors:
         for node in following:
@@ -247,7 +246,7 @@ def topological(successors: list[list[int]], first: list[int]) -> list[int]:
 
 
 def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:
-    """The node of each op where disjoint groups are nodes, two of each; shape (ops,).
+    """Return the node of each op if disjoint groups are two nodes each; shape (ops,).
 
     Forward ops of group ``i`` get ``num_ops + 2 i``, its backward ops one more; op ``k`` of no group gets ``k``.
     """
@@ -259,7 +258,7 @@ def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:
 
 
 def components(labels: Int, tails: Int, heads: Int) -> Int:
-    """Strongly connected component of each op where ops of one label are one node; shape (ops,)."""
+    """Return the strongly connected component of each op if the ops of one label are one node; shape (ops,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -272,7 +271,7 @@ def components(labels: Int, tails: Int, heads: Int) -> Int:
 
 
 def cycle_fault(arrays: GraphArrays, groups: tuple[Group, ...] | list[Group]) -> str:
-    """Why disjoint groups cannot be nodes of an acyclic graph, naming two of them or a group and an op; else empty."""
+    """Return why disjoint groups cannot be nodes of an acyclic graph, with names, or an empty string."""
     labels = part_labels(len(arrays.cost), groups)
     component = components(labels, arrays.edge_producer, arrays.edge_consumer)
     first_label = np.full(int(component.max(initial=0)) + 1, -1, dtype=np.int64)

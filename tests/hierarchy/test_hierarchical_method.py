@@ -35,7 +35,7 @@ from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
-from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tasks import Answer, Task
@@ -61,8 +61,8 @@ def three_levels() -> Hierarchy:
     return Hierarchy(problem, Group("all", np.arange(9), np.arange(9, 17), tuple(halves)))
 
 
-def knobs(saved: int = 2) -> Knobs:
-    return Knobs(Budgets(2, saved), Effort(EVICTION), Effort(EVICTION))
+def settings(saved: int = 2) -> RecursionSettings:
+    return RecursionSettings(Budgets(2, saved), Effort(EVICTION), Effort(EVICTION))
 
 
 def late(_: Any, seconds: float) -> Answer:
@@ -81,7 +81,7 @@ def listed(recursion: Recursion) -> list[Any]:
 
 def solved(*given: Any, **more: Any) -> list[Any]:
     """What a recursion on three levels finds."""
-    return listed(Recursion(three_levels(), knobs(), *given, **more))
+    return listed(Recursion(three_levels(), settings(), *given, **more))
 
 
 def cut_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -98,7 +98,7 @@ def cut_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_levels_are_solved_from_below_and_progress_counts_groups() -> None:
     told: list[str] = []
-    recursion = Recursion(three_levels(), knobs(), workers=1, on_progress=told.append)
+    recursion = Recursion(three_levels(), settings(), workers=1, on_progress=told.append)
     assert {name for name, *_ in listed(recursion)} == {"low", "high"}
     assert told[0].startswith("level 1 of 2, ")
     assert told[-1] == "level 2 of 2, 2 of 2 groups"
@@ -112,7 +112,7 @@ def test_a_sub_problem_is_made_for_each_class_of_identical_groups(monkeypatch: p
     parts = tuple(Group(str(k), np.arange(k, k + 2), np.arange(19 - k, 21 - k)) for k in (1, 3, 5, 7))
     made = cut_out(monkeypatch)
     hierarchy = Hierarchy(problem, Group("all", np.arange(11), np.arange(11, 21), parts))
-    solved = Recursion(hierarchy, knobs(), workers=1)
+    solved = Recursion(hierarchy, settings(), workers=1)
 
     def shifted(ops: Any, k: int) -> list[int] | None:
         """Op f_k as 0 and its gradient as -1, and so on."""
@@ -170,7 +170,7 @@ def test_groups_whose_turn_comes_after_the_deadline_stand_alone(monkeypatch: pyt
     told: list[str] = []
     notes: list[str] = []
     over = Deadline.after(60).until(lambda: bool(told))  # as soon as the first group has its options
-    run = Recursion(three_levels(), knobs(), over, workers=1, on_progress=told.append, on_note=notes.append)
+    run = Recursion(three_levels(), settings(), over, workers=1, on_progress=told.append, on_note=notes.append)
     assert listed(run) == []
     assert run.classes == 2  # the second one in what is allowed to be late
     assert len(notes) > 1 and set(notes) == {recursion.OVER}
@@ -204,7 +204,7 @@ def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", never)
     assert solved(workers=1, store=Store(tmp_path)) == first
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", options_of)
-    listed(Recursion(three_levels(), knobs(3), workers=1, store=Store(tmp_path)))
+    listed(Recursion(three_levels(), settings(3), workers=1, store=Store(tmp_path)))
     assert len(list(tmp_path.iterdir())) > len(files)  # other budgets are another question
 
 
@@ -475,9 +475,9 @@ def ten_groups() -> Hierarchy:
 @pytest.mark.slow
 def test_a_cluster_finds_what_is_found_here_though_a_worker_is_killed() -> None:
     distributed = pytest.importorskip("distributed")
-    here = listed(Recursion(ten_groups(), knobs(), workers=1))
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
-    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
+    here = listed(Recursion(ten_groups(), settings(), workers=1))
+    given = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
+    with distributed.LocalCluster(**given) as cluster, distributed.Client(cluster) as client:
         pids = list(client.run(os.getpid).values())
         assert len(pids) == 2
         notes: list[str] = []
@@ -491,7 +491,7 @@ def test_a_cluster_finds_what_is_found_here_though_a_worker_is_killed() -> None:
         killer = threading.Thread(target=kill)
         killer.start()
         pool = client.get_executor()
-        run = Recursion(ten_groups(), knobs(), Deadline(), pool, 2, on_progress=told.append, on_note=notes.append)
+        run = Recursion(ten_groups(), settings(), Deadline(), pool, 2, on_progress=told.append, on_note=notes.append)
         found = listed(run)
         killer.join()
         assert found == here

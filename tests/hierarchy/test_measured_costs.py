@@ -17,7 +17,7 @@ from remat.hierarchy import Group, identical_groups
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 from remat.hierarchy.options import Budgets, Effort, Measured, measured, options_of, undominated
 from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 
@@ -44,8 +44,8 @@ def problem(seed: int = 0, layers: int = 10, budget: int = 8) -> Problem:
 
 
 def recursion(given: Problem, tolerance: float = 0.05, **more: Any) -> Recursion:
-    knobs = Knobs(Budgets(3, 3), EVICTION, EVICTION, cost_tolerance=tolerance)
-    return Recursion(Pairs().partition(given), knobs, **{"workers": 1, **more})
+    settings = RecursionSettings(Budgets(3, 3), EVICTION, EVICTION, cost_tolerance=tolerance)
+    return Recursion(Pairs().partition(given), settings, **{"workers": 1, **more})
 
 
 def inside(run: Recursion) -> Iterator[tuple[Group, list[Measured]]]:

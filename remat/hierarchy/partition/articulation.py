@@ -1,4 +1,4 @@
-"""Groups lie between articulation points: ops that all later ones depend on the earlier ones through."""
+"""Partition at articulation points: all dependencies of later ops on earlier ones pass through them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
-#: Levels of articulation points within what others hold together: a U-Net has one for each skip.
+#: Most levels of articulation points inside groups: a U-Net has one for each skip.
 MAX_DEPTH = 50
-#: Where the largest part has more than this share of the ops, articulation points do not divide a group.
+#: Articulation points divide a group only if its largest part has at most this share of the ops.
 UNDIVIDED = 0.95
 
 
@@ -29,11 +29,11 @@ class ArticulationOptions(Options):
     Attributes
     ----------
     max_group : int
-        Groups with more ops than this are looked at for articulation points inside.
+        Groups with more ops than this are divided at articulation points inside.
     max_members : int
-        Where a group has more members than this (groups and ops), neighbours are taken together.
+        In a group with more members than this (groups and ops), neighbours are joined.
     max_side : int
-        Values that live long and are read by many may pass a cut, up to so many hundredths of the bytes of all values.
+        Hundredths of the bytes of all values that long-lived values with many readers may hold to cross a cut.
     """
 
     max_group: Annotated[int, Range(2)] = 20
@@ -42,9 +42,9 @@ class ArticulationOptions(Options):
 
 
 class Articulation(Partitioner):
-    """Groups between articulation points, and inside large groups again without the value that all of it begins with.
+    """Groups between articulation points, and inside large groups again, ignoring the value that starts the group.
 
-    Groups are runs of the reference order. A large group that has no such points is cut into runs of equal length.
+    Groups are runs of the reference order. A large group without such points is cut into runs of equal length.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Articulation(Partitioner):
                 members.append(int(piece[0]))
             elif len(piece) <= self.options.max_group:
                 members.append(joined(problem, piece.tolist()))
-            else:  # without the first op: what it writes may be read all over
+            else:  # without the first op, whose output may be read everywhere
                 inside: list[Group | int] = piece[1:].tolist()
                 parts = np.bincount(articulation_labels(problem, piece[1:], self.options.max_side).label)
                 if depth and parts.max() <= UNDIVIDED * len(piece):

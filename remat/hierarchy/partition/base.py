@@ -1,4 +1,4 @@
-"""The interface of whatever makes a hierarchy of a graph."""
+"""Interface of partitioners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.runtime.arrays import Int
 
 
 class Partitioner(Algorithm):
-    """Groups the ops of a graph. Registered in the entry-point group ``remat.partitioners``.
+    """Algorithm that groups the ops of a graph, registered in the entry-point group ``remat.partitioners``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Partitioner(Algorithm):
 
     Examples
     --------
-    One that makes pairs of neighbours in the reference order, where these depend on each other:
+    A partitioner that pairs neighbours in the reference order if they depend on each other:
 
     >>> from remat.graphs.families import unit_chain
     >>> class Pairs(Partitioner):
@@ -44,17 +44,17 @@ class Partitioner(Algorithm):
     """
 
     def partition(self, problem: Problem, deadline: Deadline | None = None) -> Hierarchy:
-        """A hierarchy of all ops of the problem; it has been checked.
+        """Return a validated hierarchy of all ops of the problem.
 
-        In training graphs the forward ops are grouped, and each backward op goes with the group it belongs to
-        (:mod:`remat.hierarchy.pairing`); in others all ops are grouped.
+        In training graphs forward ops are grouped, and each backward op joins its group
+        (:mod:`remat.hierarchy.pairing`); in other graphs all ops are grouped.
 
         Raises
         ------
         ProblemError
-            If this way of grouping does not apply to the graph.
+            If this partitioner does not apply to the graph.
         OverdueError
-            If it takes longer than the deadline allows.
+            If the deadline passes.
         """
         from remat.hierarchy.pairing import attach_backward
 
@@ -66,26 +66,26 @@ class Partitioner(Algorithm):
 
     @abstractmethod
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
-        """The groups at the highest level, with their children; without backward ops.
+        """Return the groups of the highest level, with their children, without backward ops.
 
         Parameters
         ----------
         ops : int64 array
-            What there is to group, in the reference order: the forward ops of a training graph, otherwise all ops.
+            Ops to group, in the reference order: the forward ops of a training graph, otherwise all ops.
         """
 
 
-#: What stands for a partitioner.
+#: Name, class or object of a partitioner.
 PartitionerLike = str | type[Partitioner] | Partitioner
 
 
 def as_partitioner(partitioner: PartitionerLike) -> Partitioner:
-    """Return the partitioner that a name, a class or an object stands for.
+    """Return the partitioner given by name, class or object.
 
     Raises
     ------
     RematError
-        For a name that is not registered, or a class that cannot be made.
+        If a name is not registered or a class cannot be instantiated.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def as_partitioner(partitioner: PartitionerLike) -> Partitioner:
 
 
 def groupable(problem: Problem) -> Int:
-    """The ops that a partition groups, in the reference order: forward ops of a training graph, otherwise all."""
+    """Return the ops to group, in the reference order: forward ops of a training graph, otherwise all."""
     step = training_step(problem)
     order = problem.graph.arrays.order
     return np.array(order if step is None else order[: step.num_forward])

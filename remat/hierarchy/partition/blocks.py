@@ -1,4 +1,4 @@
-"""A partition of chains: blocks in order, neighbours in groups, these in larger groups."""
+"""Partition of chains: blocks in order, neighbours in groups, and groups in larger groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
-#: Where blocks come from.
+#: Sources of blocks.
 SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
     "modules": module_labels, "names": name_labels, "articulation": articulation_labels
 }  # fmt: skip
-#: Side tensors may hold this share of the bytes of all forward values, in hundredths.
+#: Share of the bytes of all forward values that side tensors may hold, in hundredths.
 MAX_SIDE = 10
 
 
@@ -39,10 +39,9 @@ class BlocksOptions(Options):
 
 
 class Blocks(Partitioner):
-    """The chain of blocks of a graph (:func:`forward_blocks`), where there is one.
+    """Chain of blocks of a graph (:func:`forward_blocks`), if it has one.
 
-    Where there are more than `most` blocks, neighbours are put together until there are no more than that, as evenly as
-    their number allows; and so within each group.
+    More than `most` blocks are joined to groups of neighbours, as evenly as their number allows, at every level.
 
     Examples
     --------
@@ -67,7 +66,7 @@ class Blocks(Partitioner):
         return self._split(forward_blocks(problem))
 
     def _split(self, groups: list[Group]) -> list[Group]:
-        """At most so many groups, each of which has at most so many."""
+        """Join groups until at most `most` are left, each with at most `most` children."""
         if len(groups) <= self.options.most:
             return groups
         parts = np.array_split(np.arange(len(groups)), self.options.most)
@@ -87,9 +86,9 @@ def forward_blocks(
     *,
     max_side: int = MAX_SIDE,
 ) -> list[Group]:
-    """Return the forward ops of a training graph (or all ops of a graph without a backward pass) as a chain of blocks.
+    """Return the forward ops of a training graph, or all ops of another graph, as a chain of blocks.
 
-    Every op is in one block. Blocks read values of their own, of the block before, graph inputs, and *side tensors*:
+    Every op is in one block. Blocks read their own values, those of the block before, graph inputs, and *side tensors*:
     values that live across a block that neither writes nor last reads them, such as masks, the output of an encoder,
     and the skips of a U-Net.
 
@@ -102,13 +101,12 @@ def forward_blocks(
         runs between ops through which all later ones depend on the earlier ones. ``"auto"``: the first of these that
         makes at least two blocks.
     max_side : int
-        Side tensors may hold this share of the bytes of all forward values, in hundredths. Blocks are joined until
-        they do.
+        Hundredths of the bytes of all forward values that side tensors may hold. Blocks are joined until they do.
 
     Raises
     ------
     ProblemError
-        If the source does not make at least two blocks, with the reason.
+        If the source does not give at least two blocks, with the reason.
 
     Examples
     --------
@@ -129,7 +127,7 @@ def forward_blocks(
 
 
 def _joined(problem: Problem, labels: Labels, source: str, max_side: int) -> list[Group]:
-    """Runs of one label, joined until side tensors hold few bytes."""
+    """Join runs of one label until side tensors hold few bytes."""
     arrays = problem.graph.arrays
     starts = np.flatnonzero(np.diff(labels.label, prepend=-2))
     names = [labels.names[label] for label in labels.label[starts].tolist()]

@@ -1,4 +1,4 @@
-"""H-Partition of HiRemate: groups between a node and the closest common ancestor of what it reads, round by round."""
+"""H-Partition of HiRemate: groups between a node and the closest common ancestor of its inputs, round by round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule.rules import OrderRule
 
-#: A round that leaves more than this share of the nodes is the last one with candidates between nodes.
+#: If a round leaves more than this share of the nodes, later rounds use runs of an order as candidates.
 STALLED = 0.8
 
 
@@ -27,13 +27,13 @@ class HPartitionOptions(Options):
     Attributes
     ----------
     max_top : int
-        Rounds end when so many nodes are left at the highest level, or fewer: *M^t* of the paper.
+        Rounds end when at most this many nodes are left at the highest level: *M^t* of the paper.
     max_group : int
-        Nodes of a group at the most, ops or groups of the level below: *M^l* of the paper.
+        Most nodes of a group, ops or groups of the level below: *M^l* of the paper.
     alpha : float
-        Exponent of the number of ops in the score of a group; 0: only the bytes that cross its border count.
+        Exponent of the number of ops in the score of a group; 0: only bytes across its border count.
     min_group : int
-        Groups of fewer nodes than this are not made, unless a round would make no others.
+        Fewest nodes of a group; a round makes smaller groups only if it would make no others.
     """
 
     max_top: Positive = 30
@@ -52,20 +52,19 @@ class HPartitionOptions(Options):
 class HPartition(Partitioner):
     """H-Partition (HiRemate, appendix A, algorithm 2).
 
-    While there are more than `max_top` nodes: for each node ``x``, let ``a(x)`` be the closest node that everything
-    before ``x`` comes through. Candidates are the nodes on paths from ``a(x)`` to ``x``, with or without ``a(x)`` and
-    with or without ``x``, of at most `max_group` nodes. The one with the least score, (bytes that cross its border) x
-    (number of its ops) ** `alpha`, is made a group; candidates that meet it take it in, and are left out where that
-    makes them too large. When none is left, groups become nodes, and the next round begins.
+    While there are more than `max_top` nodes: for each node ``x``, let ``a(x)`` be the closest node that all paths to
+    ``x`` pass through. Candidates are the nodes on paths from ``a(x)`` to ``x``, with or without ``a(x)`` and with or
+    without ``x``, of at most `max_group` nodes. The candidate with the least score, (bytes across its border) x (number
+    of its ops) ** `alpha`, becomes a group. Candidates that overlap it absorb it, or are dropped if that makes them too
+    large. When none is left, groups become nodes and the next round starts.
 
-    All members of a candidate come after one entry, through which everything enters; the same holds of the union of
-    candidates that meet, so groups are convex and never depend on each other in a cycle. Where the order of first
-    computations is fixed, groups are runs of the reference order instead, since nothing else could be run as a whole:
-    candidates are neighbours, and runs from ``a(x)`` to ``x``. The same is done, along an order in which ops come soon
-    after what they wait for, where candidates between nodes are too large to go on with, as in random graphs.
+    All paths into a candidate enter through one node. The same holds for unions of overlapping candidates, so groups
+    are convex and never form a cycle. In a fixed order, groups are runs of the reference order, since nothing else
+    could run as a whole. Candidates are then neighbours, and runs from ``a(x)`` to ``x``. If candidates between nodes
+    become too large, as in random graphs, the same is done along a depth-first topological order.
 
-    Source: HiRemate, algorithms 1 and 2. What differs: neighbours are candidates too, and small groups are left out
-    (`min_group`), both as in the authors' code; values that are read all over the graph do not count for ``a(x)``.
+    Source: HiRemate, algorithms 1 and 2. Differences: neighbours are candidates too, and small groups are skipped
+    (`min_group`), both as in the authors' code; long-lived values with many readers do not count for ``a(x)``.
 
     Examples
     --------
@@ -92,13 +91,13 @@ class HPartition(Partitioner):
             found = large or found
             left = len(members) - sum(len(nodes) - 1 for nodes in found)
             if left > max(options.max_top, STALLED * len(members)) and kinds is not None:
-                kinds = None  # runs of an order from now on
+                kinds = None  # from now on, runs of an order
             members = _wrapped(problem, members, found)
         return groups_of(members)
 
 
 def _wrapped(problem: Problem, members: list[Group | int], found: list[list[int]]) -> list[Group | int]:
-    """Members after a round: groups in the place of their first node."""
+    """Return the members after a round: groups replace their first node."""
     gone = {node for nodes in found for node in nodes}
     made = [joined(problem, [members[node] for node in nodes]) for nodes in found]
     return in_order(problem, [*made, *(member for number, member in enumerate(members) if number not in gone)])

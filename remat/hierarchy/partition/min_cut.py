@@ -1,4 +1,4 @@
-"""Groups are parts of an order between which few bytes are passed on, and such as are worth being held."""
+"""Partition at places of an order where few bytes are alive, preferably after expensive ops."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range
 
-#: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some fifteen
-#: groups a model that chooses options is solved in seconds, and small ones leave it more to choose from.
+#: Target number of groups on a small graph, and bounds of the group size in ops: with some fifteen groups, a model that
+#: chooses options is solved in seconds, and small groups offer it more choices.
 GROUPS, FEW = 16, 3
-#: Ops that make a group, or a level of groups below the highest one: fewer than these are solved at once.
+#: Fewest ops to cut into groups, or into a further level of groups: fewer are solved at once.
 MANY = 20
-#: Share by which more bytes than the fewest may be alive at a cut, and share of the largest cost that the op before it
-#: has at the least.
+#: A cut may have this share more bytes alive than the least; the op before it costs at least this share of the largest
+#: cost.
 MORE, EXPENSIVE = 0.05, 0.5
 
 
@@ -34,11 +34,11 @@ class MinCutOptions(Options):
     Attributes
     ----------
     max_group : int or None
-        Groups with more ops than this are cut. None: a sixteenth of the ops, 3 at least and 20 at most.
+        Groups with more ops than this are cut. None: a sixteenth of the ops, between 3 and 20.
     max_members : int
-        Into so many parts at the most.
+        Most parts of a group.
     balance : float
-        Share of the ops that each side of a cut has at the least, up to 0.5.
+        Least share of the ops on each side of a cut, up to 0.5.
     """
 
     max_group: Annotated[int, Range(2)] | None = None
@@ -47,13 +47,12 @@ class MinCutOptions(Options):
 
 
 class MinCut(Partitioner):
-    """Cuts an order where the fewest bytes are alive, again and again, the largest part first.
+    """Partition that cuts an order where the fewest bytes are alive, always in the largest part.
 
-    Where about as few are alive at several places, it cuts behind an expensive op: what crosses a cut is held, or all
-    of a group runs again for it, whereas what is cheap to make again can be freed between the parts of one group.
+    Among places with about as few bytes it cuts after an expensive op: a value that crosses a cut is held or needs the
+    whole group to run again, while a cheap value inside a group can be freed and recomputed.
 
-    The order is the reference order, or, where the order of first computations is free, one in which ops come soon
-    after what they wait for.
+    The order is the reference order, or, in a free order, a depth-first topological order.
 
     Examples
     --------
@@ -74,14 +73,14 @@ class MinCut(Partitioner):
         node[ops] = np.arange(len(ops))
         first, last = arrays.lifetimes(node)
         passed = np.flatnonzero(last > first)
-        # bytes that pass from the ops before each place to it and later
+        # bytes written before each place and read at it or later
         alive = staircase(first[passed] + 1, last[passed], arrays.size[passed], len(ops) + 1)
         names, position = problem.graph.op_names, arrays.position
         cost, given = arrays.cost[ops], self.options.max_group
         limit, most = (min(MANY, max(FEW, len(ops) // GROUPS)), MANY) if given is None else (given, given)
 
         def groups(start: int, stop: int) -> list[Group]:
-            """Return the groups that a run of the order is cut into; none of a small one within the order."""
+            """Return the groups of a run of the order; none if it is short and inside the order."""
             deadline.check()
             found = []
             if stop - start > most or stop - start == len(ops):
@@ -96,7 +95,7 @@ class MinCut(Partitioner):
         return groups(0, len(ops))
 
     def _parts(self, alive: Int, cost: Int, limit: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """Where to cut one run of the order; nowhere if it is small."""
+        """Return the parts of one run of the order; none if it is short."""
         options: MinCutOptions = self.options
         if stop - start <= limit:
             return []

@@ -1,4 +1,4 @@
-"""Groups are the modules of the network that the graph was made from."""
+"""Partition by the modules of the network."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ModulesOptions(Options):
     Attributes
     ----------
     max_members : int
-        Where a module has more members than this (groups and ops), neighbours are taken together.
+        In a module with more members than this (groups and ops), neighbours are joined.
     """
 
     max_members: Annotated[int, Range(2)] = 32
 
 
 class Modules(Partitioner):
-    """Groups by the dotted paths in ``meta["modules"]``: a module's ops are a group, those of its parts its children.
+    """Partition by the dotted paths in ``meta["modules"]``: ops of a module form a group, submodules its children.
 
-    Modules of one op are left out, and so is what only holds one other module. Where the ops of a module cannot be run
-    as a whole, some of them are left alone at the level above until they can.
+    Modules of one op, and modules that only contain one other module, are skipped. If the ops of a module cannot run as
+    a whole, some of them stand alone at the level above.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Modules(Partitioner):
         return groups_of(in_runs(problem, members, self.options.max_members))
 
     def _cut(self, problem: Problem, ops: Int, paths: dict[int, tuple[str, ...]], deadline: Deadline) -> None:
-        """Shorten paths, level by level, until all modules of a level can be run as wholes."""
+        """Shorten paths, level by level, until all modules of a level can run as wholes."""
         tails, heads = dependencies(problem, ops)
         for length in range(1, max(map(len, paths.values())) + 1):
             deadline.check()
@@ -71,7 +71,7 @@ class Modules(Partitioner):
     def _members(
         self, problem: Problem, ops: list[int], paths: dict[int, tuple[str, ...]], deadline: Deadline
     ) -> list[Group | int]:
-        """Groups and ops at the highest level."""
+        """Return the groups and ops of the highest level."""
         by_path: dict[tuple[str, ...], list[int]] = {}
         for op in ops:
             for length in range(1, len(paths[op]) + 1):
@@ -82,7 +82,7 @@ class Modules(Partitioner):
         for path in deadline.each(sorted(by_path, key=lambda path: -len(path))):
             parent = below.setdefault(path[:-1], [])
             members = below.get(path, [])
-            if len(members) == 1:  # an op, or a module that holds all of it
+            if len(members) == 1:  # an op, or a module that contains everything
                 parent.append(members[0])
             else:
                 members = in_runs(problem, members, self.options.max_members)

@@ -1,4 +1,4 @@
-"""One round of H-Partition: a graph of nodes, candidates for groups, and which of them are wrapped."""
+"""One round of H-Partition: a graph of nodes, candidates for groups, and the selection among them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
-#: Values that live long and are read by many split a graph into classes; where more than so many do, none does.
+#: Most long-lived values with many readers for which classes are formed; with more, there is one class.
 MAX_SPLITTING = 8
 
 
@@ -28,19 +28,19 @@ class Level:
     Attributes
     ----------
     rank : list of int
-        Place of each node in a topological order.
+        Position of each node in a topological order.
     by_rank : list of int
         The nodes in that order.
     predecessors : list of lists
-        Nodes that each node reads, of those in its class.
+        Predecessors of each node within its class.
     ops : list of int
-        How many ops each node has.
+        Number of ops of each node.
     reads, writes : list of lists
-        Tensors that cross the border of each node, and that others write; graph inputs are not among them.
+        Tensors that cross the border of each node and are written by an op, thus no graph inputs.
     readers, writers : list of int
-        How many nodes read and write each tensor.
+        Numbers of nodes that read and write each tensor.
     leaves : list of bool
-        Tensors that something outside the nodes reads, or that are to be alive at the end.
+        Flag of tensors that are graph outputs or read outside the nodes.
     size : list of int
         Bytes of each tensor.
     """
@@ -58,14 +58,14 @@ class Level:
 
     @classmethod
     def of(cls, problem: Problem, node: Int, kinds: Int | None, leaves: Bool) -> Level:
-        """The level whose nodes are numbered from 0.
+        """Return the level with the given nodes, numbered from 0.
 
         Parameters
         ----------
         node : int64 array, shape (ops,)
-            The node of each op; -1 for ops that are not grouped.
+            Node of each op; -1 for ops that are not grouped.
         kinds : int64 array, shape (ops,), or None
-            The class of each op (:func:`classes`); None: all are of one.
+            Class of each op (:func:`classes`); None: one class.
         leaves : bool array, shape (tensors,)
             :func:`leaving`.
         """
@@ -75,7 +75,7 @@ class Level:
         reads = _pairs(node[arrays.consumers.indices], arrays.consumers.rows, width)
         writes = _pairs(node[arrays.producers.indices], arrays.producers.rows, width)
         readers, writers = (np.bincount(pairs % width, minlength=width) for pairs in (reads, writes))
-        both = np.intersect1d(reads, writes, assume_unique=True)  # a node that reads what it writes
+        both = np.intersect1d(reads, writes, assume_unique=True)  # tensors that a node reads and writes
         only_writer = writers[both % width] == 1
         own = both[only_writer]
         hidden = own[(readers[own % width] == 1) & ~leaves[own % width]]
@@ -109,9 +109,9 @@ class Level:
 
 
 def leaving(problem: Problem) -> Bool:
-    """Which tensors the loss reads, or have to be alive at the end.
+    """Return a flag per tensor: the loss reads it, or it is a graph output.
 
-    What backward ops read of the forward part is not handed on: the group has them, too.
+    Forward values that backward ops read do not count, since the backward ops join the group.
     """
     arrays = problem.graph.arrays
     step, leaves = training_step(problem), problem.kept.copy()
@@ -123,17 +123,17 @@ def leaving(problem: Problem) -> Bool:
 
 
 def _pairs(nodes: Int, tensors: Int, width: int) -> Int:
-    """Distinct pairs of node and tensor, as ``node * width + tensor``, ascending."""
+    """Return the distinct pairs of node and tensor, as ``node * width + tensor``, ascending."""
     known = nodes >= 0
     return np.unique(nodes[known] * width + tensors[known])
 
 
 def classes(problem: Problem, ops: Int) -> Int:
-    """The class of each op, such that what two classes exchange goes one way; shape (ops of the graph,).
+    """Return the class of each op, such that values pass between two classes one way; shape (ops of the graph,).
 
-    Masks and the output of an encoder are read all over what follows, and would make everything depend on two things.
-    So the ops that lead to such a value are one class and the others another: groups lie within a class, and then
-    dependencies between classes can be left out of account, since no cycle can go through them.
+    Masks and the output of an encoder are read everywhere after them, so that everything would depend on two values. So
+    the ops that lead to such a value form one class and the others another. Groups lie within a class. Dependencies
+    between classes can then be ignored, since no cycle can include them.
     """
     arrays = problem.graph.arrays
     kinds = np.zeros(len(arrays.cost), dtype=np.int64)
@@ -153,10 +153,10 @@ def classes(problem: Problem, ops: Int) -> Int:
 
 
 def region_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[list[int]]:
-    """For each node ``x``, what lies between it and ``a(x)``, with either or both or none of these two.
+    """Yield, for each node ``x``, the nodes between it and ``a(x)``, with either, both or none of these two.
 
-    ``a(x)`` is the closest node that everything before ``x`` in its class comes through. Sets of fewer than two nodes
-    or more than `most` are left out.
+    ``a(x)`` is the closest node that all paths to ``x`` in its class pass through. Sets of fewer than two nodes or more
+    than `most` are skipped.
     """
     for x in deadline.each(level.by_rank):
         head, between = closest_common_ancestor(level, x, most)
@@ -168,9 +168,9 @@ def region_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[l
 
 
 def closest_common_ancestor(level: Level, x: int, most: int) -> tuple[int | None, list[int] | None]:
-    """``a(x)`` and the nodes between it and `x`; None for these where they are more than `most`.
+    """Return ``a(x)`` and the nodes between it and `x`; None for these if they are more than `most`.
 
-    No node is ``a(x)`` where paths into `x` begin at several; then all that lead to `x` are between.
+    No node is ``a(x)`` if paths into `x` start at several nodes; then all nodes that lead to `x` are between.
     """
     rank, predecessors, by_rank = level.rank, level.predecessors, level.by_rank
     start = predecessors[x]
@@ -193,13 +193,13 @@ def closest_common_ancestor(level: Level, x: int, most: int) -> tuple[int | None
             if v not in seen:
                 seen.add(v)
                 heapq.heappush(heap, -rank[v])
-        if len(between) + len(heap) > most + 1:  # all of these but one are between
+        if len(between) + len(heap) > most + 1:  # all of these except one are between
             return None, None
     return None, between
 
 
 def run_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[list[int]]:
-    """Neighbours in the order, and runs of it from ``a(x)`` to ``x`` with or without these ends."""
+    """Yield neighbours in the order, and runs of it from ``a(x)`` to ``x`` with or without these ends."""
     rank, by_rank = level.rank, level.by_rank
     for k, x in enumerate(deadline.each(by_rank)):
         if k:
@@ -216,10 +216,10 @@ def run_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[list
 
 
 class Wrapping:
-    """Groups that grow: the candidate with the least score is wrapped, and all that meet it take it in.
+    """Growing groups: the candidate with the least score becomes a group, and overlapping candidates absorb it.
 
-    The score of a candidate is (bytes that cross its border) x (number of its ops) ** alpha. It is computed again when
-    the candidate comes up, since it may have taken in others by then, and the candidate waits if that made it larger.
+    The score of a candidate is (bytes across its border) x (number of its ops) ** alpha. It is recomputed when the
+    candidate comes up, since the candidate may have absorbed others; if that made it larger, the candidate waits.
     """
 
     def __init__(self, level: Level, alpha: float, most: int) -> None:
@@ -233,7 +233,7 @@ class Wrapping:
         self.count = count
 
     def find(self, node: int) -> int:
-        """The group that a node is in by now, as one of its nodes."""
+        """Return the group of a node, represented by one of its nodes."""
         above = self.above
         while above[node] != node:
             above[node] = above[above[node]]
@@ -241,7 +241,7 @@ class Wrapping:
         return node
 
     def score(self, parts: Iterable[int]) -> tuple[float, int]:
-        """Of the groups `parts` together, and their number of ops."""
+        """Return the score of the union of the groups `parts`, and its number of ops."""
         level, ops = self.level, 0
         reads: list[dict[int, int]] = []
         writes: list[dict[int, int]] = []
@@ -255,17 +255,17 @@ class Wrapping:
             inside = sum(table.get(tensor, 0) for table in writes) == level.writers[tensor]
             if not inside:
                 crossing += level.size[tensor]
-            if not inside or self._goes_on(tensor, reads):
+            if not inside or self._read_elsewhere(tensor, reads):
                 crossing += level.size[tensor]
         return crossing * ops**self.alpha, ops
 
-    def _goes_on(self, tensor: int, reads: list[dict[int, int]]) -> bool:
-        """Whether others than these read a tensor."""
+    def _read_elsewhere(self, tensor: int, reads: list[dict[int, int]]) -> bool:
+        """Return True if other nodes than these read a tensor."""
         level = self.level
         return level.leaves[tensor] or sum(table.get(tensor, 0) for table in reads) < level.readers[tensor]
 
     def wrap(self, parts: list[int]) -> None:
-        """Make one group of several."""
+        """Merge several groups."""
         root, *others = sorted(parts, key=lambda part: -self.nodes[part])
         for tables in (self.reads, self.writes):
             merged = tables[root]
@@ -275,7 +275,7 @@ class Wrapping:
                 tables[part] = {}
         read, written = self.reads[root], self.writes[root]
         for tensor in read.keys() & written.keys():
-            if written[tensor] == self.level.writers[tensor] and not self._goes_on(tensor, [read]):
+            if written[tensor] == self.level.writers[tensor] and not self._read_elsewhere(tensor, [read]):
                 del read[tensor], written[tensor]
         for part in others:
             self.above[part] = root
@@ -284,7 +284,7 @@ class Wrapping:
         self.count -= len(others)
 
     def run(self, candidates: Iterable[list[int]], stop_at: int, deadline: Deadline) -> list[list[int]]:
-        """Wrap until there are no more candidates, or no more nodes than `stop_at`; the groups of several nodes."""
+        """Merge until no candidate is left or `stop_at` nodes remain; return the groups of several nodes."""
         kept: list[list[int]] = []
         heap: list[tuple[float, int, int]] = []
         for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Members of a group in runs, where they are too many to be looked at together."""
+"""Joining of neighbouring members of a group, if they are too many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.runtime.arrays import Int
 
 
 def joined(problem: Problem, members: list[Group | int]) -> Group:
-    """A group of ops and groups, named by its first and last op."""
+    """Return a group of ops and groups, named by its first and last op."""
     position, names = problem.graph.arrays.position, problem.graph.op_names
     ops = np.concatenate([m.forward if isinstance(m, Group) else np.array([m], dtype=np.int64) for m in members])
     ops = ops[np.argsort(position[ops])]
@@ -20,7 +20,7 @@ def joined(problem: Problem, members: list[Group | int]) -> Group:
 
 
 def nodes_of(problem: Problem, members: list[Group | int]) -> Int:
-    """The number of the member that each op is in, -1 for ops in none; shape (ops,)."""
+    """Return the number of the member of each op, -1 for ops in none; shape (ops,)."""
     node = np.full(len(problem.graph.ops), -1, dtype=np.int64)
     for number, member in enumerate(members):
         node[member.forward if isinstance(member, Group) else member] = number
@@ -28,13 +28,13 @@ def nodes_of(problem: Problem, members: list[Group | int]) -> Int:
 
 
 def in_order(problem: Problem, members: list[Group | int]) -> list[Group | int]:
-    """Members by the places of their first ops in the reference order."""
+    """Sort members by the position of their first ops in the reference order."""
     position = problem.graph.arrays.position
     return sorted(members, key=lambda member: position[member.forward[0] if isinstance(member, Group) else member])
 
 
 def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Group | int]:
-    """The same members, or groups of neighbours in a topological order, groups of these, ..., no more than `limit`."""
+    """Join neighbours in a topological order to groups, and these again, until at most `limit` members are left."""
     if len(members) <= limit:
         return members
     order = Level.of(problem, nodes_of(problem, members), None, problem.kept).by_rank
@@ -48,5 +48,5 @@ def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Gr
 
 
 def groups_of(members: list[Group | int]) -> list[Group]:
-    """The groups among members."""
+    """Return the groups among members."""
     return [member for member in members if isinstance(member, Group)]
