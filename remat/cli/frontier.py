@@ -155,12 +155,12 @@ def shown(cell: Cell, base: int | None = None) -> str:
 
 def schedules_by(found: Frontier) -> list[str]:
     """For each method, by whom its schedules were found where that is not the method itself, or not it alone."""
-    from remat.experiments.compare import NOBODY
+    from remat.experiments.compare import REFERENCE_ORDER
 
     lines = []
     for method in found.methods:
         sources = Counter(cell.source for cell in found.of(method) if cell.schedule is not None)
-        if set(sources) - {method.source, NOBODY}:
+        if set(sources) - {method.source, REFERENCE_ORDER}:
             told = ", ".join(f"{source} ({count})" for source, count in sources.most_common())
             lines.append(f"{method.label}: schedules by {told}")
     return lines

@@ -1,1 +1,1 @@
-"""Many solves: comparisons, frontiers, largest batches, and their pictures."""
+"""Studies of many solves: comparisons, frontiers, largest batches, and their pictures."""

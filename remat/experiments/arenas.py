@@ -1,4 +1,4 @@
-"""Arena against order: what allocators need for schedules of one graph that come in different orders."""
+"""Arena against order: memory that allocators need for schedules of one graph in different orders."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from remat.solving.order import order
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Orders and allocators that are compared unless others are named; ``reference`` is the graph's own order, the others
-#: are methods of :func:`remat.order`. Where ``auto`` proves its order it is called ``optimal``.
+#: Default orders: ``reference`` is the graph's own order, the others are methods of :func:`remat.order`. ``auto`` is
+#: named ``optimal`` if it proves its order.
 ORDERS = ("reference", "kahn", "depth-first", "least-peak-first", "auto")
 ALLOCATORS = ("first-fit", "best-fit", "auto")
-#: Colours that colour-blind people can tell apart (Okabe and Ito).
+#: Colour-blind safe palette (Okabe and Ito).
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442")
 
 
 @dataclass(frozen=True)
 class Arena:
-    """What an allocator needs for one order; bytes.
+    """Memory that an allocator needs for one order, in bytes.
 
     Attributes
     ----------
     order, allocator : str
     peak : int
-        Of the schedule in that order.
+        Peak of the schedule in that order.
     arena : int or None
         None: the allocator found nothing in time, or is not installed.
     bound : int
-        That no arena for this order is below.
+        Lower bound on any arena for this order.
     seconds : float
     """
 
@@ -68,7 +68,7 @@ def arenas(
     time_limit: float = 20.0,
     options: SolveOptions = DEFAULT_OPTIONS,
 ) -> tuple[Arena, ...]:
-    """The arena of each order under each allocator; those that are not installed are passed over.
+    """Return the arena of each order under each installed allocator.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def arenas(
     Raises
     ------
     RematError
-        If an order or an allocator is not known.
+        If an order or an allocator is unknown.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _schedules(
             yield name, Schedule.reference(graph)
             continue
         method = make_method(name)
-        if isinstance(method, OrderMethod):  # by itself: a rule's own order, also where the reference order is better
+        if isinstance(method, OrderMethod):  # a rule's own order, even if the reference order is better
             problem = Problem(graph, order="free", max_computes=1, objective="least-peak")
             instance, deadline = OrderInstance.of(problem), Deadline.after(time_limit)
             if method.search.prepared(deadline):
@@ -130,13 +130,13 @@ def _schedules(
 
 
 def arenas_table(found: Sequence[Arena]) -> str:
-    """CSV: order, allocator, peak, arena, bound, seconds."""
+    """Return a CSV text with order, allocator, peak, arena, bound and seconds."""
     header = ["order", "allocator", "peak", "arena", "bound", "seconds"]
     return csv_text(header, ([*astuple(one)[:-1], f"{one.seconds:.3f}"] for one in found))
 
 
 def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None) -> Axes:
-    """Bars of the arenas, grouped by order, with the peak of each order as a line across its group."""
+    """Draw the arenas as bars, grouped by order, with the peak of each order as a line across its group."""
     axes = ax if ax is not None else empty_figure((10, 4.5)).subplots()
     names, methods = (list(dict.fromkeys(getattr(one, key) for one in found)) for key in ("order", "allocator"))
     scale, unit = size_unit(max([one.peak for one in found] + [one.arena or 0 for one in found], default=1))
@@ -170,11 +170,11 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
 
 
 def save_arenas_plot(found: Sequence[Arena], path: str | os.PathLike[str], title: str = "") -> None:
-    """Write :func:`plot_arenas` to a ``.png`` or ``.svg`` file, whole or not at all.
+    """Write :func:`plot_arenas` to a ``.png`` or ``.svg`` file, atomically.
 
     Raises
     ------
     FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
+        With the path, if the suffix differs or the file cannot be written.
     """
     write_figure(path, lambda: plot_arenas(found, title).figure)  # type: ignore[arg-type, return-value]

@@ -1,4 +1,4 @@
-"""A matrix of methods and budgets, run one after the other under equal limits."""
+"""Matrix of methods and budgets, run one after another under equal limits."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.solving.stop import Stop, described, stopping
 
-#: Called with a line that says which run begins; what it returns is held open during the run and told of its progress.
+#: Called with a title for each run. The returned context is open during the run, and its value receives the progress.
 Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 
-#: The source of a schedule that nobody has to find.
-NOBODY = "the reference order"
+#: Source of a schedule that needs no method.
+REFERENCE_ORDER = "the reference order"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What each run of an experiment is given, the same for all.
+    """Limits of each run of an experiment.
 
     Attributes
     ----------
     stop : float, StoppingCriterion or None
-        As for :func:`remat.solve`; seconds are those of each run.
+        As for :func:`remat.solve`; seconds per run.
     options : SolveOptions
-        Its solver options go to every method; those of a method go before them.
+        Its solver options go to every method; options of a method take precedence.
 
     Raises
     ------
     ProblemError
-        Naming one that is out of range.
+        If a limit is out of range, with its name.
 
     Examples
     --------
@@ -63,11 +63,11 @@ class Limits:
             raise ProblemError("a running deadline cannot be shared by many runs; stop takes the seconds of each")
 
     def of(self, method: Contestant) -> SolveOptions:
-        """The options of one method."""
+        """Return the options of one method."""
         return replace(self.options, solver={**self.options.solver, **method.solver_options})
 
     def as_dict(self) -> dict[str, Any]:
-        """The limits in JSON values; what is as usual and was not there in older files is left out."""
+        """Return the limits as JSON values, without defaults that older files lack."""
         told, start = self.options, self.options.start
         more = {} if start == "auto" else {"start": start if isinstance(start, str) else start.source or "a schedule"}
         return {
@@ -85,9 +85,9 @@ class Run:
     method : Contestant
     problem : Problem
     result : Result or None
-        None where the method failed.
+        None if the method failed.
     error : str
-        Why it failed, in one line.
+        Reason of the failure, in one line.
     """
 
     method: Contestant
@@ -97,18 +97,18 @@ class Run:
 
     @property
     def budget(self) -> str:
-        """The budget as it was asked for."""
+        """Budget as given."""
         return "no budget" if self.problem.budget is None else str(self.problem.budget)
 
     @property
     def seconds_to_best(self) -> float | None:
-        """When the best schedule was found, None without one."""
+        """Time at which the best schedule was found; None without a schedule."""
         if self.result is None or self.result.objective is None:
             return None
         return next(point.time for point in self.result.incumbents if point.objective == self.result.objective)
 
     def row(self) -> dict[str, Any]:
-        """What is to be known of the run, in JSON values; only what ends in ``seconds`` depends on the clock."""
+        """Return the run as JSON values; only keys that end in ``seconds`` depend on the clock."""
         answer, found = self.result, None if self.result is None else self.result.certificate
         times = {} if answer is None else answer.timings
         return {
@@ -136,7 +136,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of a matrix, budget by budget, and the limits they had.
+    """Runs of a matrix, budget by budget, and their limits.
 
     Attributes
     ----------
@@ -144,9 +144,9 @@ class Comparison:
         Graph and rules.
     runs : tuple of Run
     limits : mapping
-        What :meth:`Limits.as_dict` makes of the limits that each run had.
+        Result of :meth:`Limits.as_dict` for each run.
     interrupted : bool
-        Whether Ctrl-C ended the matrix before its last run.
+        True if Ctrl-C ended the matrix before its last run.
     """
 
     problem: Problem
@@ -155,14 +155,14 @@ class Comparison:
     interrupted: bool = False
 
     def by_budget(self) -> list[list[Run]]:
-        """The runs of each budget."""
+        """Return the runs of each budget."""
         groups: dict[str, list[Run]] = {}
         for run in self.runs:
             groups.setdefault(run.budget, []).append(run)
         return list(groups.values())
 
     def to_json(self) -> str:
-        """The text of a JSON file: graph, rules, limits, and for each run its row and its incumbents."""
+        """Return a JSON text with graph, rules, limits, and the row and incumbents of each run."""
         runs = []
         for run in self.runs:
             points = () if run.result is None else run.result.incumbents
@@ -177,7 +177,7 @@ class Comparison:
         return json_text(content)
 
     def to_csv(self) -> str:
-        """The text of a CSV file: one line for each run, unknown values empty."""
+        """Return a CSV text with a line per run; unknown values are empty."""
         return table_csv([run.row() for run in self.runs])
 
 
@@ -192,21 +192,21 @@ def compare(
     watch: Watch | None = None,
     on_run: Callable[[Comparison], object] | None = None,
 ) -> Comparison:
-    """Run every method at every budget, one after the other, each with the same limits.
+    """Run every method at every budget, one after another, with the same limits.
 
-    A method that fails takes up its cell with the reason, and the others go on. Ctrl-C ends the matrix; what is done
-    by then is kept, and so is what the interrupted method had found.
+    A failure is recorded in the method's run, and the matrix continues. Ctrl-C ends the matrix and keeps finished runs
+    and the incumbent of the interrupted one.
 
     Parameters
     ----------
     problem : Problem
-        Graph, rules and objective; its own budget is not looked at.
+        Graph, rules and objective; its own budget is ignored.
     budgets : sequence of str, int, float or None
-        As for :class:`remat.problem.Problem`; the least peak is mostly asked for with ``[None]``.
+        As for :class:`remat.problem.Problem`; ``[None]`` for the least peak without a budget.
     methods : sequence of str, class, object or Contestant
-        Whatever :func:`remat.solve` takes for a method; a str may name a backend, too (:meth:`Contestant.parse`).
+        As for :func:`remat.solve`; a str may include a backend (:meth:`Contestant.parse`).
     stop, options
-        Of each run, as for :func:`remat.solve`; the clock of each begins anew.
+        As for :func:`remat.solve`, per run.
     watch : callable, optional
         See :data:`Watch`.
     on_run : callable, optional
@@ -215,8 +215,8 @@ def compare(
     Raises
     ------
     RematError
-        Before the first run, for a budget that cannot be read, a limit out of range, a name that is not
-        registered, or a method or budget that stands twice.
+        Before the first run, for an invalid budget, a limit out of range, a name that is not registered, or a method or
+        budget that appears twice.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def compare(
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
-    # Compiles the simulation, so that the first run does not pay for all.
+    # Compile the simulation first, so that its time does not count for the first run.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
     limits = Limits(stop, options)
     done = Comparison(problem, (), limits.as_dict())
@@ -255,7 +255,7 @@ def run_method(
     on_progress: OnProgress | None = None,
     warm_start: Schedule | None = None,
 ) -> Run:
-    """Let one method answer one problem; where it fails, whatever the reason, the run says why.
+    """Solve one problem with one method; a failure is recorded in the run.
 
     Parameters
     ----------
@@ -266,49 +266,49 @@ def run_method(
     try:
         options = limits.of(method)
         if warm_start is not None and not isinstance(options.start, str):
-            options = replace(options, start="auto")  # what it had before is the better start
+            options = replace(options, start="auto")  # the given start is better
         result = solve(
             problem, method.method, method.backend or "cp-sat", stop=limits.stop, warm_start=warm_start,
             options=options, method_options=method.options, on_progress=on_progress,
         )  # fmt: skip
-    except Exception as error:  # whatever a plug-in does, the others have their turn
+    except Exception as error:  # a faulty plug-in must not end the matrix
         return Run(method, problem, None, one_line(error))
     return Run(method, problem, result)
 
 
 def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestant]:
-    """The methods, words read by :meth:`Contestant.parse`.
+    """Return the methods as contestants; :meth:`Contestant.parse` reads words.
 
     Raises
     ------
     RematError
-        For a name that is not registered; a ProblemError if there is no method, or one stands twice.
+        For a name that is not registered; a ProblemError if there is no method, or one appears twice.
     """
     if isinstance(methods, str):
-        raise ProblemError(f"the methods are a list, not the text {methods!r}")
+        raise ProblemError(f"methods must be a list, not the text {methods!r}")
     chosen = [as_contestant(method) for method in methods]
     check_names("method", [method.label for method in chosen])
     return chosen
 
 
 def as_contestant(method: Contestant | MethodLike) -> Contestant:
-    """A method as it takes part, a word read by :meth:`Contestant.parse`."""
+    """Return a method as a contestant; :meth:`Contestant.parse` reads a word."""
     if isinstance(method, Contestant):
         return method
     return Contestant.parse(method) if isinstance(method, str) else Contestant.of(method)
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
-    """Refuse an empty list, and a name that stands twice."""
+    """Refuse an empty list and repeated names."""
     if not names:
         raise ProblemError(f"there is no {what} to compare")
     for name in names:
         if names.count(name) > 1:
-            raise ProblemError(f"{what} {name!r} stands twice in the comparison")
+            raise ProblemError(f"{what} {name!r} appears twice in the comparison")
 
 
 def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Graph, rules and limits in JSON values: what is asked, but for budgets and methods."""
+    """Return graph, rules and limits as JSON values: everything that defines the task except budgets and methods."""
     graph, most = problem.graph, problem.max_computes
     return {
         "graph": {
@@ -331,15 +331,15 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty.
+    """Return rows such as those of :meth:`Run.row` as a CSV text; unknown values are empty.
 
-    Words that a spreadsheet would take for a formula begin with an apostrophe (OWASP, *CSV injection*).
+    Words that a spreadsheet would read as a formula get an apostrophe in front (OWASP, *CSV injection*).
     """
     return csv_text(list(rows[0]) if rows else [], ([_field(value) for value in row.values()] for row in rows))
 
 
 def _field(value: Any) -> Any:
-    """A value of a CSV file, none that a spreadsheet would take for a formula."""
+    """Return a CSV value that no spreadsheet reads as a formula."""
     if isinstance(value, Mapping):
         value = " ".join(f"{name}={text}" for name, text in value.items())
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
@@ -350,5 +350,5 @@ def _budget(problem: Problem) -> str:
 
 
 def unwatched(_line: str) -> AbstractContextManager[OnProgress | None]:
-    """A watch that shows nothing."""
+    """Return a context that shows no progress."""
     return nullcontext()

@@ -1,4 +1,4 @@
-"""Who takes part in an experiment: a method, with the backend and the options that it has there."""
+"""Participant of an experiment: a method with its backend and options."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from remat.solving.method import HeuristicMethod, MethodLike, make_method, metho
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method with its backend and options, under the name that it has in tables and pictures.
+    """A method with its backend, options and label in tables and pictures.
 
     Attributes
     ----------
     method : str, class or object
-        As for :func:`remat.solve`: ``auto``, the name of a formulation, heuristic or method, a class of one,
-        registered or not, or a heuristic or method that is made already. Where runs are sent to other processes, a
-        class or object must be one that they can import.
+        As for :func:`remat.solve`: ``auto``, the name of a formulation, heuristic or method, a class of one (registered
+        or not), or a heuristic or method object. If runs are sent to other processes, these must be able to import a
+        class or object.
     backend : str, class or Backend
-        As name or name:variant, a class, or itself; empty for a method that needs none.
+        Name or name:variant, class or object; empty for a method that needs none.
     options : optional
         Options of the method.
     solver_options : mapping
         Passed to the solver untouched.
     label : str
-        How it is called in tables and pictures; ``name/backend`` where nothing is given.
+        Name in tables and pictures; default ``name/backend``.
 
     Examples
     --------
@@ -51,27 +51,27 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """Of the method."""
+        """Name of the method."""
         return self.method if isinstance(self.method, str) else str(getattr(self.method, "name", self.method))
 
     @property
     def backend_name(self) -> str:
-        """Full name of the backend; empty where there is none."""
+        """Full name of the backend; empty if there is none."""
         return self.backend if isinstance(self.backend, str) else as_backend(self.backend).full_name
 
     @property
     def is_heuristic(self) -> bool:
-        """Whether it is a heuristic, whose answers prove nothing."""
+        """True for a heuristic, whose answers prove nothing."""
         return isinstance(make_method(self.method), HeuristicMethod)
 
     @property
     def source(self) -> str:
-        """By whom a schedule is found that is the method's own."""
+        """Source of a schedule that the method itself finds."""
         solver = "" if self.is_heuristic else self.backend_name
         return f"{self.name} by {solver}" if solver else self.name
 
     def described(self) -> dict[str, Any]:
-        """What its results depend on, in JSON values."""
+        """Return everything that determines its results, as JSON values."""
         name, options = self.name, self.options
         if not isinstance(self.method, str):
             kind = self.method if isinstance(self.method, type) else type(self.method)
@@ -86,14 +86,14 @@ class Contestant:
     def parse(
         cls, text: str, backend: BackendLike = "cp-sat", named: Callable[[str, str], Any] = lambda word, _group: word
     ) -> Contestant:
-        """From ``METHOD`` or ``METHOD/BACKEND``; a method that solves models has `backend` where none is named.
+        """Read ``METHOD`` or ``METHOD/BACKEND``; a method that solves models defaults to `backend`.
 
-        `named` gives the class that a word stands for in a group of the registry, or the word.
+        `named` maps a word of a registry group to its class, or to itself.
 
         Raises
         ------
         RematError
-            If there is no method or backend of that name, or a method that needs no backend is given one.
+            If a method or backend is unknown, or a method without models has a backend.
 
         Examples
         --------
@@ -105,7 +105,7 @@ class Contestant:
         name, slash, solver = text.strip().partition("/")
         method = named(name, "methods")
         if method is name:
-            method_class(name)  # an unknown name is an error before anything else
+            method_class(name)  # report an unknown name first
         if slash and not solver:
             raise ProblemError(f"method {text!r} names no backend after the slash")
         return cls.of(method, named(solver, "backends") if slash else None, backend, text.strip())
@@ -114,17 +114,17 @@ class Contestant:
     def of(
         cls, method: MethodLike, backend: BackendLike | None = None, default: BackendLike = "cp-sat", text: str = ""
     ) -> Contestant:
-        """A method with `backend`, or, where it needs one and none is given, with the `default`.
+        """Return a method with `backend`, or with `default` if it needs one and none is given.
 
         Parameters
         ----------
         text : str
-            How the method was written, for errors.
+            The method as written, for errors.
 
         Raises
         ------
         RematError
-            If there is no such backend, or the method needs none and is given one.
+            If the backend is unknown, or the method needs none and one is given.
         """
         made = make_method(method)
         if not made.needs_backend:
@@ -135,7 +135,7 @@ class Contestant:
                 )
             return cls(method)
         if backend is None and isinstance(made, HeuristicMethod):
-            return cls(method)  # its models are solved by whatever solve() takes
+            return cls(method)  # solve() chooses the backend of its models
         solver = default if backend is None else backend
         if isinstance(solver, str):
             solver = as_backend(solver).full_name

@@ -1,4 +1,4 @@
-"""Overhead against budget for a set of methods: each budget starts from the schedule of its neighbour below."""
+"""Overhead against budget for several methods; each budget starts from the schedule of the next smaller one."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from remat.scope import covers
 from remat.solving.method import MethodLike
 from remat.solving.stop import Stop, stopping
 
-#: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
+#: Seconds for remote cells to finish after Ctrl-C.
 GRACE = 1.2
-#: Seconds between two looks at whether Ctrl-C came, while cells are elsewhere.
+#: Seconds between two checks for Ctrl-C while remote cells run.
 TICK = 0.1
-#: Seconds beyond the time limit of a cell after which an executor without any answer has lost it: long enough for a
-#: cluster to start workers.
+#: Seconds beyond the time limit of a cell until an executor without any answer counts as failed: a cluster needs time
+#: to start workers.
 PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What each method reached at each budget.
+    """Result of each method at each budget.
 
     Attributes
     ----------
@@ -55,15 +55,15 @@ class Frontier:
     budgets : tuple of int
         Bytes, ascending.
     cells : mapping of (method label, budget in bytes) to Cell
-        Those that are done, and what an interruption left of the others.
+        Finished cells, and interrupted ones with what they found.
     limits : mapping
-        As :attr:`remat.experiments.compare.Comparison.limits`; of each cell.
+        Limits of each cell, as :attr:`remat.experiments.compare.Comparison.limits`.
     interrupted : bool
-        Whether Ctrl-C came before the last cell.
+        True if Ctrl-C came before the last cell.
     resumed : int
-        How many cells were taken from the state folder.
+        Number of cells read from the state folder.
     unwritten : tuple of str
-        Why cells are not in the state folder, where it could not be written; they are here all the same.
+        Reasons why cells could not be written to the state folder.
     """
 
     problem: Problem
@@ -76,14 +76,14 @@ class Frontier:
     unwritten: tuple[str, ...] = ()
 
     def of(self, method: Contestant | str) -> list[Cell]:
-        """The cells of a method that are there, from the smallest budget upward."""
+        """Return the cells of a method, smallest budget first."""
         label = method if isinstance(method, str) else method.label
         return [self.cells[label, budget] for budget in self.budgets if (label, budget) in self.cells]
 
     def bound(self, cell: Cell) -> int | None:
-        """Cost that no schedule in the method's scope can beat at that budget; None: no schedule exists there.
+        """Return a cost that no schedule in the method's scope can beat at that budget; None: no schedule exists there.
 
-        Whatever fits a budget fits a larger one. So what is proved of a larger budget holds here as well.
+        A schedule that fits a budget fits every larger one. So a bound for a larger budget also holds here.
         """
         above = [other for other in self.of(cell.method) if other.budget >= cell.budget]
         if any(other.status == "infeasible" for other in above):
@@ -91,7 +91,7 @@ class Frontier:
         return max([self.problem.graph.base_cost, *(other.bound for other in above if other.bound is not None)])
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table: method by method, budgets ascending; JSON values, unknown is None."""
+        """Return the table as JSON values, method by method, budgets ascending; unknown values are None."""
         return [
             {**cell.row, "frontier_bound": self.bound(cell), "found_at": cell.found_at}
             for method in self.methods
@@ -99,11 +99,11 @@ class Frontier:
         ]
 
     def to_csv(self) -> str:
-        """The text of a CSV file: one line for each cell."""
+        """Return a CSV text with a line per cell."""
         return table_csv(self.rows())
 
     def to_json(self) -> str:
-        """The text of a JSON file: graph, rules, limits and the table."""
+        """Return a JSON text with graph, rules, limits and the table."""
         content = {
             **question(self.problem, self.limits),
             "structural_peak": self.problem.structural_peak,
@@ -126,48 +126,47 @@ def frontier(
     watch: Watch | None = None,
     on_cell: Callable[[Frontier, Cell], object] | None = None,
 ) -> Frontier:
-    """The trade-off between memory and overhead, for each method.
+    """Compute the trade-off between memory and overhead for each method.
 
-    A method goes from the smallest budget upward and starts each from the schedule that it had for the one below,
-    which is valid there, too: overheads never rise with the budget, and a heuristic profits from its own earlier
-    answers. Methods do not know of each other.
+    A method proceeds from the smallest budget upward. Each solve starts from its schedule for the next smaller budget,
+    which is also valid there. So overheads never rise with the budget, and heuristics profit from their earlier
+    results. Methods do not share schedules.
 
     Parameters
     ----------
     problem : Problem
-        Graph and rules; its own budget is not looked at.
+        Graph and rules; its own budget is ignored.
     budgets : sequence of str, int or float
         As for :class:`remat.problem.Problem`, in any order.
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
     stop, options
-        Of each cell, as for :func:`remat.solve`; the clock of each begins anew. With ``start="none"`` cells do not
-        start from their neighbours either.
+        As for :func:`remat.solve`, per cell. With ``start="none"`` cells do not start from their neighbours either.
     state : path, optional
-        A folder that has, or gets, a file for each cell that is done. What it has is not done again, unless a budget
-        that was added below found something cheaper. Its schedules are validated before they count.
+        Folder with a file per finished cell. Cells in it are not solved again, unless an added smaller budget found
+        something cheaper. Their schedules are validated first.
     executor : concurrent.futures.Executor, optional
-        Runs cells at the same time, one of each method: a pool of processes
-        (:class:`remat.backends.processes.workers.WorkerPool`), or one that speaks for a cluster (dask's
-        ``client.get_executor()``). It is not shut down. None: one cell after the other, here.
+        Runs cells in parallel, one of each method: a process pool
+        (:class:`remat.backends.processes.workers.WorkerPool`), or a cluster's executor (dask's
+        ``client.get_executor()``). It is not shut down. None: one cell after another in this process.
     watch : callable, optional
-        See :data:`remat.experiments.compare.Watch`; told only of cells that run here.
+        See :data:`remat.experiments.compare.Watch`; called only for cells that run in this process.
     on_cell : callable, optional
-        Receives the frontier so far and the cell that was done.
+        Receives the frontier so far and the finished cell.
 
     Returns
     -------
     Frontier
-        After Ctrl-C with what was done by then. A cell that was cut short is in it and not in the state folder.
+        After Ctrl-C with the results so far. An interrupted cell is included but not written to the state folder.
 
     Raises
     ------
     RematError
-        Before the first cell, for a budget that cannot be read, a limit out of range, a name that is not registered,
-        a method or budget that stands twice, or a state folder of another question.
+        Before the first cell, for an invalid budget, a limit out of range, a name that is not registered, a method or
+        budget that appears twice, or a state folder of another task.
     BackendError
-        If what a method proved at one budget contradicts the schedule that it found itself at a smaller one; names
-        both. If a worker process dies.
+        If a proof at one budget contradicts the method's own schedule at a smaller one, with both; or if a worker
+        process dies.
 
     Examples
     --------
@@ -185,26 +184,28 @@ def frontier(
     problems = _problems(problem, budgets)
     limits = Limits(stop, options)
     folder = None if state is None else Folder.open(state, problem, limits.as_dict())
-    # Compiles the simulation, so that the first cell does not pay for all.
+    # Compile the simulation first, so that its time does not count for the first cell.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
-    work = _Work(Frontier(problem, chosen, tuple(problems), {}, limits.as_dict()), problems, limits, folder, on_cell)
+    work = _FrontierRun(
+        Frontier(problem, chosen, tuple(problems), {}, limits.as_dict()), problems, limits, folder, on_cell
+    )
     try:
         if executor is None:
-            work.here(watch or unwatched)
+            work.run_here(watch or unwatched)
         else:
-            work.elsewhere(executor)
+            work.run_elsewhere(executor)
     except KeyboardInterrupt:
         work.so_far = replace(work.so_far, interrupted=True)
     return work.so_far
 
 
 def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell | None, **more: Any) -> Cell:
-    """One cell, started from the schedule of the budget `below`; everything it takes and gives can be sent elsewhere.
+    """Solve one cell, started from the schedule of the cell `below`; arguments and result can be pickled.
 
     Parameters
     ----------
     more
-        ``on_progress``, where the cell runs here.
+        ``on_progress``, if the cell runs in this process.
     """
     start = None if below is None or limits.options.from_nothing else below.schedule
     run = run_method(method, problem, limits, warm_start=start, **more)
@@ -226,13 +227,13 @@ def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell
 
 
 def _row(run: Run) -> dict[str, Any]:
-    """The row of a run, in the form that it has after a stay in a file."""
+    """Return the row of a run as it is after a round trip through a file."""
     row = run.row()
     return {**row, "versions": dict(sorted(row["versions"].items()))}
 
 
 @dataclass
-class _Work:
+class _FrontierRun:
     """One call of :func:`frontier`; its state is the frontier so far."""
 
     so_far: Frontier
@@ -241,8 +242,8 @@ class _Work:
     folder: Folder | None
     on_cell: Callable[[Frontier, Cell], object] | None
 
-    def here(self, watch: Watch) -> None:
-        """Method by method, in this process."""
+    def run_here(self, watch: Watch) -> None:
+        """Solve the cells method by method in this process."""
         total = len(self.so_far.methods) * len(self.problems)
         for method in self.so_far.methods:
             while (job := self._next(method)) is not None:
@@ -253,10 +254,10 @@ class _Work:
                 if cell.interrupted or interrupted():
                     raise KeyboardInterrupt
 
-    def elsewhere(self, executor: Executor) -> None:
-        """One cell of each method at a time, in the hands of `executor`."""
+    def run_elsewhere(self, executor: Executor) -> None:
+        """Solve the cells by `executor`, one of each method at a time."""
         running: dict[Future[Cell], tuple[Contestant, Problem]] = {}
-        broken: set[str] = set()  # methods whose current cell an executor that broke has lost once
+        broken: set[str] = set()  # methods whose current cell a broken executor has lost once
         patience = stopping(self.limits.stop, self.limits.options)[0].deadline.seconds + PATIENCE
 
         def submit(method: Contestant) -> None:
@@ -305,7 +306,7 @@ class _Work:
                 job.cancel()
 
     def _collect(self, running: Mapping[Future[Cell], tuple[Contestant, Problem]]) -> None:
-        """After Ctrl-C: what the cells that ran had found, as far as they end by themselves."""
+        """Collect after Ctrl-C the results of running cells that finish in time."""
         for job in running:
             job.cancel()
         for job in wait(running, timeout=GRACE).done:
@@ -317,7 +318,7 @@ class _Work:
             self._take(method, cell)
 
     def _next(self, method: Contestant) -> tuple[Contestant, Problem, Limits, Cell | None] | None:
-        """Take the cells of a method that the folder has, up to the first to solve; return that one's arguments."""
+        """Take finished cells of a method from the folder; return the arguments of the first to solve."""
         for budget, problem in self.problems.items():
             if (method.label, budget) in self.so_far.cells:
                 continue
@@ -326,7 +327,7 @@ class _Work:
             least = None if below is None or self.limits.options.from_nothing else below.cost
             if known and below and least is not None and (known.cost is None or known.cost > least):
                 _check(below, known)
-                known = None  # done before there was a neighbour with something cheaper
+                known = None  # solved before a smaller budget had a cheaper schedule
             if known is None:
                 return method, problem, self.limits, below
             self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)
@@ -334,7 +335,7 @@ class _Work:
         return None
 
     def _below(self, method: Contestant, budget: int) -> Cell | None:
-        """The cell of the next smaller budget that has a schedule."""
+        """Return the cell of the next smaller budget with a schedule."""
         smaller = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
         return smaller[-1] if smaller else None
 
@@ -345,7 +346,7 @@ class _Work:
         if fresh and self.folder is not None and not cell.interrupted and cell.status != "failed":
             try:
                 self.folder.write(method, cell)
-            except FormatError as error:  # a full disk is no reason to lose what is still to come
+            except FormatError as error:  # a full disk must not end the frontier
                 self.so_far = replace(self.so_far, unwritten=(*self.so_far.unwritten, str(error)))
         self.so_far = replace(self.so_far, cells={**self.so_far.cells, (cell.method, cell.budget): cell})
         if self.on_cell is not None:
@@ -353,12 +354,12 @@ class _Work:
 
 
 def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[int, Problem]:
-    """The problem of each budget in bytes, ascending."""
+    """Return the problem of each budget in bytes, ascending."""
     asked = [replace(problem, budget=budget) for budget in budgets]
     sizes = []
     for one in asked:
         if one.budget_bytes is None:
-            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis")
+            raise ProblemError("a frontier needs budgets; it cannot include 'no budget'")
         sizes.append(one.budget_bytes)
     check_names("budget", [f"{size:,} bytes" for size in sizes])
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
@@ -374,19 +375,19 @@ def _answer(job: Future[Cell], method: Contestant, problem: Problem) -> Cell:
         return cell
     except CancelledError:
         raise KeyboardInterrupt from None
-    except (Exception, SystemExit) as error:  # solve_cell() reports failures of methods: this is one of the executor
+    except (Exception, SystemExit) as error:  # an error of the executor: solve_cell() reports failures of methods
         raise _lost(method, error) from None
 
 
 def _lost(method: Contestant, error: BaseException) -> BackendError:
     line = " ".join(f"{type(error).__name__}: {error}".split())
-    return BackendError(f"the executor lost a run of {method.label}: {line}; what was done before is kept", "run-lost")
+    return BackendError(f"the executor lost a run of {method.label}: {line}; earlier results are kept", "run-lost")
 
 
 def _check(small: Cell, large: Cell) -> None:
     """Refuse a proof that a schedule for a smaller budget contradicts.
 
-    A claim covers the schedule if it is about all schedules, or if the schedule is the method's own.
+    A claim covers the schedule if its scope is all schedules, or if the schedule is the method's own.
     """
     if small.cost is None or not (large.complete or small.own):
         return

@@ -1,4 +1,4 @@
-"""A cell of a frontier, and the folder in which cells outlive the process that computed them."""
+"""A cell of a frontier, and the folder that stores cells between processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME, VERSION = "remat-frontier", 1
 
 
 class RowDocument(ForeignDocument):
-    """What is looked at in the row of a cell's file."""
+    """Keys of a cell's row that are read from its file."""
 
     budget_bytes: int
     status: str
@@ -38,7 +38,7 @@ class RowDocument(ForeignDocument):
 
 
 class CellDocument(Document):
-    """The file of a cell."""
+    """File of a cell."""
 
     format: Literal["remat-frontier"]
     version: Literal[1]
@@ -52,23 +52,23 @@ class CellDocument(Document):
 
 @dataclass(frozen=True)
 class Cell:
-    """What one method reached at one budget.
+    """Result of one method at one budget.
 
     Attributes
     ----------
     method : str
-        Its label.
+        Label of the method.
     budget : int
         Bytes.
     row : mapping
         As :meth:`remat.experiments.compare.Run.row`.
     schedule : Schedule or None
     found_at : int or None
-        The budget in bytes at which the schedule was found: this one or a smaller one. None without a schedule.
+        Budget in bytes at which the schedule was found: this one or a smaller one. None without a schedule.
     own : bool
-        Whether the schedule is the formulation's own, so that its claims cover it.
+        True if the schedule is the formulation's own, so that its claims cover it.
     complete : bool
-        Whether bound and status speak of every schedule within the rules.
+        True if bound and status cover every schedule within the rules.
     """
 
     method: str
@@ -92,23 +92,23 @@ class Cell:
 
     @property
     def bound(self) -> int | None:
-        """Cost that no schedule in the scope can beat; None where the method failed."""
+        """Cost that no schedule in the scope can beat; None if the method failed."""
         bound: int | None = self.row["bound"]
         return bound
 
     @property
     def source(self) -> str:
-        """Who made the schedule; empty without one."""
+        """Source of the schedule; empty without one."""
         return str(self.row["source"] or "")
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C cut it short."""
+        """True if Ctrl-C ended it early."""
         return bool(self.row["stop"] == "interrupted")
 
 
 class Folder:
-    """One canonical file for each cell that is done, and one that says which question they answer.
+    """Folder with one canonical file per finished cell, and one that identifies the task.
 
     Parameters
     ----------
@@ -120,12 +120,12 @@ class Folder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], problem: Problem, limits: Mapping[str, Any]) -> Folder:
-        """The folder, made where there is none.
+        """Open the folder, and create it if necessary.
 
         Raises
         ------
         FormatError
-            Naming the folder, if it cannot be written or what it has belongs to another graph, other rules or limits.
+            With the path, if it cannot be written or belongs to another graph, other rules or other limits.
         """
         folder = cls(Path(path))
         asked = {"format": NAME, "version": VERSION, **question(problem, limits)}
@@ -136,9 +136,9 @@ class Folder:
         except OSError as error:
             raise FormatError(f"{path}: cannot be written: {error.strerror}", "not-written") from None
         if not file.exists():
-            # What begins with a dot is of no account: files that others are writing, or left when they were killed.
+            # Ignore names with a leading dot: temporary files of other writers.
             strange = any(not other.name.startswith(".") for other in folder.path.iterdir())
-            if strange and not file.exists():  # nobody else has begun in the meantime
+            if strange and not file.exists():  # no other process has started it in the meantime
                 raise FormatError(
                     f"{path}: is neither empty nor the state of a frontier (there is no question.json)",
                     "no-state-folder",
@@ -153,13 +153,12 @@ class Folder:
         return folder
 
     def read(self, method: Contestant, problem: Problem) -> Cell | None:
-        """The cell, its schedule validated; None if it is not done.
+        """Return the cell, its schedule validated; None if it is not finished.
 
         Raises
         ------
         FormatError
-            Naming the file, if it is not well formed, its schedule is not what it says, or the method has other
-            options by now.
+            With the path, if it is malformed, its schedule contradicts its row, or the method's options have changed.
         """
         assert problem.budget_bytes is not None
         file = self._file(method, problem.budget_bytes)
@@ -170,16 +169,16 @@ class Folder:
             cell = _cell(document, method, problem)
         except (ScheduleError, FormatError, KeyError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, RematError) else "it is not what this program writes"
-            raise FormatError(f"{file}: {why}; remove the file to have it done again", "unusable-cell") from None
+            raise FormatError(f"{file}: {why}; remove the file to compute it again", "unusable-cell") from None
         return cell
 
     def write(self, method: Contestant, cell: Cell) -> None:
-        """Write a cell that is done, whole or not at all.
+        """Write a finished cell atomically.
 
         Raises
         ------
         FormatError
-            Naming the file, if it cannot be written.
+            With the path, if it cannot be written.
         """
         schedule = None if cell.schedule is None else json.loads(schedule_to_text(cell.schedule))
         content = {
@@ -189,7 +188,7 @@ class Folder:
         write_atomic(self._file(method, cell.budget), _text(content))
 
     def _file(self, method: Contestant, budget: int) -> Path:
-        """Readable for a person; the digest keeps labels apart that look alike without their signs."""
+        """Return a readable path; the digest distinguishes labels that are equal without their punctuation."""
         slug = re.sub(r"[^A-Za-z0-9]+", "-", method.label).strip("-")[:60]
         digest = hashlib.sha256(method.label.encode()).hexdigest()[:8]
         return self.path / f"{slug}-{digest}-{budget}.json"
@@ -200,7 +199,7 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _difference(known: Any, asked: Mapping[str, Any]) -> str:
-    """The first thing in which two questions differ, empty if nothing does."""
+    """Return the first difference between two tasks; empty if they are equal."""
     if not isinstance(known, dict) or known.get("format") != NAME or known.get("version") != VERSION:
         return f"it is not the state of a {NAME}, version {VERSION}"
     for section, values in asked.items():
@@ -214,7 +213,7 @@ def _difference(known: Any, asked: Mapping[str, Any]) -> str:
 
 
 def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
-    """The cell of a file's content, its schedule certified anew."""
+    """Return the cell of a file's content, its schedule certified again."""
     try:
         check_header(document, NAME, VERSION)
         found = decoded(CellDocument, document)
@@ -223,7 +222,7 @@ def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
     if found.method != method.described():
         raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(found.method), 40)})")
     schedule = None if found.schedule is None else schedule_from_document(found.schedule)
-    row = {"preliminary_seconds": None, **found.row}  # which older files do not have
+    row = {"preliminary_seconds": None, **found.row}  # older files lack it
     row = {key: row[key] for key in Run(method, problem, None).row()} | row  # files are sorted
     cell = Cell(method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete)
     check_cell(cell, method, problem)
@@ -231,7 +230,7 @@ def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
 
 
 def check_cell(cell: Cell, method: Contestant, problem: Problem) -> None:
-    """Refuse a cell of another question, or whose schedule or proof is not what its row says.
+    """Refuse a cell of another task, or one whose schedule or proof contradicts its row.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The largest batch that fits a memory within one extra forward pass, by certified solves."""
+"""Largest batch that fits a memory within one extra forward pass, by certified solves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
 
-#: The heuristic that climbs before a formulation bisects what is left, where it is registered.
+#: Heuristic that climbs before a formulation bisects the remaining range, if it is registered.
 START = "greedy"
 
 
@@ -45,23 +45,23 @@ def max_batch(
     on_progress: OnProgress | None = None,
     on_probe: Callable[[Probe], object] | None = None,
 ) -> BatchResult:
-    """The largest batch that fits `memory` at the cost of one extra forward pass at most (Jain et al. 2020, eq. 10).
+    """Find the largest batch that fits `memory` with at most one extra forward pass (Jain et al. 2020, eq. 10).
 
-    Their programme has the batch size as a variable, and so products of variables. Here each batch size that is tried
-    is a problem of its own, and few have to be tried:
+    Their programme has the batch size as a variable, hence products of variables. Here each batch size is a problem of
+    its own, and few suffice:
 
     * With costs in fixed proportion, the relative cost of a schedule is the same at every batch size, and its memory at
-      each step grows with the batch. So **a schedule for B + 1 is one for B**: what fits goes down to 1, what is proved
-      not to fit goes up, and bisection between the two is exact for a method that proves. A family whose costs keep no
-      proportion is refused.
-    * For one schedule the largest batch follows from its memory at each step, which is affine: each success reaches
-      up to there at once, and so does the reference order without recomputation, where the search begins.
-    * Before a formulation is asked, the greedy heuristic climbs as far as it can. Above is the structural bound.
+      each step grows with the batch. So **a schedule for B + 1 is one for B**: if B fits, so do all smaller sizes; if B
+      is proved not to fit, no larger size does. Bisection between the two is exact for a method that proves. Families
+      whose costs have no fixed proportion are refused.
+    * The largest batch of one schedule follows from its memory at each step, which is affine. Each success, and the
+      reference order at the start, extends the search to that batch at once.
+    * The greedy heuristic climbs as far as it can before a formulation is used. The upper end is the structural bound.
 
-    A solve stops as soon as it has a schedule that is cheap enough. Where it ends without one and without a proof, the
-    search goes on below, and the answer says that larger batches are not ruled out. For a heuristic the argument does
-    not hold of *its answers*: it is asked upward from its last success, by steps that double, and from its first
-    failure on in between, until it finds none at the next batch size. It may have missed larger ones.
+    A solve stops as soon as its schedule is cheap enough. If it ends without one and without a proof, the search
+    continues below, and the answer does not rule out larger batches. The answers of a heuristic are not monotone: it is
+    tried upward from its last success, by doubling steps and after its first failure by bisection, until it fails at
+    the next batch size. It may miss larger ones.
 
     Parameters
     ----------
@@ -72,27 +72,27 @@ def max_batch(
         As for :func:`remat.experiments.compare.compare`.
     order, max_computes, keep, count_constant_memory
         As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
-        counts unless told otherwise.
+        counts by default.
     stop, options
-        Of each probe, as for :func:`remat.solve`. With ``start="alone"`` the search begins at nothing, not at the
-        reference order or what greedy reaches, and each schedule is the method's own: baselines as they are published.
+        As for :func:`remat.solve`, per probe. With ``start="alone"`` the search starts at nothing, without the
+        reference order and greedy, and each schedule is the method's own, as in published baselines.
     on_progress : callable, optional
-        Of each solve.
+        Receives the progress of each solve.
     on_probe : callable, optional
-        Receives every batch size that was tried.
+        Receives every probe.
 
     Returns
     -------
     BatchResult
-        After Ctrl-C with what was known by then.
+        After Ctrl-C with the results so far.
 
     Raises
     ------
     ProblemError
-        If nothing grows with the batch, no op is of phase ``forward``, costs keep no proportion (naming the op),
-        or `memory` cannot be read.
+        If nothing grows with the batch, no op has phase ``forward``, costs have no fixed proportion (with the op), or
+        `memory` cannot be read.
     BackendError
-        If a proof of the method at one batch size contradicts a schedule at a larger one; names both.
+        If a proof of the method at one batch size contradicts a schedule at a larger one, with both.
 
     Examples
     --------
@@ -128,12 +128,12 @@ def max_batch(
 
 
 def read_memory(memory: int | str) -> int:
-    """A memory in bytes.
+    """Return a memory in bytes.
 
     Raises
     ------
     ProblemError
-        If it is not ``123456`` or ``"16GiB"``.
+        If it has not the form ``123456`` or ``"16GiB"``.
     """
     if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
         raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)", "bad-memory")
@@ -154,7 +154,7 @@ class _Search:
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        #: What the method said of each batch size; and everything that was tried, the start heuristic's too.
+        #: Probes of the method by batch size; and all probes, including those of the start heuristic.
         self.probes: dict[int, Probe] = {}
         self.log: list[Probe] = []
         #: Largest batch size known to fit, with its schedule.
@@ -166,7 +166,7 @@ class _Search:
             self.best, self.source = self.plain, "reference order"
 
     def run(self) -> None:
-        """Try batch sizes until the next one is known not to fit, or the method finds none there."""
+        """Probe batch sizes until the next one is known not to fit, or the method finds none there."""
         self._try(self.limit + 1, self.method, self.probes)
         if self.method.is_heuristic:
             self._climb(self.method, self.probes)
@@ -178,7 +178,7 @@ class _Search:
             self._try((self.best + above) // 2, self.method, self.probes)
 
     def _climb(self, method: Contestant, tried: dict[int, Probe]) -> None:
-        """Upward by steps that double up to the first failure, from there on in between."""
+        """Probe upward by doubling steps up to the first failure, then bisect."""
         step = 1
         while (self.best + 1) not in tried:
             above = min(batch for batch in tried if batch > self.best)
@@ -186,7 +186,7 @@ class _Search:
             step = 2 * step if self._try(batch, method, tried) else 0
 
     def result(self) -> BatchResult:
-        """What is known now, certified."""
+        """Return the certified results so far."""
         graph = schedule = certificate = None
         if self.best:
             problem = self.problem(self.best)
@@ -202,13 +202,13 @@ class _Search:
         )  # fmt: skip
 
     def _try(self, batch: int, method: Contestant, tried: dict[int, Probe]) -> bool:
-        """Let a method solve one batch size, and note in `tried` what came; whether it fits."""
+        """Solve one batch size and add the probe to `tried`; return True if it fits."""
         problem = self.problem(batch)
         most = _most(problem.graph)
         enough: list[StoppingCriterion | float] = [TargetCost(most)]
         if isinstance(self.limits.stop, StoppingCriterion | int | float):
             enough.append(self.limits.stop)
-        # One that says itself what is freed when (dead retention) is no start: freed earlier it is another schedule.
+        # A schedule with explicit frees (dead retention) is no start: with earlier frees it is another schedule.
         given = self.source and not self.schedule.has_frees and not self.alone
         start = _signed(self.schedule, problem.graph) if given else None
         run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)
@@ -244,7 +244,7 @@ class _Search:
         return fits
 
     def _take(self, batch: int, schedule: Schedule, source: str) -> None:
-        """Take note of a schedule that fits, and of how far it is good; what is proved must not contradict it."""
+        """Record a schedule that fits, with its largest batch; refuse it if it contradicts a proof."""
         if source.startswith("the warm start"):
             source = self.source
         reach = self._reach(schedule)
@@ -258,13 +258,13 @@ class _Search:
         self.best, self.schedule, self.source = reach, schedule, source
 
     def _reach(self, schedule: Schedule) -> int:
-        """The largest batch size at which `schedule` keeps the memory; 0: none."""
+        """Return the largest batch size at which `schedule` keeps the memory; 0: none."""
         one, two = (self._memory(schedule, batch) for batch in (1, 2))
         slope = two - one
         constant = one - slope
         if (constant > self.memory).any():
             return 0
-        rows = slope > 0  # what grows is held at one step at least
+        rows = slope > 0  # some step has growing memory
         return int(((self.memory - constant[rows]) // slope[rows]).min())
 
     def _memory(self, schedule: Schedule, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -273,7 +273,7 @@ class _Search:
         return done.memory[done.is_compute]
 
     def _structural_limit(self) -> int:
-        """The largest batch size at which each op has room."""
+        """Return the largest batch size at which each op fits."""
 
         def fits(batch: int) -> bool:
             return self.problem(batch).structural_peak <= self.memory
@@ -287,10 +287,10 @@ class _Search:
 
 
 def _most(graph: ComputeGraph) -> int:
-    """Each op once, and the forward pass again: the right-hand side of eq. 10."""
+    """Return the cost of each op once plus a second forward pass: the right-hand side of eq. 10."""
     return graph.base_cost + sum(op.cost for op in graph.ops if op.phase == "forward")
 
 
 def _signed(schedule: Schedule, graph: ComputeGraph) -> Schedule:
-    """The same steps for the graph at another batch size."""
+    """Return the same steps for the graph at another batch size."""
     return replace(schedule, graph=graph.name, graph_digest=graph.digest)

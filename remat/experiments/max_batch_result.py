@@ -1,4 +1,4 @@
-"""What is known of batch sizes: each one that was tried, and the largest that fits."""
+"""Results of a search for the largest batch: every probe, and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.schedule.certificate import Certificate
 
 
 class BatchVerdict(StrEnum):
-    """What is known of a batch size."""
+    """Result of a probe."""
 
     FITS = "fits"
     """A certified schedule keeps memory and cost."""
@@ -24,13 +24,13 @@ class BatchVerdict(StrEnum):
     TOO_EXPENSIVE = "too expensive"
     """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
     NOT_FOUND = "not found"
-    """The method found none, which proves nothing."""
+    """The method found no schedule, which proves nothing."""
     FAILED = "failed"
     """The method failed."""
 
     @property
     def proved(self) -> bool:
-        """Whether it rules the batch size out."""
+        """True if it rules the batch size out."""
         return self in (BatchVerdict.INFEASIBLE, BatchVerdict.TOO_EXPENSIVE)
 
 
@@ -43,20 +43,20 @@ class Probe:
     batch : int
     verdict : BatchVerdict
     most : int
-        What a schedule may cost: each op once, and the forward pass again.
+        Cost limit: each op once, and the forward pass again.
     method : str
-        Label of who was asked.
+        Label of the method.
     cost, bound : int or None
-        Certified cost of the best schedule within the memory; what none in the scope can beat.
+        Certified cost of the best schedule within the memory, and a cost that no schedule in the scope can beat.
     scope : str
-        The schedules that verdict and bound speak of.
+        Schedules that verdict and bound cover.
     complete : bool
-        Whether these are all schedules within the rules.
+        True if these are all schedules within the rules.
     seconds : float
     source : str
-        Who made the schedule.
+        Source of the schedule.
     why : str
-        In words, where the batch does not fit.
+        Reason, if the batch does not fit.
     """
 
     batch: int
@@ -72,13 +72,13 @@ class Probe:
     why: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same in JSON values."""
+        """Return the probe as JSON values."""
         return {**asdict(self), "verdict": str(self.verdict)}
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The answer of :func:`max_batch`.
+    """Result of :func:`max_batch`.
 
     Attributes
     ----------
@@ -87,23 +87,23 @@ class BatchResult:
         Bytes.
     method : Contestant
     batch : int
-        Largest batch size with a certified schedule; 0 where not even 1 has one.
+        Largest batch size with a certified schedule; 0 if not even 1 has one.
     graph : ComputeGraph or None
         The graph at that batch size.
     schedule, certificate : optional
-        Cost and memory of the schedule there.
+        Schedule at that batch size, and its certificate.
     plain : int
         Largest batch size of the reference order without recomputation.
     reason : Probe or None
-        What is known of ``batch + 1``; None after Ctrl-C before it was tried.
+        Probe of ``batch + 1``; None if Ctrl-C came before it.
     upper : int
-        No batch size above it fits, in the scope of the method.
+        Smallest proved upper limit of the batch size, in the scope of the method.
     probes : tuple of Probe
-        All batch sizes that were tried, in that order, the start heuristic's included.
+        All probes in order, including those of the start heuristic.
     source : str
-        Who made the schedule.
+        Source of the schedule.
     limits : mapping
-        Of each probe.
+        Limits of each probe.
     interrupted : bool
     """
 
@@ -124,21 +124,21 @@ class BatchResult:
 
     @property
     def proved(self) -> bool:
-        """Whether no larger batch fits, in the scope of the method."""
+        """True if no larger batch fits, in the scope of the method."""
         return self.upper == self.batch
 
     @property
     def claim(self) -> str:
-        """What is known of larger batches, in a sentence."""
+        """Statement on larger batches, in a sentence."""
         if self.reason is None:
-            return f"interrupted; {self.upper:,} is the most that is not ruled out"
+            return f"interrupted; {self.upper:,} is the largest not ruled out"
         text = f"at {self.reason.batch:,} {self.reason.why}"
         if self.reason.verdict.proved:
             return f"{text} ({self.reason.scope})"
-        return f"{text}; {self.upper:,} is the most that is not ruled out"
+        return f"{text}; {self.upper:,} is the largest not ruled out"
 
     def row(self) -> dict[str, Any]:
-        """The same in JSON values."""
+        """Return the result as JSON values."""
         found, reason = self.certificate, self.reason
         return {
             "network": self.family.name,

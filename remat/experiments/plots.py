@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.experiments.compare import NOBODY, Comparison, Run
+from remat.experiments.compare import REFERENCE_ORDER, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
 from remat.io.sizes import size_unit
@@ -21,22 +21,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colours, which colour-blind people can tell apart.
+#: Colour-blind safe palette (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_comparison(comparison: Comparison) -> Figure:
-    """Overhead, or peak where that is the objective, of the best schedule (steps) and bound (dashed) against time.
+    """Draw the best objective (steps) and bound (dashed) against time: overhead, or peak if that is the objective.
 
-    A method that found nothing has only its bound; one that failed or proved that there is
-    none is only named in the legend. Where computing each op
-    once costs nothing, costs take the place of overheads.
+    A method that found nothing has only its bound. A method that failed or proved infeasibility is only in the legend.
+    If computing each op once costs nothing, costs replace overheads.
 
     Returns
     -------
     matplotlib Figure
-        One panel for each budget, one below the other.
+        One panel per budget, one below another.
     """
     groups = comparison.by_budget()
     figure = empty_figure((9, 0.6 + 3.4 * max(len(groups), 1)))
@@ -46,7 +45,7 @@ def plot_comparison(comparison: Comparison) -> Figure:
             _draw(axes, run, methods.index(run.method.label))
         axes.set_title(_title(runs[0]), fontsize="medium")
         measure = _Measure.of(runs[0].problem)
-        if not measure.peak:  # peaks are never near nothing
+        if not measure.peak:  # the axis of peaks does not start at 0
             top = axes.get_ylim()[1]
             axes.set_ylim(-0.03 * top, top)
         axes.set(xlim=(0, None), ylabel=measure.label)
@@ -61,13 +60,12 @@ save_comparison_plot = figure_saver(plot_comparison)
 
 
 def plot_frontier(frontier: Frontier) -> Figure:
-    """Overhead against budget, like Fig. 5 of Jain et al. (2020), with what is proved.
+    """Draw overhead against budget with bounds, like Fig. 5 of Jain et al. (2020).
 
-    A line goes on to the right of a schedule, which is good for every larger budget, up to a better one; a filled mark
-    is a proved optimum of the method's scope. The dashed line below it is the bound, which goes on to the left, where
-    it holds as well. A cross on the axis is a budget for which the method has no schedule, thick where it proved that
-    there is none. No schedule exists in the grey part, for the structural bound. Where computing each op once costs
-    nothing, costs take the place of overheads.
+    A line continues to the right of a schedule, which is valid for every larger budget, up to a better one. A filled
+    mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left, where
+    it also holds. A cross on the axis is a budget without a schedule, thick if the method proved infeasibility. The
+    grey part is below the structural bound. If computing each op once costs nothing, costs replace overheads.
 
     Returns
     -------
@@ -88,7 +86,7 @@ def plot_frontier(frontier: Frontier) -> Figure:
             height = strip - 0.035 * (without.index(method.label) + 0.7)
             _draw_crosses(axes, frontier, number, scale=scale, height=height)
     top = max(axes.get_ylim()[1], 1e-9)
-    axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method that has some
+    axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method with crosses
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
     axes.axhline(0, color="#222222", linewidth=0.6)
     structural = problem.structural_peak / scale
@@ -110,16 +108,16 @@ save_frontier_plot = figure_saver(plot_frontier)
 
 
 def plot_batches(results: Sequence[BatchResult]) -> Figure:
-    """Largest batch sizes as bars, network by network, like Fig. 6 of Jain et al. (2020).
+    """Draw largest batch sizes as bars, network by network, like Fig. 6 of Jain et al. (2020).
 
-    The first bar of a network is the reference order without recomputation, the others are the methods; their height
-    is relative to the first, their number the batch size. The outline above a bar ends where larger batches are ruled
-    out. Where some network has no batch size without recomputation, heights are batch sizes.
+    The first bar of a network is the reference order without recomputation, the others are the methods. Their height is
+    relative to the first, their label is the batch size. The outline above a bar ends where larger batches are ruled
+    out. If some network has no batch size without recomputation, heights are batch sizes.
 
     Parameters
     ----------
     results : sequence of BatchResult
-        Of one memory; at least one.
+        Results for one memory; at least one.
 
     Returns
     -------
@@ -171,7 +169,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     base, cells = frontier.problem.graph.base_cost, frontier.of(label)
     right = frontier.budgets[-1] / scale
-    # Methods that agree lie upon each other; the earlier ones show around the later ones.
+    # Lines of methods that agree coincide; draw earlier ones wider.
     width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
 
     def height(cost: int) -> float:
@@ -189,7 +187,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
     # An empty line for the legend: one entry for line and marks.
     failed = ": failed" if not found and any(cell.status == "failed" for cell in cells) else ""
     source = frontier.methods[number].source
-    others = sorted({cell.source for cell in cells if cell.schedule is not None} - {source, NOBODY})
+    others = sorted({cell.source for cell in cells if cell.schedule is not None} - {source, REFERENCE_ORDER})
     by = f" (schedules also by {', '.join(others)})" if others else ""
     axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width,
               label=plain_text(label + by) + failed)  # fmt: skip
@@ -200,7 +198,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
 
 
 def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, height: float) -> None:
-    """Budgets without a schedule, at a height in shares of the axis."""
+    """Mark budgets without a schedule, at a height in shares of the axis."""
     label = frontier.methods[number].label
     cells = [cell for cell in frontier.of(label) if cell.cost is None and cell.status != "failed"]
     for thick, none in ((2.5, True), (1.0, False)):
@@ -210,23 +208,23 @@ def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, he
 
 
 def cost_height(cost: int, base: int) -> float:
-    """Overhead in %, or the cost where computing each op once costs nothing."""
+    """Return the overhead in %, or the cost if computing each op once costs nothing."""
     overhead = overhead_percent(cost, base)
     return float(cost) if overhead is None else overhead
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """What objectives and bounds of a problem are drawn as.
+    """Scale on which objectives and bounds of a problem are drawn.
 
     Attributes
     ----------
     label : str
-        Of the axis.
+        Label of the axis.
     unit : str
-        Behind a number.
+        Suffix of a number.
     scale : int
-        What one unit of the axis stands for, in bytes; 0 for costs.
+        Bytes per unit of the axis; 0 for costs.
     base : int
         Cost of computing each op once.
     """
@@ -246,11 +244,11 @@ class _Measure:
 
     @property
     def peak(self) -> bool:
-        """Whether peaks are drawn, and not costs."""
+        """True if peaks are drawn rather than costs."""
         return self.scale > 0
 
     def height(self, value: int) -> float:
-        """Of an objective or a bound."""
+        """Return the height of an objective or a bound."""
         return value / self.scale if self.scale else cost_height(value, self.base)
 
 
@@ -267,9 +265,9 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     end = max([run.result.timings["total"], *(point.time for point in points)])
     found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
     status = str(run.result.status)
-    by = "" if run.result.source in (run.method.source, NOBODY) else f", schedule by {run.result.source}"
+    by = "" if run.result.source in (run.method.source, REFERENCE_ORDER) else f", schedule by {run.result.source}"
     if found:
-        # a marker where something better came, and the line on to the end of the run
+        # a marker at each improvement, and the line up to the end of the run
         fresh = [k for k, (_, y) in enumerate(found) if k == 0 or y < found[k - 1][1]]
         axes.step(
             [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,

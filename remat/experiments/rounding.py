@@ -1,4 +1,4 @@
-"""Shares of roundings of Checkmate's relaxation that are schedules, with and without the second phase."""
+"""Shares of feasible roundings of Checkmate's relaxation, with and without the second phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.problem import Problem
 from remat.runtime.arrays import Bool, Float
 from remat.schedule.formats.checkmate import node_values, schedule_from_matrices
 
-#: Entries of matrices that are drawn together: 16 MB of random numbers.
+#: Matrix entries drawn at a time: 16 MB of random numbers.
 BLOCK = 2_000_000
 
 
@@ -31,13 +31,13 @@ class Roundings:
         ``randomised`` rounds each entry up with its value as probability.
     samples : int
     consistent : int
-        Roundings that keep the rows (1b) and (1c): each input is there, and what is retained was there.
+        Roundings that keep the rows (1b) and (1c): each input is computed or retained, and retained values existed.
     feasible : int
-        Those of them that keep the budget.
+        Consistent roundings within the budget.
     broken : float
-        Mean number of rows (1b) and (1c) that a rounding breaks.
+        Mean number of rows (1b) and (1c) that a rounding violates.
     costs : tuple of int
-        Of the feasible ones, ascending.
+        Costs of the feasible ones, ascending.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Roundings:
 
     @property
     def share(self) -> float:
-        """Share of the roundings that is feasible."""
+        """Share of feasible roundings."""
         return self.feasible / self.samples
 
 
@@ -61,21 +61,21 @@ def round_relaxation(
     algorithm: str = "simplex",
     options: SolveOptions = DEFAULT_OPTIONS,
 ) -> list[Roundings]:
-    """Round Checkmate's relaxation in four ways, and count what is feasible.
+    """Round Checkmate's relaxation in four ways, and count feasible schedules.
 
-    Jain et al., MLSys 2020, section 5.1: naive rounding of R* and S*, of which no sample was feasible on VGG16, and
-    appendix D, figure 7: two-phase rounding of S*, deterministic and randomised.
+    Source: Jain et al., MLSys 2020, section 5.1 (naive rounding of R* and S*: no sample was feasible on VGG16), and
+    appendix D, figure 7 (two-phase rounding of S*, deterministic and randomised).
 
     Parameters
     ----------
     problem : Problem
-        Each op of its graph has one output; it has a budget, and nothing to keep but the outputs of the graph.
+        With a budget. Each op of its graph has one output, and only outputs of the graph are kept.
     samples : int
-        Of each randomised kind.
+        Samples of each randomised kind.
     allowance : float
-        ε: the relaxation is solved for the budget (1 − ε) B, and for B where that is infeasible.
+        ε: the relaxation is solved for the budget (1 − ε) B, or for B if that is infeasible.
     algorithm : {"simplex", "ipm", "pdlp"}
-        Of HiGHS.
+        Algorithm of HiGHS.
     options : SolveOptions
         Threads, seed and deadline.
 
@@ -89,7 +89,7 @@ def round_relaxation(
     ProblemError
         If there is no budget, or the relaxation is infeasible or not solved in time.
     FormatError
-        Naming an op with several outputs or a tensor with several writers.
+        With the name of an op with several outputs or a tensor with several writers.
 
     Examples
     --------
@@ -112,12 +112,12 @@ def round_relaxation(
     return found
 
 
-#: R, or None where it follows from S; and S; both of shape (samples, stages, ops).
+#: R, or None if it follows from S; and S; both of shape (samples, stages, ops).
 _Block = tuple[Bool | None, Bool]
 
 
 def _relaxed(problem: Problem, allowance: float, algorithm: str, options: SolveOptions) -> tuple[Float, Float]:
-    """R* and S*, both of shape (stages, ops)."""
+    """Return R* and S*, both of shape (stages, ops)."""
     budget = problem.budget_bytes
     if budget is None:
         raise ProblemError("without a budget there is nothing to round", "no-budget")
@@ -125,7 +125,7 @@ def _relaxed(problem: Problem, allowance: float, algorithm: str, options: SolveO
         try:
             stated = Checkmate(replace(problem, budget=int((1 - share) * budget)))
             found = Highs().relax(stated.build(), options, algorithm)
-        except ProblemError:  # below the bytes that are always held
+        except ProblemError:  # the budget is below the bytes that are always held
             continue
         if found.values is not None and found.stop in (StopReason.FINISHED, StopReason.OTHER):
             stage, op = stated.layout.runs()
@@ -147,7 +147,7 @@ def _draws(computed: Float | None, retained: Float, samples: int, random: np.ran
 
 
 class _Rounding:
-    """Judges matrices R and S of one problem."""
+    """Evaluation of matrices R and S of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -157,7 +157,7 @@ class _Rounding:
         self.kept = problem.graph.arrays.is_output[node_values(problem.graph)]
 
     def judge(self, kind: str, blocks: Iterator[_Block]) -> Roundings:
-        """Count what is consistent and feasible."""
+        """Count consistent and feasible roundings."""
         samples, broken, consistent, costs = 0, 0, 0, []
         for computed, retained in blocks:
             if computed is None:
@@ -174,7 +174,7 @@ class _Rounding:
         return Roundings(kind, samples, consistent, len(costs), broken / samples, tuple(sorted(costs)))
 
     def broken_rows(self, computed: Bool, retained: Bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Count the rows (1b) and (1c) that each sample breaks, outputs of the graph included; shape (samples,)."""
+        """Count the rows (1b) and (1c) that each sample violates, including graph outputs; shape (samples,)."""
         there = computed | retained
         inputs = computed[:, :, self.reader] & ~there[:, :, self.read]
         after = np.concatenate([retained[:, 1:], np.broadcast_to(self.kept, (len(computed), 1, len(self.kept)))], 1)

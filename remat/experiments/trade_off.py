@@ -1,4 +1,4 @@
-"""Peak against extra time: schedules from anywhere beside those that methods found, all judged by the validator."""
+"""Peak against overhead: schedules of methods and of other tools, all certified by the validator."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from remat.schedule.validate import validate
 
 @dataclass(frozen=True)
 class Point:
-    """One schedule among others.
+    """A schedule in a comparison.
 
     Attributes
     ----------
     who : str
-        Who made it; points of one maker are one line of a picture.
+        Maker of the schedule; the points of one maker are one line of a picture.
     knob : str
-        What the maker was asked for: a budget, a share, a policy.
+        Setting of the maker: a budget, a share, a policy.
     schedule : Schedule or None
-        None where the maker failed.
+        None if the maker failed.
     certificate : Certificate or None
-        What the validator says of it.
+        Result of the validator.
     fault : str
-        Why there is no schedule, or why this one counts for nothing; empty where all is well.
+        Why there is no schedule, or why it does not count; empty if it does.
     remarks : tuple of str
-        What is not wrong by the graph's rules, and yet to be known.
+        Notes that do not make the schedule invalid.
     bound : int or None
-        What the cost of no schedule within that peak can be below, where the maker proved something.
+        Proved lower bound on the cost of any schedule within that peak, if any.
     """
 
     who: str
@@ -58,38 +58,38 @@ class Point:
         remarks: Iterable[str] = (),
         bound: int | None = None,
     ) -> Point:
-        """A schedule as it is, certified for `graph`; `who` is by default its source."""
+        """Certify a schedule as it is for `graph`; `who` defaults to its source."""
         certificate = validate(graph, schedule, rules)
         fault = "" if certificate.first is None else str(certificate.first)
         return cls(who or schedule.source or "schedule", knob, schedule, certificate, fault, tuple(remarks), bound)
 
     @classmethod
     def failed(cls, who: str, knob: str, fault: str) -> Point:
-        """A maker that made nothing."""
+        """Return the point of a maker that failed."""
         return cls(who, knob, None, None, fault)
 
     @property
     def certified(self) -> bool:
-        """Whether the validator accepts it."""
+        """True if the validator accepts it."""
         return self.certificate is not None and self.certificate.accepted
 
     @property
     def peak(self) -> int | None:
-        """Bytes; None without a valid schedule."""
+        """Peak in bytes; None without a valid schedule."""
         return self.certificate.peak if self.certificate is not None and self.certified else None
 
     @property
     def cost(self) -> int | None:
-        """Of the whole schedule, in the graph's unit; None without a valid schedule."""
+        """Cost of the schedule, in the graph's unit; None without a valid schedule."""
         return self.certificate.cost if self.certificate is not None and self.certified else None
 
     @property
     def overhead(self) -> float | None:
-        """In %; None without a valid schedule, or where computing each op once costs nothing."""
+        """Overhead in %; None without a valid schedule, or if computing each op once costs nothing."""
         return self.certificate.overhead if self.certificate is not None and self.certified else None
 
     def row(self) -> dict[str, Any]:
-        """The point in JSON values; unknown is None."""
+        """Return the point as JSON values; unknown values are None."""
         found = self.certificate
         return {
             "who": self.who, "knob": self.knob, "certified": self.certified, "peak": self.peak, "cost": self.cost,
@@ -101,7 +101,7 @@ class Point:
 
 @dataclass(frozen=True)
 class TradeOff:
-    """Schedules of one graph in the plane of peak and cost.
+    """Schedules of one graph by peak and cost.
 
     Attributes
     ----------
@@ -125,14 +125,14 @@ class TradeOff:
         object.__setattr__(self, "points", tuple(self.points))
 
     def by_maker(self) -> dict[str, list[Point]]:
-        """The points of each maker, in order."""
+        """Return the points of each maker, in order."""
         groups: dict[str, list[Point]] = {}
         for point in self.points:
             groups.setdefault(point.who, []).append(point)
         return groups
 
     def best(self, budget: int, who: str | None = None) -> Point | None:
-        """The cheapest point, of one maker or of all, whose peak is within `budget` bytes."""
+        """Return the cheapest point, of one maker or of all, whose peak is within `budget` bytes."""
         fitting = [
             point for point in self.points
             if point.peak is not None and point.peak <= budget and who in (None, point.who)
@@ -140,7 +140,7 @@ class TradeOff:
         return min(fitting, key=lambda point: (point.cost, point.peak), default=None)
 
     def front(self) -> list[Point]:
-        """The points that no other beats in both peak and cost, by rising peak."""
+        """Return the Pareto-optimal points in peak and cost, by rising peak."""
         found: list[Point] = []
         valid = [point for point in self.points if point.peak is not None]
         for point in sorted(valid, key=lambda each: (each.peak, each.cost)):
@@ -149,15 +149,15 @@ class TradeOff:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table: a row for each point."""
+        """Return a row for each point."""
         return [point.row() for point in self.points]
 
     def to_csv(self) -> str:
-        """The text of a CSV file; words that a spreadsheet would take for a formula begin with an apostrophe."""
+        """Return a CSV text; words that a spreadsheet would read as a formula get an apostrophe in front."""
         return table_csv(self.rows())
 
     def to_json(self) -> str:
-        """The text of a JSON file: the graph's facts, and the table."""
+        """Return a JSON text with the graph's figures and the table."""
         graph = self.graph
         facts = {
             "name": graph.name, "digest": graph.digest, "base_cost": graph.base_cost, "cost_unit": graph.cost_unit,
@@ -167,7 +167,7 @@ class TradeOff:
 
 
 def points_of_runs(runs: Iterable[Run]) -> list[Point]:
-    """What methods found, as points; the knob is the budget."""
+    """Return the results of methods as points, with the budget as `knob`."""
     points = []
     for run in runs:
         result = run.result
@@ -181,5 +181,5 @@ def points_of_runs(runs: Iterable[Run]) -> list[Point]:
 
 
 def trade_off(comparison: Comparison, others: Sequence[Point] = ()) -> TradeOff:
-    """The runs of a comparison beside other points of the same graph."""
+    """Return the trade-off of the runs of a comparison and of other points of the same graph."""
     return TradeOff(comparison.problem.graph, (*others, *points_of_runs(comparison.runs)))

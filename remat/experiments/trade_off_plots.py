@@ -1,4 +1,4 @@
-"""The picture of a trade-off: extra time against peak, one line for each maker in the order of its knob."""
+"""Picture of a trade-off: overhead against peak, one line per maker in the order of its settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 
 def plot_trade_off(found: TradeOff) -> Figure:
-    """Overhead against peak of all valid schedules; the lower left is better.
+    """Draw overhead against peak of all valid schedules; lower left is better.
 
-    Points of one maker are joined in the order in which they were asked for, so that a knob that goes back and forth
-    shows as a line that does; its knob stands at each point of a maker with several. The grey step is the front of
-    all. Makers without a valid schedule are only in the legend. Where computing each op once costs nothing, costs take
-    the place of overheads.
+    A line joins the points of one maker in the given order, so that a setting without a monotone effect is visible.
+    Each point of a maker with several shows its setting. The grey steps are the Pareto front of all. Makers without a
+    valid schedule are only in the legend. If computing each op once costs nothing, costs replace overheads.
 
     Returns
     -------
@@ -65,7 +64,7 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
     names: dict[tuple[float, float], list[str]] = {}
     for point, place in zip(valid, places, strict=True):
         names.setdefault(place, []).append(_knob(point.knob))
-    # labels of every other maker are below its points, since two makers often meet
+    # alternate labels above and below the points, since makers often meet
     offset, align, rise = ((4, 4), "left", "bottom") if number % 2 == 0 else ((-4, -4), "right", "top")
     for place, knobs in names.items():
         axes.annotate(plain_text(", ".join(knobs)), place, xytext=offset, textcoords="offset points", fontsize=7,
@@ -73,5 +72,5 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
 
 
 def _knob(knob: str) -> str:
-    """What a maker was asked for; a large whole number is a budget in bytes."""
+    """Return the label of a setting; a large whole number is a budget in bytes."""
     return size_text(int(knob)) if len(knob) < 20 and knob.isdecimal() and int(knob) >= 1024 else knob

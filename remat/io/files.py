@@ -159,7 +159,7 @@ def parse_json(text: str, name: str) -> Any:
         if len(result) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FormatError(f"{name}: key {repr(twice)[:60]} stands twice in one object", "json")
+            raise FormatError(f"{name}: key {repr(twice)[:60]} appears twice in one object", "json")
         return result
 
     def refuse(word: str) -> Any:

@@ -120,7 +120,7 @@ def test_a_heuristic_goes_on_from_its_last_success(no_start):
         assert not answer.proved
         assert answer.reason.verdict is BatchVerdict.NOT_FOUND
         assert "proves nothing" in answer.claim
-        assert f"{answer.upper:,} is the most that is not ruled out" in answer.claim
+        assert f"{answer.upper:,} is the largest not ruled out" in answer.claim
 
 
 def test_nothing_found_in_time_is_no_proof(faulty, no_start, monkeypatch):
