@@ -1,4 +1,4 @@
-"""A run in a file: everything that solve() takes, read from TOML and checked before any work is done."""
+"""Configuration of a run: all arguments of solve(), read from TOML and validated first."""
 
 from remat.config.configuration import METHODS, Config, draw
 from remat.config.description import example, schema

@@ -1,4 +1,4 @@
-"""A run in a file: everything that solve() takes, read from TOML and checked before any work is done."""
+"""Configuration of a run: all arguments of solve(), read from TOML and validated first."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from remat.schedule import Schedule
     from remat.solving.result import Result
 
-#: The groups of the registry that ``solve.method`` may name.
+#: Registry groups for ``solve.method``.
 METHODS = ("formulations", "heuristics", "methods")
-#: Why a configuration may not name a class.
-IMPORTED = "is to be imported, which a configuration may only ask for with --allow-imports on the command line"
+#: Reason for refusing a class.
+IMPORTED = "would be imported, which needs --allow-imports on the command line"
 
 
 class Config(Section):
-    """Everything that a run needs.
+    """Complete description of a run.
 
     Attributes
     ----------
@@ -48,13 +48,12 @@ class Config(Section):
     solve : SolveSection
     output : OutputSection
     formulations, heuristics, methods : mapping of name to mapping
-        Options of methods; only those of the one that is named in ``solve.method`` have an effect, and those of the
-        methods in the levels of ``hierarchical``.
+        Options of methods. Only those of ``solve.method``, and of the methods in the levels of ``hierarchical``, apply.
     partitioners : mapping of name to mapping
         Options of the partitioners of ``hierarchical``.
     backends : mapping of name or name:variant to mapping
-        Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
-        of the whole family.
+        Passed to that solver untouched, by the names of its manual; options of a variant take precedence over those of
+        the family.
 
     Examples
     --------
@@ -74,7 +73,7 @@ class Config(Section):
     methods: dict[str, dict[str, Any]] = {}
     partitioners: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, Any]] = {}
-    #: Classes that were named as ``module:Class`` where that is allowed.
+    #: Classes named as ``module:Class``, if allowed.
     _imported: dict[str, type[Any]] = PrivateAttr(default_factory=dict)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -89,16 +88,16 @@ class Config(Section):
         allow_imports: bool = False,
         allow_output_outside: bool = False,
     ) -> Config:
-        """The configuration in a TOML file; its paths are relative to its folder.
+        """Read the configuration in a TOML file; its paths are relative to its folder.
 
         Parameters
         ----------
         overrides : mapping of section to mapping of key to value, optional
-            Take the place of what the file says; their paths are relative to the current folder.
+            Take precedence over the file; their paths are relative to the current folder.
         allow_solver_files : bool
-            Whether options for solvers may name files.
+            Allow solver options that name files.
         allow_imports : bool
-            Whether method and backend may be ``module:Class``, which is imported. In `overrides` they may in any case.
+            Allow ``module:Class`` for method and backend, which is imported. `overrides` always allow it.
         allow_output_outside : bool
             Allow output files outside the folder of the file and the current folder. Those of `overrides` may be
             anywhere.
@@ -106,7 +105,7 @@ class Config(Section):
         Raises
         ------
         FormatError
-            Naming the file and the line or the key; for an unknown key also the nearest one that is known.
+            With the file, and the line or the key; for an unknown key also the nearest known one.
         ProblemError
             For options that the formulation refuses.
         RematError
@@ -130,7 +129,7 @@ class Config(Section):
         allow_imports: bool = False,
         allow_output_outside: bool = False,
     ) -> Config:
-        """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
+        """Return the configuration in a mapping of sections; `name` is for errors, paths are relative to `folder`."""
         merged = _resolved(mapping, Path(folder))
         for section, values in (overrides or {}).items():
             table = merged.setdefault(section, {})
@@ -173,12 +172,12 @@ class Config(Section):
     # -- running -----------------------------------------------------------------------------------------------------
 
     def named(self, word: str, group: str) -> Any:
-        """What ``solve.method`` or ``solve.backend`` stands for: a class, where it names one, otherwise the word.
+        """Return the class that a word of ``solve.method`` or ``solve.backend`` names, or else the word.
 
         Raises
         ------
         FormatError
-            If it names a class and that was not allowed.
+            If it names a class and that is not allowed.
         """
         if word in self._imported:
             return self._imported[word]
@@ -191,7 +190,7 @@ class Config(Section):
         return self.partitioners | self.formulations | self.heuristics | self.methods
 
     def options_of(self, method: str) -> Any:
-        """The options of a method, None where none are given."""
+        """Return the options of a method, or None."""
         tables = self._tables
         given = tables.get(method)
         if given or (method == "hierarchical" and tables):
@@ -200,7 +199,7 @@ class Config(Section):
         return None
 
     def with_options(self, given: Mapping[str, Any]) -> Config:
-        """Return the same with options of ``solve.method``; ``PART.NAME``: of a partitioner or method in its levels.
+        """Return the configuration with options of ``solve.method``; ``PART.NAME`` is one of a part of ``hierarchical``.
 
         Raises
         ------
@@ -218,11 +217,11 @@ class Config(Section):
         return self.model_copy(update=changed)
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
-        """What is passed to that solver untouched."""
+        """Return the options that are passed to that solver untouched."""
         return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
 
     def solve_options(self, graph: ComputeGraph, solver: Any = None, log: Any = None) -> SolveOptions:
-        """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
+        """Return the options of the ``[solve]`` table for `graph`, except the time limit."""
         chosen = self.solve
         start: Any = chosen.start if chosen.start in STARTS else self._schedule(chosen.start, graph)
         return SolveOptions(
@@ -236,7 +235,7 @@ class Config(Section):
             return read_schedule(path, graph)
 
     def make_problem(self) -> Problem:
-        """The graph, read, with budget and rules."""
+        """Read the graph and return the problem with budget and rules."""
         p = self.problem
         with read_limits(self.solve.time_limit, self.solve.memory_limit):
             graph = load_profiled(load_graph(p.graph), p.costs, p.device)
@@ -247,23 +246,23 @@ class Config(Section):
         problem: Problem | None = None, warm_start: Schedule | None = None,
         write: bool = True, clock: Deadline | None = None,
     ) -> Result:  # fmt: skip
-        """Read what is to be read, solve, and write the schedule and the picture that are asked for.
+        """Read all inputs, solve, and write the requested schedule and picture.
 
         Parameters
         ----------
         on_progress, log
             As for :func:`remat.solve`.
         problem, warm_start : optional
-            Those of :meth:`make_problem` and of the file in ``solve.warm_start``, where they have been read before.
+            Result of :meth:`make_problem`, and the schedule in ``solve.warm_start``, if already read.
         write : bool
-            False leaves :meth:`write` to the caller.
+            False: the caller calls :meth:`write`.
         clock : Deadline, optional
-            Default: the time limit, from here on.
+            Default: the time limit, from now.
 
         Raises
         ------
         RematError
-            As :func:`remat.solve`, and for files that cannot be read or written; the latter before the solve.
+            As :func:`remat.solve`, and for files that cannot be read or written; outputs are checked before the solve.
         """
         from remat.schedule.plots import SUFFIXES
         from remat.solving.method import make_method
@@ -289,7 +288,7 @@ class Config(Section):
         return result
 
     def write(self, result: Result) -> None:
-        """Write the schedule of `result`, and its picture, where there is one and they are asked for."""
+        """Write the requested schedule and picture of `result`, if it has a schedule."""
         if result.schedule is None:
             return
         if self.output.schedule is not None:
@@ -301,7 +300,7 @@ class Config(Section):
 
 
 def draw(result: Result, path: str | os.PathLike[str], limit: int | None = None) -> None:
-    """Draw the schedule of `result`, which has one, into a file, with a line at `limit` bytes or else the budget."""
+    """Draw the schedule of `result` into a file, with a line at `limit` bytes (default: the budget)."""
     from remat.schedule.plots import save_plot
 
     assert result.schedule is not None
@@ -313,7 +312,7 @@ def draw(result: Result, path: str | os.PathLike[str], limit: int | None = None)
 
 
 def _check_inside(what: str, path: str | None, folder: Path) -> None:
-    """Refuse an output outside the configuration's folder and the current one; links are followed."""
+    """Refuse an output outside the configuration's folder and the current folder; links are followed."""
     if path is None or is_standard_stream(path):
         return
     places = (folder.resolve(), Path.cwd())
@@ -327,13 +326,13 @@ def _check_inside(what: str, path: str | None, folder: Path) -> None:
 
 
 def _check_tables(config: Config, name: str) -> None:
-    """Refuse tables of options for what is not registered."""
+    """Refuse tables of options for names that are not registered."""
     methods = [f"{group}.{word}" for group in METHODS for word in registry.Registered(group)]
     for group in ("formulations", "backends", "heuristics", "methods", "partitioners"):
         known = list(registry.Registered(group))
         for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
             if group in METHODS and registry.names_class(word, group):
-                if word == config.solve.method:  # its class has the options
+                if word == config.solve.method:  # its class defines the options
                     continue
                 raise FormatError(
                     f"{name}: {f'{group}.{word}'!r} has options of a class, which solve.method "
@@ -353,7 +352,7 @@ def _check_method(word: str, where: str) -> None:
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A copy with the paths of the file relative to the current folder; names of the zoo are no paths."""
+    """Return a copy with the paths of the file relative to the current folder; names of zoo graphs stay."""
     from remat.graphs.zoo import ZOO
 
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}

@@ -1,4 +1,4 @@
-"""What a configuration may say: its JSON Schema, and an example with every key."""
+"""Description of configurations: JSON Schema, and an example with every key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.config.configuration import METHODS, Config
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration, with the options of every formulation that is installed."""
+    """Return the JSON Schema of a configuration, with the options of every installed formulation."""
     result = Config.model_json_schema(by_alias=True)
     for part in (result, *result["$defs"].values()):
         part["description"] = _summary(part["description"])
@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result}
 
 
-#: Keys of the example that are shown with another value than the default, and those that are only a comment.
+#: Keys that the example shows with another value than the default, and keys that it comments out.
 _GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
 _SHOWN = {"costs": "costs.csv", "device": "gpu", "max_computes": 2, "threads": 2,
           "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
@@ -37,7 +37,7 @@ _SHOWN = {"costs": "costs.csv", "device": "gpu", "max_computes": 2, "threads": 2
 
 
 def example() -> str:
-    """A configuration with every key and its meaning; it is itself valid."""
+    """Return a valid configuration with every key and its meaning."""
     lines = ["# A run of `remat solve --config FILE`. Keys after a # are examples, all others have their default."]
     for section in ("problem", "solve", "output"):
         kind: Any = Config.model_fields[section].annotation
@@ -46,7 +46,7 @@ def example() -> str:
             key = entry.alias or name
             value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
             lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
-    lines += ["", "# Options of methods: those of the chosen one count, the others wait for their turn."]
+    lines += ["", "# Options of methods: those of the chosen one apply."]
     for group in (*METHODS, "partitioners"):
         for name, member in sorted(registry.Registered(group).usable().items()):
             if member.options_type is not None:
@@ -60,5 +60,5 @@ def example() -> str:
 
 
 def _summary(text: str) -> str:
-    """The first clause of a docstring, as a sentence."""
+    """Return the first clause of a docstring, as a sentence."""
     return text.partition("\n")[0].partition(";")[0].rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong in a configuration, in the words of its file."""
+"""Faults that pydantic finds in a configuration, described by the keys of the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-#: pydantic's words for types, in those of TOML.
+#: TOML types by pydantic's messages.
 _WORDS = {
     "Input should be a valid string": "a string",
     "Input should be a valid integer": "a whole number",
@@ -20,12 +20,12 @@ _WORDS = {
 
 
 def first_fault(error: ValidationError, given: Any) -> tuple[list[str], str]:
-    """Keys and description of the first fault in `given`, unknown keys before others."""
+    """Return keys and description of the first fault in `given`; unknown keys come before others."""
     faults = [(_place(fault, given), fault) for fault in error.errors(include_url=False)]
     strange = [(place, fault) for place, fault in faults if fault["type"] == "extra_forbidden"]
     if strange:
         return strange[0][0], "is not known"
-    # A union has a fault for each of its members; the deepest is the one that was meant.
+    # A union reports a fault for each member; the deepest is the intended one.
     place = max((place for place, _ in faults if place[:2] == faults[0][0][:2]), key=len)
     here = [fault for where, fault in faults if where == place]
     if here[0]["type"] == "missing":
@@ -37,7 +37,7 @@ def first_fault(error: ValidationError, given: Any) -> tuple[list[str], str]:
 
 
 def shown(kind: Any, place: list[str], fault: str) -> str:
-    """A fault in a model `kind` with its key, and the nearest one that is known."""
+    """Describe a fault of model `kind` by its key; for an unknown key add the nearest known one."""
     if fault != "is not known":
         return f"{'.'.join(place)!r} {fault}"
     for word in place[:-1]:
@@ -46,7 +46,7 @@ def shown(kind: Any, place: list[str], fault: str) -> str:
 
 
 def _place(fault: Any, given: Any) -> list[str]:
-    """The keys of a fault; pydantic also names members of unions, which are no keys."""
+    """Return the keys of a fault, without the members of unions that pydantic includes."""
     place = []
     for word in fault["loc"]:
         inside = isinstance(given, Mapping) and word in given
@@ -58,12 +58,12 @@ def _place(fault: Any, given: Any) -> list[str]:
 
 
 def unknown(key: str, word: str, known: list[str], elsewhere: list[str] | None = None) -> str:
-    """That there is no `key`, whose last word is `word`; and the nearest of those that are known, or all of them.
+    """Describe an unknown `key`, whose last word is `word`, with the nearest known key, or all of them.
 
     Parameters
     ----------
     elsewhere : list of str, optional
-        Keys that are named in place of `known` where none of these is near, the nearest to `word` first.
+        Keys to list instead of `known` if none of these is near, the nearest to `word` first.
     """
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:

@@ -1,4 +1,4 @@
-"""Partitioners, methods and solvers of the levels of ``hierarchical``, as a configuration gives them."""
+"""Partitioners, methods and solvers in the levels of ``hierarchical``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from remat.solving.method import HeuristicMethod, make_method
 
 
 def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
-    """Require that the solvers of levels name no file, as those of ``[solve]`` and ``[backends]``.
+    """Refuse solvers of levels that name a file, as for ``[solve]`` and ``[backends]``.
 
     Raises
     ------
     BackendError
-        Beginning with `where`.
+        With the prefix `where`.
     """
     if isinstance(options, HierarchicalOptions):
         for backend in (*_backends(options), *options.solver_options):
@@ -32,16 +32,16 @@ def with_tables(
     options: Any, tables: Mapping[str, Mapping[str, Any]], solver_options_of: Callable[[str], Mapping[str, Any]],
     backend: str,
 ) -> Any:  # fmt: skip
-    """Return options with objects in place of the names that have tables; options of other methods as they are.
+    """Return options with names replaced by objects where the name has a table; options of other methods are unchanged.
 
     Parameters
     ----------
     tables : mapping of str to mapping
         Options of partitioners and methods, by name.
     solver_options_of : callable
-        Receives the name of a backend.
+        Returns the solver options of a backend by name.
     backend : str
-        Of the whole.
+        Backend of the call.
     """
     if not isinstance(options, HierarchicalOptions):
         return options

@@ -17,29 +17,29 @@ from remat.errors import FormatError, ProblemError
 def make_options(
     method: str, given: Mapping[str, Any], where: str = "", kind: type[Any] | None = None, group: str = "methods"
 ) -> Any:
-    """The options of a formulation, heuristic, other method or partitioner from names and values.
+    """Return the options of a formulation, heuristic, other method or partitioner from names and values.
 
     Parameters
     ----------
     method : str
-        A registered name, the first of methods, heuristics, formulations and partitioners that has it counting; or
-        what `kind` is called in messages.
+        A registered name, looked up in methods, heuristics, formulations and partitioners in this order; or the name of
+        `kind` in messages.
     given : mapping
     where : str
-        What messages begin with.
+        Prefix of messages.
     kind : type, optional
-        The class of the method, where it is not registered.
+        Class of the method, if it is not registered.
     group : str
-        What `kind` is, for messages.
+        Group of `kind`, for messages.
 
     Raises
     ------
     FormatError
-        Beginning with `where`, for an option that the method does not have or a value of the wrong type.
+        With the prefix `where`, for an unknown option or a value of the wrong type.
     ProblemError
-        For a value that the options refuse themselves.
+        For a value that the options refuse.
     RematError
-        If there is no such method.
+        If the method is unknown.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def make_options(
     for key in given:
         if key not in known:
             raise FormatError(where + unknown(f"{group}.{method}.{key}", key, known), "wrong-key", key)
-    try:  # by way of JSON, whose strict reading takes lists for tuples and words for enums, but "3" not for 3
+    try:  # by JSON, whose strict mode accepts lists for tuples and words for enums, but not "3" for 3
         return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
     except ValidationError as error:
         place, fault = first_fault(error, given)

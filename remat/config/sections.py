@@ -1,4 +1,4 @@
-"""The tables of a configuration file: the problem, who solves it, and where the answer goes."""
+"""Tables of a configuration file: problem, solver and outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Positive = Annotated[int, Field(ge=1)]
 
 
 def _text(parse: Callable[[str], float]) -> BeforeValidator:
-    """Let a number be given as text with a unit."""
+    """Accept a number as text with a unit."""
     return BeforeValidator(
         lambda value: parse(value) if isinstance(value, str) else value, json_schema_input_type=float | str
     )
@@ -25,36 +25,36 @@ _Share = Annotated[float, Field(ge=0, lt=1), _text(share)]
 
 
 class Section(BaseModel):
-    """A table of the file: immutable, nothing converted silently, no unknown keys."""
+    """Table of the file: immutable, exact types, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class ProblemSection(Section):
-    """The question: a graph, a budget and rules; see :class:`remat.problem.Problem`."""
+    """Problem: graph, budget and rules; see :class:`remat.problem.Problem`."""
 
     graph: str
     """Graph file, or the name of a zoo graph."""
     costs: str | None = None
-    """Profile (CSV or JSON) whose costs take the place of the graph's own."""
+    """Profile (CSV or JSON) whose costs replace the graph's own."""
     device: str | None = None
-    """Which device's costs, where the profile has several."""
+    """Device whose costs apply, if the profile has several."""
     budget: str | int | float | None = None
-    """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: as much as needed."""
+    """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: unlimited."""
     order: Literal["fixed", "free"] = "fixed"
-    """Whether first computations follow the reference order."""
+    """Order of first computations: "fixed", the reference order; or "free"."""
     max_computes: _Positive | dict[str, _Positive] | None = None
     """Limit of computes for every op, or a table of limits by op."""
     keep: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Tensors to be alive at the end, besides the graph's outputs."""
+    """Tensors to be alive at the end, in addition to the graph's outputs."""
     count_constant_memory: bool = False
     """Count the graph's constant memory in peak and budget."""
     objective: Literal["least-cost", "least-peak"] = "least-cost"
-    """The least cost within the budget, or the least peak (and of schedules with that peak the cheapest)."""
+    """"least-cost" within the budget, or "least-peak" (and of schedules with that peak the cheapest)."""
 
 
 class SolveSection(Section):
-    """Who answers, and how long it may take; see :func:`remat.solve`."""
+    """Method, solver and limits; see :func:`remat.solve`."""
 
     method: str = "auto"
     """"auto", or a formulation, heuristic or method; MODULE:CLASS only with --allow-imports."""
@@ -67,19 +67,19 @@ class SolveSection(Section):
     threads: _Positive | Literal["all"] | None = None
     """Absent or "all": as many as the machine has."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of everything random."""
+    """Random seed."""
     isolate: bool = False
-    """Run the solver in a process of its own, which is killed if it misses the deadline."""
+    """Run the solver in its own process, which is terminated if it misses the deadline."""
     memory_limit: str | _Positive | None = None
-    """What this process may hold, in bytes or with a unit ("4GiB"); means isolate."""
+    """Memory limit of this process, in bytes or with a unit ("4GiB"); implies isolate."""
     warm_start: str | None = None
-    """Schedule file to start from, in any format that is known."""
+    """Schedule file to start from, in any known format."""
     start: str = "auto"
-    """Of a formulation: "auto", a heuristic's schedule; "none", nothing; "alone", nor the reference order; a file."""
+    """Start of a formulation: "auto", a heuristic; "none"; "alone", without the reference order too; or a file."""
 
 
 class OutputSection(Section):
-    """Where the answer goes."""
+    """Output files and messages."""
 
     schedule: str | None = None
     """Schedule file to write."""

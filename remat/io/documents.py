@@ -1,7 +1,7 @@
-"""JSON documents as models: nothing converted silently, and all faults of a file told at once.
+"""JSON documents as models with exact types; all faults of a file are reported together.
 
-A format says what its documents hold as classes of :class:`Document`; the readers, the messages and the JSON Schemas in
-the package come from these.
+Formats define their documents as subclasses of :class:`Document`. Readers, messages and the JSON Schemas in the package
+derive from these.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ T = TypeVar("T")
 
 
 class Document(BaseModel):
-    """A JSON object of a format of this project: immutable, exact types, no unknown keys."""
+    """JSON object of a format of this project: immutable, exact types, no unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ForeignDocument(BaseModel):
-    """A JSON object of another tool's format: exact types; keys that are not read are passed over."""
+    """JSON object of another tool's format: exact types; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class Shape:
-    """One message for whatever is wrong inside a value, to be put into an ``Annotated`` type.
+    """One message for any fault inside a value, for an ``Annotated`` type.
 
     Parameters
     ----------
     message : str
-        What is said of a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}``
-        itself.
+        Message for a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}`` itself.
     kind : str
-        What it should have been, where it is neither list nor object; empty: `message` is said of everything.
+        Expected kind, for other values; empty: `message` is used for all values.
     """
 
     def __init__(self, message: str, kind: str = "a list") -> None:
@@ -56,34 +55,34 @@ class Shape:
         )
 
 
-#: What a value should have been, by pydantic's type of the fault.
+#: Expected type, by pydantic's type of the fault.
 _KINDS = {
     "string_type": "a string", "string_unicode": "Unicode text", "int_type": "a whole number",
     "int_from_float": "a whole number", "int_parsing": "a whole number", "float_type": "a number",
     "bool_type": "true or false", "list_type": "a list", "tuple_type": "a list", "dict_type": "an object",
     "model_type": "an object", "model_attributes_type": "an object", "dataclass_type": "an object",
 }  # fmt: skip
-#: Bytes for a fault that pydantic lists.
+#: Bytes per fault that pydantic lists.
 _FAULT_MEMORY = 1500
 _FINER = "pick a finer unit instead of a fraction"
 
 
 def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = FormatError) -> T:
-    """A parsed JSON value as a document, or any other type that pydantic knows.
+    """Return a parsed JSON value as a document, or as any other type known to pydantic.
 
     Parameters
     ----------
     kind : type
     value : JSON value
     at : str
-        Its place, for messages; empty for a whole document.
+        Place of the value, for messages; empty for a whole document.
     error : type
-        The class of the error.
+        Class of the error.
 
     Raises
     ------
     RematError
-        On one line, with all faults: a key that is missing or unknown, a value of another type, each with its place.
+        On one line, with all faults and their places: missing or unknown keys, values of another type.
 
     Examples
     --------
@@ -97,11 +96,11 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as found:
-        raise error(_told(found, at)) from None
+        raise error(_summary(found, at)) from None
 
 
 def check_header(document: Any, name: str, version: int) -> None:
-    """Refuse what is not a document of that format and version, before anything else is said of it.
+    """Refuse a document of another format or version, before any other check.
 
     Raises
     ------
@@ -122,13 +121,13 @@ _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
     if kind not in _adapters:
-        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)  # which says itself how strict it is
+        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)  # models define their own strictness
         _adapters[kind] = TypeAdapter(kind, config=None if is_model else ConfigDict(strict=True))
     return _adapters[kind]
 
 
-def _told(error: ValidationError, at: str) -> str:
-    """All faults on one line; the first :data:`LISTED` in words."""
+def _summary(error: ValidationError, at: str) -> str:
+    """Return all faults on one line; the first :data:`LISTED` in words."""
     draw(_FAULT_MEMORY * error.error_count())
     faults = error.errors(include_url=False)
     said = together([_fault(fault, at) for fault in faults[: LISTED + 1]], len(faults))
@@ -160,7 +159,7 @@ def _fault(fault: ErrorDetails, start: str) -> str:
 
 
 def place(keys: Sequence[int | str], start: str = "") -> str:
-    """The place of a value in a document, as messages name it.
+    """Return the place of a value in a document, for messages.
 
     Examples
     --------
@@ -174,13 +173,13 @@ def place(keys: Sequence[int | str], start: str = "") -> str:
 
 
 class Lines(tuple[str, ...]):
-    """JSON texts that :func:`canonical` writes as a list with a line for each."""
+    """JSON texts that :func:`canonical` writes as a list with one line each."""
 
     __slots__ = ()
 
 
 def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, owner: str = "") -> str:
-    r"""Text of a JSON object with a line for each field; ASCII, the same content gives the same text.
+    r"""Return the text of a JSON object with a line for each field, in ASCII; equal content gives equal text.
 
     Parameters
     ----------
@@ -188,12 +187,12 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
     meta : mapping, optional
         Written last, with its keys sorted.
     owner : str
-        The thing that `meta` is of, for messages.
+        Owner of `meta`, for messages.
 
     Raises
     ------
     FormatError
-        If `meta` holds something that JSON cannot express.
+        If JSON cannot express `meta`.
 
     Examples
     --------

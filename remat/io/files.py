@@ -1,4 +1,4 @@
-"""Reading untrusted text and JSON; writing files whole or not at all, and pipes and devices in place."""
+"""Reading untrusted text and JSON; atomic writing of files, in-place writing of pipes and devices."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from remat.errors import FormatError
 from remat.interruption import interrupted
 from remat.io.limits import MAX_BYTES, ReadLimitError, draw_json, pipe_deadline
 
-#: The paths that stand for standard input, or output.
+#: Paths of standard input and output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
-#: Names of open files; what is behind them is somebody's, and not replaced.
+#: Folders of open files by descriptor; other processes may own them, so they are never replaced.
 _OPEN_FILES = ("/dev/fd/", "/dev/stderr", "/proc/")
 
 
 def is_standard_stream(path: str | os.PathLike[str] | None) -> bool:
-    """Whether a path stands for standard input or output."""
+    """Return True for the path of standard input or output."""
     return path is not None and os.fspath(path) in STANDARD_STREAMS
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is something of that name; no name is too odd to ask for."""
+    """Return True if the path exists; False for names that the system refuses."""
     return _mode(path) is not None
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """Type and permissions of what a path leads to; None where there is nothing, or it cannot be looked at."""
+    """Return type and permissions of the target of a path; None if it does not exist or cannot be accessed."""
     try:
         return Path(path).stat().st_mode
     except (OSError, ValueError):  # ValueError: a NUL, half of a surrogate pair
@@ -49,12 +49,12 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file or a pipe; of standard input for ``-``.
+    """Return the content of a file or a pipe, or of standard input for ``-``.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is missing, a folder or a device, or larger than `max_bytes`.
+        With the path, if it is missing, a folder, a device, or larger than `max_bytes`.
     """
     try:
         if is_standard_stream(path):
@@ -78,7 +78,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
-    """Read a named pipe to its end; opening one in blocking mode would wait for a writer beyond any deadline."""
+    """Read a named pipe to its end, without blocking: opening one would wait for a writer beyond any deadline."""
     deadline, parts = pipe_deadline(), bytearray()
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb", buffering=0) as pipe, selectors.DefaultSelector() as ready:
@@ -97,7 +97,7 @@ def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def size_of_file(path: str | os.PathLike[str]) -> int:
-    """Bytes of a plain file; 0 where there is none."""
+    """Return the bytes of a plain file; 0 if it does not exist."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError):
@@ -106,12 +106,12 @@ def size_of_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_stream(path: str | os.PathLike[str], read: Callable[[BinaryIO], bytes]) -> bytes:
-    """What `read` takes from the stream of a plain file, of whatever size.
+    """Return the result of `read` on the stream of a plain file of any size.
 
     Raises
     ------
     FormatError
-        Naming the file, if it cannot be read.
+        With the path, if it cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
@@ -121,7 +121,7 @@ def read_stream(path: str | os.PathLike[str], read: Callable[[BinaryIO], bytes])
 
 
 def _standard(stream: Any) -> BinaryIO:
-    """The bytes of a standard stream."""
+    """Return the binary stream of a standard stream."""
     buffer = getattr(stream, "buffer", None)
     if buffer is None:
         raise ValueError("there is none")
@@ -129,7 +129,7 @@ def _standard(stream: Any) -> BinaryIO:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """The text of UTF-8 bytes, without a byte order mark; `name` stands in the :class:`FormatError` for any others."""
+    """Decode UTF-8 bytes without a byte order mark; the :class:`FormatError` for other bytes has `name`."""
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -137,17 +137,17 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file; see :func:`read_bytes` and :func:`decode_text` for what is refused."""
+    """Read a UTF-8 file; refuse as :func:`read_bytes` and :func:`decode_text` do."""
     return decode_text(read_bytes(path, max_bytes), str(path))
 
 
 def parse_json(text: str, name: str) -> Any:
-    """The value of a JSON text; NaN, infinities (1e999 too) and duplicate keys are refused, whole numbers stay exact.
+    """Parse a JSON text; refuse NaN, infinities (also 1e999) and duplicate keys; keep whole numbers exact.
 
     Raises
     ------
     FormatError
-        Naming `name`, and the line and column where there is one; also for what would fill the memory.
+        With `name`, and line and column if known; also for a text that would exceed the memory budget.
     """
     try:
         draw_json(text)
@@ -174,7 +174,7 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")  # their place would come next
+        what = error.msg.removesuffix(" at")  # the place precedes it here
         raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}", "json") from None
     except RecursionError:
         raise FormatError(f"{name}: nested too deeply", "json") from None
@@ -183,20 +183,20 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
-    """The value of a JSON file; see :func:`read_text` and :func:`parse_json` for what is refused."""
+    """Read a JSON file; refuse as :func:`read_text` and :func:`parse_json` do."""
     return parse_json(read_text(path, max_bytes), str(path))
 
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, which then takes its name.
+    """Write a file atomically: write a temporary file in the same folder, then rename it.
 
-    Symbolic links are followed, and a file that was there keeps its permissions. Pipes and devices (``/dev/null``,
+    Symbolic links are followed, and an existing file keeps its permissions. Pipes and devices (``/dev/null``,
     ``/dev/stdout``) are written in place, and ``-`` is standard output.
 
     Raises
     ------
     FormatError
-        Naming the file, if it cannot be written; what was there before is still there.
+        With the path, if it cannot be written; an existing file is unchanged.
     """
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
@@ -211,17 +211,17 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
             _replace(_target(path), data)
     except (OSError, ValueError) as error:
         if isinstance(error, BrokenPipeError) and is_standard_stream(path):
-            raise  # who reads what we print has gone, which is no error
+            raise  # the reader of our output has exited, which is no error
         raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file whole unless there is one already: of several processes one writes it.
+    """Write a file atomically unless it exists: one of several processes writes it.
 
     Raises
     ------
     FormatError
-        Naming the file, if it cannot be written.
+        With the path, if it cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(path)
@@ -239,7 +239,7 @@ def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether a path leads to what must not be replaced: a standard stream, a pipe, a device, an open file."""
+    """Return True for paths that must not be replaced: standard streams, pipes, devices, open files."""
     mode = _mode(path)
     if is_standard_stream(path):
         return True
@@ -249,7 +249,7 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Where symbolic links lead."""
+    """Return the target of symbolic links."""
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -257,7 +257,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Put a file with this content in the place of `target`."""
+    """Replace `target` by a file with this content."""
     before = target.stat() if target.exists() else None
     if before is not None:
         if stat.S_ISDIR(before.st_mode):
@@ -270,14 +270,14 @@ def _replace(target: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _written(folder: Path, data: bytes, like: os.stat_result | None = None) -> Iterator[Path]:
-    """A new file with this content, and with the owner and mode of another; gone afterwards unless it was moved."""
+    """Yield a new file with this content and the owner and mode of another; remove it unless it was moved."""
     temporary, handle = _temporary(folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             if like is not None:
-                with contextlib.suppress(OSError):  # only root gives files away
+                with contextlib.suppress(OSError):  # only root may change the owner
                     os.fchown(handle, like.st_uid, like.st_gid)
                 os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
             os.fsync(handle)
@@ -288,7 +288,7 @@ def _written(folder: Path, data: bytes, like: os.stat_result | None = None) -> I
 
 
 def _temporary(folder: Path) -> tuple[Path, int]:
-    """A new file in a folder, and its handle; its permissions are those that any new file gets there."""
+    """Create a file in a folder, with default permissions; return its path and handle."""
     path = folder / f".remat.{secrets.token_hex(8)}.part"
     return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
@@ -298,13 +298,13 @@ def check_output(
     inputs: Iterable[str | os.PathLike[str] | None] = (),
     suffixes: Iterable[str] = (),
 ) -> None:
-    """Find out that `path` cannot be written before the work is done, not after.
+    """Check before the work that `path` can be written.
 
     Raises
     ------
     FormatError
-        If its folder is missing or cannot be written to, its suffix is none of `suffixes` (where there are any), or it
-        is one of the `inputs`.
+        If its folder is missing or not writable, its suffix is not one of `suffixes` (if there are any), or it is one
+        of the `inputs`.
     """
     if path is None:
         return
@@ -338,12 +338,12 @@ def check_outputs(
     *outputs: tuple[str | os.PathLike[str] | None, Iterable[str]],
     inputs: Iterable[str | os.PathLike[str] | None] = (),
 ) -> None:
-    """:func:`check_output` for several, each a path and its suffixes; no two may be the same file.
+    """Apply :func:`check_output` to several pairs of path and suffixes; no two may be the same file.
 
     Raises
     ------
     FormatError
-        As :func:`check_output`, and naming two paths that lead to one file, however they are spelt.
+        As :func:`check_output`; also with two paths that lead to one file.
     """
     inputs = tuple(inputs)
     places: dict[str, str] = {}

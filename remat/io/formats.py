@@ -1,4 +1,4 @@
-"""What all file formats share: the content of a file, and the formats that are installed in an entry-point group."""
+"""Common parts of all file formats: file content, and the formats installed in an entry-point group."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from remat.io.limits import budgeted
 from remat.io.text import short
 from remat.registry import attempt, load_entry, others, own
 
-#: An object on a line of its own, and the beginning of the next.
+#: End of an object at the end of a line, and start of the next.
 _JSON_LINES = re.compile(rb"[^\n]*\}[ \t\r]*\n\s*\{")
 
 
 class _Collector:
-    """The garbage collector of the process, off while at least one reader, of whichever thread, wants it to be."""
+    """Garbage collector of the process, off while any thread reads a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class _Collector:
         self._was_on = False
 
     def pause(self) -> None:
-        """Switch it off, if nobody has."""
+        """Switch it off, unless another reader has."""
         with self._lock:
             if not self._readers:
                 self._was_on = gc.isenabled()
@@ -41,7 +41,7 @@ class _Collector:
             self._readers += 1
 
     def resume(self) -> None:
-        """Put it back as it was before the first, if nobody else is reading."""
+        """Restore its first state, unless another reader is active."""
         with self._lock:
             self._readers -= 1
             if not self._readers and self._was_on:
@@ -55,7 +55,7 @@ _COLLECTOR = _Collector()
 def reading() -> Iterator[None]:
     """Read one file within its budget, without garbage collection.
 
-    There is no garbage in cycles, and the search for it would take most of the time of a large file.
+    Readers make no cyclic garbage, and the search for it would take most of the time of a large file.
     """
     _COLLECTOR.pause()
     try:
@@ -67,17 +67,17 @@ def reading() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Source:
-    """The content of a file, decoded as far as somebody asks.
+    """Content of a file, decoded on demand.
 
     Attributes
     ----------
     name : str
-        For messages: the path.
+        Path, for messages.
     data : bytes
     remarks : list of str
-        Takes what a reader found that is not wrong, and yet to be known.
+        Collects warnings about the file.
     options : mapping
-        What the caller said of how it is to be read; only names that the format has.
+        Reader options of the caller; only names that the format has.
     """
 
     name: str
@@ -87,38 +87,38 @@ class Source:
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:
-        """The content of a file, without a byte order mark; raises FormatError where it cannot be read."""
+        """Return the content of a file, without a byte order mark; raise FormatError if it cannot be read."""
         if not isinstance(path, str | os.PathLike):
             raise FormatError(f"a file is named by its path, not by {short(path)}")
         return cls(str(path), read_bytes(path).removeprefix(codecs.BOM_UTF8))
 
     @cached_property
     def text(self) -> str:
-        """The content as UTF-8 text; raises FormatError where it is not."""
+        """Content as UTF-8 text; raises FormatError for other bytes."""
         return decode_text(self.data, self.name)
 
     @property
     def looks_like_json(self) -> bool:
-        """True if the content starts like one JSON object: it then is an object, or no JSON. JSON lines are several."""
+        """True if the content starts like a single JSON object; JSON lines are several."""
         head = self.data[:4096].lstrip(b" \t\r\n")
         return head.startswith(b"{") and not _JSON_LINES.match(head)
 
     @cached_property
     def json(self) -> Any:
-        """The content as a JSON value; raises FormatError where it is not JSON."""
+        """Content as a JSON value; raises FormatError if it is not JSON."""
         return parse_json(self.text, self.name)
 
 
 class Format(Protocol):
-    """What a format of graphs or schedules has in common with the other."""
+    """Common interface of graph and schedule formats."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
 
     @property
     def recognizes(self) -> Callable[[Source], bool] | None:
-        """Whether a source is in this format."""
+        """Function that returns True for a source in this format."""
 
 
 F = TypeVar("F", bound=Format)
@@ -127,18 +127,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Formats(Generic[F]):
-    """Registry of the formats of graphs, or of schedules; called, it gives them one by one.
+    """Registry of the formats of graphs or of schedules; a call yields them one by one.
 
     Attributes
     ----------
     what : str
-        ``"graph"`` or ``"schedule"``: the word in messages, and in the entry-point group.
+        ``"graph"`` or ``"schedule"``, for messages and the entry-point group.
     kind : type
         Class of the formats.
     built_in : mapping of name to ``module:attribute``
-        Formats of this package, as in its entry points; they work without installed metadata.
+        Formats of this package, as in its entry points; they also work without installed metadata.
     last : int
-        Number of formats of `built_in`, from its end, that come after those of other packages.
+        Number of formats at the end of `built_in` that come after those of other packages.
     """
 
     what: str
@@ -148,7 +148,7 @@ class Formats(Generic[F]):
 
     @property
     def group(self) -> str:
-        """The entry-point group."""
+        """Entry-point group."""
         return f"remat.{self.what}_formats"
 
     def __call__(self, faults: list[str] | None = None) -> Iterator[F]:
@@ -168,30 +168,30 @@ class Formats(Generic[F]):
     def _entries(self) -> Iterator[EntryPoint]:
         ours = own(self.group, self.built_in)
         yield from ours[: len(ours) - self.last]
-        # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
+        # Reading the metadata of all packages takes milliseconds: do it only if no format of this package applies.
         yield from others(self.group, self.built_in)
         yield from ours[len(ours) - self.last :]
 
     def read(self, source: Source, read: Callable[[F], T]) -> T:
-        """Return what `read` makes of `source`, given the first format that recognizes it.
+        """Return the result of `read` for `source` and the first format that recognizes it.
 
         Raises
         ------
         FormatError
             If no format recognizes the source.
         RematError
-            Naming the file, as `read` raises it; whatever a plug-in raises otherwise becomes a FormatError.
+            From `read`, with the path; other exceptions of a plug-in become a FormatError.
         """
         found = self._recognized(source)
         try:
             return attempt(lambda: read(found), f"{self.what} format {found.name!r} fails", self.group)
         except RematError as error:
-            if str(error).startswith(f"{source.name}: "):  # decoding the source names it already
+            if str(error).startswith(f"{source.name}: "):  # decoding errors already have the path
                 raise
             raise type(error)(f"{source.name}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
 
     def _recognized(self, source: Source) -> F:
-        """The first format that recognizes `source`; one that fails over the question does not."""
+        """Return the first format that recognizes `source`; a format that raises does not."""
         faults: list[str] = []
         asked: list[str] = []
         for each in self(faults):
@@ -214,7 +214,7 @@ class Formats(Generic[F]):
 
 
 def _says_format(source: Source) -> str:
-    """What an unrecognized JSON file says of itself."""
+    """Return the format that an unrecognized JSON file declares."""
     if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
     return ""

@@ -1,7 +1,7 @@
-"""Limits of what a file may expand to, so that readers refuse it before it fills the memory or takes minutes.
+"""Limits on the expansion of a file: readers refuse it before it fills the memory or takes minutes.
 
-Readers draw the memory that they are about to fill from one :class:`Budget` of bytes and seconds for each file. The
-limits are far above what graphs and schedules need: a graph file of 300,000 ops, a schedule of a million steps.
+Readers draw memory in advance from one :class:`Budget` of bytes and seconds per file. The limits are far above the
+needs of graphs and schedules: a graph file of 300,000 ops, a schedule of a million steps.
 """
 
 from __future__ import annotations
@@ -18,33 +18,32 @@ from remat.interruption import interrupted
 from remat.io.sizes import memory_bytes
 from remat.runtime.resources import available_memory
 
-#: Largest file that is read, in bytes, unless a caller says otherwise.
+#: Default limit of a file, in bytes.
 MAX_BYTES = 128 * 1024 * 1024
-#: Memory that reading one file may take, unless a caller says otherwise: a share of what is available, or bytes
-#: where the system does not say what is.
+#: Default memory for reading one file: a share of the available memory, or bytes if the system does not report it.
 MEMORY_SHARE, UNKNOWN_MEMORY = 0.25, 4 * 1024**3
-#: Seconds that reading one file may take, unless a caller says otherwise: three times what 300,000 ONNX nodes take.
+#: Default seconds for reading one file: three times the time of 300,000 ONNX nodes.
 SECONDS = 120.0
 #: Least seconds under a time limit: short limits are meant for searches, and this is less than their tolerance.
 LEAST_SECONDS = 1.0
-#: What each mark of a JSON text stands for, in bytes of Python objects; above what was measured for any mixture.
+#: Bytes of Python objects per mark of a JSON text; above the measured value for any mixture.
 _JSON_WEIGHTS = {"{": 160, "[": 80, ":": 130, ",": 80}
 #: Most steps, statements or lines of a schedule, and most cells of a table.
 MAX_STEPS = 4_000_000
-#: Bytes for one of them, or for a cell of a table.
+#: Bytes per step, or per cell of a table.
 CELL_MEMORY = 100
-#: Most parts of a dotted key of TOML; reading takes memory by the square of their number.
+#: Most parts of a dotted key of TOML: the memory for reading it grows with the square of their number.
 MAX_KEY_PARTS = 32
 _KEY = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_KEY}(?:[ \t]*+\.[ \t]*+{_KEY}){{{MAX_KEY_PARTS}}}")
 
 
 class ReadLimitError(FormatError):
-    """Reading a file takes more than its budget: no fault of the place where that shows."""
+    """Raised when reading a file exceeds its budget; the place where that happens is not at fault."""
 
 
 class Budget:
-    """Bytes and seconds that reading one file may still take.
+    """Remaining bytes and seconds for reading one file.
 
     Parameters
     ----------
@@ -82,19 +81,19 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def read_limits(seconds: float | None = None, memory: int | str | None = None) -> Iterator[None]:
-    """Set what reading files may take within the ``with`` block; limits of a block around it stay.
+    """Set the limits for reading files within the ``with`` block; limits of an outer block stay.
 
     Parameters
     ----------
     seconds : float, optional
-        For each file, at least :data:`LEAST_SECONDS`. Default: :data:`SECONDS`, and no limit to waiting for a pipe.
+        Per file, at least :data:`LEAST_SECONDS`. Default: :data:`SECONDS`, without a limit on waiting for a pipe.
     memory : int or str, optional
-        For each file, in bytes or as ``"4GiB"``. Default: :data:`MEMORY_SHARE` of what is available.
+        Per file, in bytes or as ``"4GiB"``. Default: :data:`MEMORY_SHARE` of the available memory.
 
     Raises
     ------
     ProblemError
-        If `memory` is no number of bytes.
+        If `memory` is not a number of bytes.
 
     Examples
     --------
@@ -115,7 +114,7 @@ def read_limits(seconds: float | None = None, memory: int | str | None = None) -
 
 @contextmanager
 def budgeted() -> Iterator[None]:
-    """Let what is read within the ``with`` block draw from one budget; that of a block around it stays."""
+    """Use one budget for all reads within the ``with`` block; the budget of an outer block stays."""
     token = _budget.set(_budget.get() or _new_budget())
     try:
         yield
@@ -132,37 +131,37 @@ def _new_budget() -> Budget:
 
 
 def draw(memory: float = 0, seconds: float = 0) -> None:
-    """Draw from the budget of the file that is being read.
+    """Draw from the budget of the current file.
 
     Parameters
     ----------
     memory : float
-        Bytes that the caller is about to fill, estimated.
+        Estimated bytes that the caller is about to fill.
     seconds : float
-        Time that the next piece of work takes, if it cannot be stopped before its end.
+        Time of the next piece of work, if it cannot be stopped early.
 
     Raises
     ------
     ReadLimitError
-        If the budget is exceeded; the caller adds the name of the file.
+        If the budget is exceeded; the caller adds the path.
     KeyboardInterrupt
-        If the calls of this process are asked to end.
+        If the process is interrupted.
     """
     (_budget.get() or _new_budget()).draw(memory, seconds)
 
 
 def pipe_deadline() -> Deadline:
-    """Return the deadline for the program at the other end of a pipe; without :func:`read_limits` it has all time."""
+    """Return the deadline for the writer of a pipe; infinite without :func:`read_limits`."""
     return Deadline.after(_seconds.get())
 
 
 def draw_json(text: str) -> None:
-    """Draw what the values of a JSON text take up, estimated from its punctuation; marks inside strings count, too."""
+    """Draw the memory of the values of a JSON text, estimated from its punctuation, including marks inside strings."""
     draw(sum(weight * text.count(mark) for mark, weight in _JSON_WEIGHTS.items()))
 
 
 def check_count(count: int, what: str, memory: int = CELL_MEMORY) -> None:
-    """Refuse more than :data:`MAX_STEPS` of something, such as ``"steps"``, and draw `memory` for each.
+    """Refuse more than :data:`MAX_STEPS` items, such as ``"steps"``, and draw `memory` for each.
 
     Raises
     ------
@@ -174,12 +173,12 @@ def check_count(count: int, what: str, memory: int = CELL_MEMORY) -> None:
 
 
 def check_toml_keys(text: str, name: str) -> None:
-    """Refuse a TOML text with a key of very many parts (``a.b.c = 1`` has three).
+    """Refuse a TOML text with a key of too many parts (``a.b.c = 1`` has three).
 
     Raises
     ------
     FormatError
-        Naming `name` and the line.
+        With `name` and the line.
     """
     found = _LONG_KEY.search(text)
     if found:

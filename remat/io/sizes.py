@@ -1,4 +1,4 @@
-"""Sizes of memory, times and shares as people write them."""
+"""Parsing and formatting of sizes, times and shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from remat.errors import ProblemError
 
-#: Bytes of each unit, in lower case. A letter alone means a power of 1024, as for `dd`, Docker, Java and Slurm.
+#: Bytes of each unit, in lower case. A single letter is a power of 1024, as in `dd`, Docker, Java and Slurm.
 UNITS = {"": 1, "b": 1}
 for power, letter in enumerate("kmgtp", 1):
     UNITS |= {f"{letter}b": 1000**power} | dict.fromkeys((letter, f"{letter}i", f"{letter}ib"), 1024**power)
@@ -17,12 +17,12 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def memory_bytes(limit: int | str) -> int:
-    """A limit of memory in bytes.
+    """Return a limit of memory in bytes.
 
     Raises
     ------
     ProblemError
-        If it is no positive number of bytes.
+        If it is not a positive number of bytes.
 
     Examples
     --------
@@ -86,12 +86,12 @@ def _number(value: float | str, units: dict[str, float], wanted: str) -> float:
 
 
 def size_unit(largest: int) -> tuple[int, str]:
-    """The largest binary unit in which `largest` is at least 1: bytes in it, and its name."""
+    """Return the largest binary unit in which `largest` is at least 1: its bytes and name."""
     power = min(max(largest.bit_length() - 1, 0) // 10, 5)
     return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
 
 
 def size_text(size: int) -> str:
-    """A number of bytes in its :func:`size_unit`, for a label."""
+    """Format a number of bytes in its :func:`size_unit`, for a label."""
     scale, unit = size_unit(size)
     return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"

@@ -11,12 +11,12 @@ from remat.io.limits import CELL_MEMORY, MAX_STEPS, draw
 
 
 def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    r"""Yield the line and the cells of each row that is not blank; all have as many cells as the first.
+    r"""Yield the line and the cells of each row that is not blank; all rows have equal lengths.
 
     Raises
     ------
     FormatError
-        Naming the table (`name`) and the line, for rows of other lengths, quotes that do not end, too many cells.
+        With `name` and the line, for rows of other lengths, open quotes, too many cells.
 
     Examples
     --------

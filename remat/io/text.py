@@ -1,4 +1,4 @@
-"""Text from outside, made fit for messages and terminals; tables as text, CSV and JSON."""
+"""Sanitizing of untrusted text for messages and terminals; tables as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from remat.errors import RematError
 
-#: Characters of a value that a message quotes.
+#: Most characters of a value in a message.
 QUOTED = 60
-#: How many faults a message lists; the others are counted.
+#: Most faults in a message; the others are counted.
 LISTED = 5
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""`text` without anything that a terminal would obey.
+    r"""Escape everything in `text` that a terminal would interpret.
 
     Control characters, escape sequences, overrides of the writing direction, halves of surrogate pairs and the like
-    become Python's escapes, other white space a blank; what `keep` has stays.
+    become Python's escapes; other white space becomes a blank. Characters in `keep` stay.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def printable(text: str, keep: str = "") -> str:
     a\x1b[31mb\u202ec d
     """
     plain = text
-    for character in keep:  # megabytes of JSON are printable but for line ends: no loop over them in Python
+    for character in keep:  # megabytes of JSON are printable except line ends: no Python loop over them
         plain = plain.replace(character, "")
     if plain.isprintable():
         return text
@@ -38,7 +38,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""`text` on one line and printable: what a message may quote of somebody else's.
+    r"""Return `text` on one line and printable, for a quotation in a message.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def one_line(text: str) -> str:
 
 
 def short(value: Any, length: int = QUOTED) -> str:
-    r"""A value as a message shows it: on one line, printable, and cut where it is longer than `length`.
+    r"""Format a value for a message: on one line, printable, cut to `length`.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def short(value: Any, length: int = QUOTED) -> str:
 
 
 def expect(value: Any, kind: type, what: str, error: type[RematError]) -> None:
-    """Refuse an argument that is something else altogether.
+    """Refuse an argument of a wrong type.
 
     Raises
     ------
     RematError
-        Of the class `error`, naming the argument (`what`) and what was given for it.
+        Of class `error`, with the argument's name (`what`) and the given value.
 
     Examples
     --------
@@ -85,12 +85,12 @@ def expect(value: Any, kind: type, what: str, error: type[RematError]) -> None:
 
 
 def clipped(text: str, length: int) -> str:
-    """`text`, cut with dots where it is longer than `length`."""
+    """Return `text`, cut with dots if it is longer than `length`."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def together(faults: Sequence[str], count: int | None = None) -> str:
-    """Faults on one line: the first :data:`LISTED`, and how many more there are of `count` (default: of `faults`)."""
+    """Join faults on one line: the first :data:`LISTED`, and the number of others of `count` (default: of `faults`)."""
     more = (len(faults) if count is None else count) - LISTED
     return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
