@@ -199,7 +199,7 @@ class Config(Section):
         return None
 
     def with_options(self, given: Mapping[str, Any]) -> Config:
-        """Return the configuration with options of ``solve.method``; ``PART.NAME`` is one of a part of ``hierarchical``.
+        """Return the configuration with options of ``solve.method``; ``PART.NAME`` sets one inside ``hierarchical``.
 
         Raises
         ------
