@@ -21,8 +21,8 @@ class Captured:
     graph : ComputeGraph
         One op per distinct equation; what ``jax.checkpoint`` computes again is the op of its first time. In `meta`:
         ``modules`` (op to dotted path of scopes), ``source_lines``, ``random_ops``, ``effects``, ``cost_kinds``
-        (operations of ``product``, ``arithmetic`` and ``movement``) and ``constant_bytes`` (of ``parameter``,
-        ``input`` and ``constant``).
+        (operations of ``product``, ``arithmetic`` and ``movement``) ``constant_bytes`` (of ``parameter``,
+        ``input`` and ``constant``), and shapes and descriptions for :mod:`remat.graphs.rewriting`.
     schedule : Schedule
         The equations in the order of the trace, recomputations of ``jax.checkpoint`` included.
     equations : tuple of jax.extend.core.JaxprEqn

@@ -94,7 +94,8 @@ class Captured(Traced):
         One op per fx node that computes, named like it, and in a training step :data:`BEGIN_BACKWARD` between the
         passes. Output `i` of a node with several is the tensor ``node.i``. `meta` has ``modules`` (op to dotted module
         path), ``source_lines`` (op to file, line and function of the user), ``random_ops``, ``effects`` (ops that
-        change a buffer) and ``constant_bytes`` (per kind of input).
+        change a buffer), ``constant_bytes`` (per kind of input), and shapes and descriptions for
+        :mod:`remat.graphs.rewriting`.
     module : torch.fx.GraphModule
         Functional; every node has ``meta["val"]`` (fake tensors).
     nodes : tuple of torch.fx.Node or None

@@ -125,7 +125,7 @@ class _Splitting(Rule):
         if not operands or len(found.outputs) != 1 or draft.writer(found.outputs[0]) != op:
             return None
         for number in range(len(operands)):
-            operand, passed = expanded(draft, operands[number])
+            operand, _ = expanded(draft, operands[number])
             roles = draft.roles(op, number)
             if roles is None or operand.axis is None or operand.axis >= len(roles):
                 continue
@@ -141,6 +141,7 @@ class _Splitting(Rule):
             parts = merged(ends, options.parts)
             if draft.whole_kernels and not all(_are_whole(draft, cut, parts) for cut in together):
                 continue
+            passed = {t for each, cut in zip(operands, together, strict=True) for t in _passed(draft, each, cut)}
             rewrite = Rewrite(
                 self.name, op, number, operand.axis, parts, operand.tensors,
                 split_workspace=options.split_workspace,
@@ -290,6 +291,11 @@ class ParallelParts(_Splitting):
 def _are_whole(draft: Draft, cut: Cut, parts: Sequence[tuple[int, int]]) -> bool:
     """Whether each part reads a whole tensor of an operand."""
     return all(cut.of(start, stop).simple(draft.shapes).axis is None for start, stop in parts)
+
+
+def _passed(draft: Draft, operand: Operand, cut: Cut) -> tuple[str, ...]:
+    """What concatenations wrote that the parts do not read any more."""
+    return () if cut.axis is None else expanded(draft, operand)[1]
 
 
 def _join(draft: Draft, rewrite: Rewrite, pieces: Operand) -> NewOp:

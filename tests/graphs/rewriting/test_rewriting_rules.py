@@ -352,3 +352,20 @@ def test_of_large_graphs_what_rewrites_change_is_compared(graph, monkeypatch) ->
     monkeypatch.setattr(numerics, "MOST_ELEMENTS", int(most * 0.2))
     with pytest.raises(GraphError, match="the tensors that are alive then are too large for a check"):
         check_numerics(graph, done)
+
+
+def test_a_second_concatenation_that_stays_may_make_it_worse() -> None:
+    """The parts of both are read; those of the one that others read are there besides it."""
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 2], [1, 4, 4, 2])
+    net.op("a", "ReLU", ["x0"], [1, 4, 4, 2])
+    net.op("b", "ReLU", ["x1"], [1, 4, 4, 2])
+    net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 4], axis=3)
+    net.op("e", "Concat", ["a", "b"], [1, 4, 4, 4], axis=3)
+    net.op("s", "Secret", ["e"], [1, 4, 4, 4])
+    net.op("y", "Add", ["c", "e"], [1, 4, 4, 4])
+    graph = net.build("y", "s")
+    for kernels in ("in-place", "whole"):
+        done = rewrite_graph(graph, RewriteOptions(rules=("parallel-parts",), kernels=kernels))
+        assert [(rewrite.op, rewrite.never_worse) for rewrite in done.rewrites] == [("y", False)]
+        check_numerics(graph, done.graph)
