@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,28 +15,36 @@ from remat.allocation.fits import quick
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.compiled import KernelSet
-from remat.deadline import Slices
+from remat.compiled.interpreted import interpreted
+from remat.deadline import Deadline, Slices
 from remat.graphs.arrays import Csr, staircase
 from remat.runtime.arrays import Float, Int
 from remat.runtime.resources import available_cpus
 from remat.schedule.addresses import Addresses
+from remat.schedule.buffers import Buffers
 
-#: Orders by the keys of :meth:`_Run._keys` that count in turn, largest first; those that were quickest on the six hard
-#: instances come first. Afterwards one order drawn at random joins them in each round.
-ORDERS = ("TWA", "TAW", "TOW", "WAT", "TOA", "WTA", "AWT", "TZW", "OWT", "ZTW")
+#: Orders by the keys of :attr:`_Run._keys` that count in turn, largest first. ``*``: where time falls apart, what is
+#: left is sorted by T again. ``~``: each turn restarts, and buffers that met at dead ends come first among those of one
+#: offset. Either kind solves instances that the other does not.
+ORDERS = (
+    "TWA*", "TAW", "TOW~", "WAT", "TWA~", "AWT~", "TOA", "TWA", "TAW~", "TOW", "TWA*~", "WAT~", "AWT", "TOA~",
+)  # fmt: skip
+#: Orders drawn at random that join in each round after the first.
+DRAWN = 4
 #: Most pairs of buffers that live together: lists of them are kept for every order.
 MAX_PAIRS = 3_000_000
-#: Placements tried in the first turn of an order, and in the first and the longest call of compiled code, which take
-#: about a tenth of a second.
-FIRST_TURN, FIRST_CALL, LONGEST_CALL = 2_000, 10_000, 10_000_000
+#: Decisions for each buffer in the first turn of an order: good orders need one or two for each.
+FIRST_TURN = 2
+#: Decisions in the first and the longest call of compiled code, and in the first of the interpreted one.
+FIRST_CALL, LONGEST_CALL, INTERPRETED_CALL = 1_000, 1_000_000, 20
 
 
 def _example() -> None:
     from remat.allocation.canonical_kernel import search
 
-    one = np.array([0, 1])
-    pairs = (np.zeros(0, dtype=np.int64),) * 2
-    search(_Order(one, one + 1, np.array([1, 1]), 2, pairs=pairs, rank=np.arange(2)).begin(3), 10)
+    buffers = Buffers.of("ab", [0, 1], [1, 2], [1, 1])
+    run = _Run(CanonicalSearch(), AllocationProblem(buffers), DEFAULT_OPTIONS, None, None)
+    search(_Order(run, np.arange(2)).begin(3), 10, False)
 
 
 #: The compiled search.
@@ -45,27 +52,33 @@ KERNELS = KernelSet("canonical placements", __name__, _example)
 
 
 class CanonicalSearch(Allocator):
-    """Depth-first search over *canonical* placements, in several orders beside each other.
+    """Depth-first search over *canonical* placements, in several orders side by side.
 
     Push every buffer of a placement down until it rests on another one or on the ground, and list the buffers by
-    offset, then by rank: each then lies at the least offset that those before it leave. So it is enough to place one
-    buffer after the other, by (offset, rank), each as low as it goes. A branch is cut
+    offset: each then lies at the least offset that those before it leave. So each decision takes the buffer with the
+    least such offset and puts it there, or *postpones* it until another one below raises it. Each decision raises
+    bounds on offsets, until nothing follows any more:
 
-    * where a buffer would lie above the whole of another one that could still lie below (it leaves a gap that the other
-      one fills);
-    * where two identical buffers change places;
-    * where at some moment what is not placed does not fit between the lowest place left for it and the capacity. That
-      place is at least the present offset, the top of the last buffer there, and the least offset of what lives then.
+    * At each moment what is not placed must fit between the next buffer and the capacity. A buffer whose bound is too
+      high to be the next one comes after the end of another one; if only one can be the next, all others come after it.
+    * A postponed buffer rests on one that begins before the end of the place it could have had: otherwise it would go
+      there.
+    * Of two that live at the same moments, one on the other, the first by rank lies below, as does the first of two
+      identical ones.
 
-    Where what is not placed falls apart into stretches of time, each is solved by itself, and if one cannot be, the
+    Where what is not placed falls apart into stretches of time, each is solved for itself, and if one cannot be, the
     placement before they fell apart is taken back.
 
-    The order of ranks decides whether a solution is found in a millisecond or never, so several searches take turns,
-    each longer than the last; what one of them proves holds for all. Without a capacity they look below the best
-    arena, at the bound first.
+    The rank, which decides between equal offsets, makes the difference between a millisecond and never: a good one
+    needs hardly more decisions than there are buffers. So searches by several ranks take turns, each twice as long as
+    the last, and new ones join in each round; what one of them proves holds for all. Half of them restart in each turn
+    and then prefer what met at dead ends (Boussemart et al., ECAI 2004). Without a capacity they search
+    below the best arena, at the bound first. Python runs the search until it is compiled.
 
     Source: M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning",
-    ASPLOS 2023 (canonical solutions, inference on sections, dominance); the code is our own.
+    ASPLOS 2023 (canonical solutions, inference on sections, decomposition, orders); C. Le Pape et al., "Time-versus-
+    capacity compromises in project scheduling", 1994 (postponed activities); J. Carlier and E. Pinson, "An algorithm
+    for solving the job-shop problem", Management Science 35, 1989 (first and not first). The code is our own.
 
     Examples
     --------
@@ -90,19 +103,22 @@ class CanonicalSearch(Allocator):
         on_addresses: OnAddresses | None = None,
     ) -> Allocation:
         self.one_memory(problem)
+        notes: tuple[str, ...] = ()
         if start is None:
-            start = quick(problem, options).addresses
+            greedy = quick(problem, options)
+            start, notes = greedy.addresses, greedy.notes
         if problem.contradiction or not problem.sizes.any():
-            return self.found(problem, start)
+            return self.found(problem, start, notes=notes)
         overlaps = _pairs_at_most(problem)
         if overlaps > MAX_PAIRS:
             note = f"{overlaps:,} pairs of buffers live together, more than the {MAX_PAIRS:,} that are searched"
-            return self.found(problem, start, notes=(note,))
-        if not self.prepared(options.deadline):
-            return self.found(problem, start, notes=("the search was not compiled in time",))
+            return self.found(problem, start, notes=(*notes, note))
         run = _Run(self, problem, options, start, on_addresses)
-        run.search()
-        return run.result()
+        if not KERNELS.loaded and KERNELS.begin():
+            run.search(options.deadline.until(lambda: KERNELS.compiled() is not None), compiled=False)
+        if not run.is_done and self.prepared(options.deadline):
+            run.search(options.deadline, compiled=True)
+        return run.result(notes)
 
 
 def _pairs_at_most(problem: AllocationProblem) -> int:
@@ -112,74 +128,89 @@ def _pairs_at_most(problem: AllocationProblem) -> int:
 
 
 class _Order:
-    """The buffers by rank, with all that searches at any capacity share."""
+    """The buffers by rank, with the tables that searches at any capacity share."""
 
-    def __init__(self, first: Int, last: Int, size: Int, moments: int, *, pairs: tuple[Int, Int], rank: Int) -> None:
-        self.rank, self.moments = rank, moments
-        self.first, self.last, self.size = (np.ascontiguousarray(x[rank]) for x in (first, last, size))
+    def __init__(self, run: _Run, rank: Int, flags: str = "") -> None:
+        self.rank, self.moments, self.sorts, self.heats = rank, run.c.moments, "*" in flags, "~" in flags
+        self.first, self.last, self.size = (np.ascontiguousarray(x[rank]) for x in (run.first, run.last, run.size))
         count = len(rank)
         place = np.empty(count, dtype=np.int64)
         place[rank] = np.arange(count)
-        one, other = place[pairs[0]], place[pairs[1]]
+        one, other = place[run.pairs[0]], place[run.pairs[1]]
         near = Csr.from_pairs(np.concatenate([one, other]), np.concatenate([other, one]), count)
         length = self.last - self.first
         owner = np.repeat(np.arange(count), length)
-        section = np.arange(len(owner)) + np.repeat(self.last - np.cumsum(length), length)
-        members = Csr.from_pairs(section, owner, moments)
+        moment = np.arange(len(owner)) + np.repeat(self.last - np.cumsum(length), length)
+        members = Csr.from_pairs(moment, owner, self.moments)
         # compiled code takes arrays that can be written to
         self.near = near.indptr.copy(), near.indices.copy()
         self.members = members.indptr.copy(), members.indices.copy()
         self.total = members.sums(self.size)
-        self.across = staircase(self.first, self.last - 2, np.ones_like(self.size), moments)
-        self.twin = np.full(count, -1, dtype=np.int64)
-        seen: dict[tuple[int, int, int], int] = {}
-        each = zip(self.first.tolist(), self.last.tolist(), self.size.tolist(), strict=True)
-        for k, key in enumerate(each):
-            self.twin[k] = seen.get(key, -1)
-            seen[key] = k
+        self.across = staircase(self.first, self.last - 2, np.ones_like(self.size), self.moments)
+        self.twin, self.mate = np.full(count, -1, dtype=np.int64), np.arange(count)
+        twins: dict[tuple[int, int, int], int] = {}
+        mates: dict[tuple[int, int], int] = {}
+        for k, key in enumerate(zip(self.first.tolist(), self.last.tolist(), self.size.tolist(), strict=True)):
+            self.twin[k] = twins.get(key, -1)
+            twins[key] = k
+            before = mates.setdefault(key[:2], k)  # a ring of those that live at the same moments
+            self.mate[k], self.mate[before] = self.mate[before], k
 
     def begin(self, capacity: int) -> Any:
-        """A search at a capacity in units."""
+        """Return a search at a capacity in units."""
         from remat.allocation import canonical_kernel as code
 
         count, moments = len(self.rank), self.moments
 
-        def zeros(*shape: int) -> Int:
-            return np.zeros(shape, dtype=np.int64)
+        def zeros(length: int) -> Int:
+            return np.zeros(length, dtype=np.int64)
 
         # a goal for each stretch of time that nothing lives across
         ends = (np.flatnonzero(self.across == 0) + 1).tolist()
         stretches = [(a, b) for a, b in pairwise([0, *ends]) if self.total[a:b].any()]
-        state, goals = zeros(code.STATE), zeros(2 * (moments + count) + 4, code.GOAL)
-        for number, (begin, end) in enumerate(stretches, start=1):
-            goals[number - 1] = (begin, end, -1, -1, -1, number if number < len(stretches) else -1)
-        state[code.CAPACITY], state[code.GOALS] = capacity, len(stretches)
+        state, goals, lists = zeros(code.STATE), zeros(2 * (moments + count + 2) * code.GOAL), zeros(8 * count)
+        made = 0
+        for number, (begin, end) in enumerate(stretches):
+            inside = np.flatnonzero((self.first >= begin) & (self.last <= end))
+            after = number + 1 if number + 1 < len(stretches) else -1
+            goals[number * code.GOAL :][: code.GOAL] = begin, end, made, made + len(inside), -1, after, 0, 0
+            lists[made : made + len(inside)] = inside
+            made += len(inside)
+        state[code.CAPACITY], state[code.SORTS], state[code.HEATS] = capacity, self.sorts, self.heats
+        state[code.GOALS], state[code.LISTS], state[code.QUEUED] = len(stretches), made, moments
         return code.Search(
-            self.first, self.last, self.size, self.twin, *self.near, *self.members, zeros(count) - 1, zeros(count),
-            zeros(moments), self.total.copy(), self.across.copy(), zeros(count + 1, code.FRAME), goals,
-            zeros(8 * count + 64, 2), zeros(8 * (moments + count) + 64, 2), zeros(moments), zeros(moments), state,
+            self.first, self.last, self.size, self.twin, self.mate, *self.near, *self.members, zeros(count) - 1,
+            zeros(2 * count), self.total.copy(), self.across.copy(), zeros(count) - 1, zeros(count), zeros(count),
+            zeros(2 * count), np.arange(moments), zeros(moments) + 1, zeros((4 * count + 4) * code.FRAME), goals, lists,
+            zeros(16 * count), state,
         )  # fmt: skip
 
 
-@dataclass
 class _Member:
     """A search in one order at one capacity."""
 
-    order: _Order
-    capacity: int
-    search: Any
-    slices: Slices = field(default_factory=lambda: Slices(FIRST_CALL, LONGEST_CALL, 0.05))
+    def __init__(self, order: _Order, capacity: int, compiled: bool) -> None:
+        from remat.allocation import canonical_kernel as code
 
-    def run(self, tries: int) -> tuple[int, int]:
-        """Try up to so many placements in one call; what it ends with, and how many were tried."""
+        self.order, self.capacity, self.search = order, capacity, order.begin(capacity)
+        self.step, first = code.search, FIRST_CALL
+        if not compiled:
+            self.step, first = interpreted(code.search), INTERPRETED_CALL
+            self.search = code.Search(*(array.tolist() for array in self.search))
+        self.slices = Slices(first, LONGEST_CALL, 0.05)
+
+    def run(self, tries: int, again: bool) -> tuple[int, int]:
+        """Make up to so many decisions, `again` from the root; return how the call ends, and how many were made."""
         from remat.allocation import canonical_kernel as code
 
         before = int(self.search.state[code.TRIED])
         with self.slices:
-            ended = code.search(self.search, min(tries, self.slices.amount))
-        if ended == code.NO_ROOM:  # twice the room for trails and goals
-            arrays = {name: getattr(self.search, name) for name in ("goals", "offset_trail", "floor_trail")}
-            larger = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in arrays.items()}
+            ended = self.step(self.search, min(tries, self.slices.amount), again)
+        if ended == code.NO_ROOM:  # twice the room
+            larger = {}
+            for name in ("frames", "goals", "lists", "trail"):
+                array = getattr(self.search, name)
+                larger[name] = array * 2 if isinstance(array, list) else np.concatenate([array, array])
             self.search = self.search._replace(**larger)
         return ended, int(self.search.state[code.TRIED]) - before
 
@@ -208,62 +239,58 @@ class _Run:
         self.held = staircase(self.first, self.last - 1, self.size, c.moments)
         capacity = problem.capacities[0]
         self.capacity = None if capacity is None else capacity // c.unit
-        self.offset = np.cumsum(self.size) - self.size  # above each other: the worst there is
-        if start is not None and not (start.offset % c.unit).any():  # of another alignment, pushed up they may overlap
-            self.offset = start.offset[self.buffers] // c.unit
-        self.best, self.low = int((self.offset + self.size).max()), int(self.held.max())
+        self.low, self.best = int(self.held.max()), int(self.size.sum()) + 1  # above each other is the worst there is
+        if start is not None:
+            self.best = -(-start.arena // c.unit)
+        self.found, self.tried = start, 0
         self.orders: list[_Order] = []
         self.members: dict[tuple[int, int], _Member] = {}
         self.lock = threading.Lock()
-        self.tried = 0
 
-    def search(self) -> None:
+    def search(self, deadline: Deadline, compiled: bool) -> None:
         """Take turns until all is done or the deadline has come."""
-        round_ = 0
-        while self._is_open() and not self.options.deadline.expired:
-            self._new_orders()
-            round_ += 1
-            capacities = self._capacities()
+        self.members, tries, orders = {}, FIRST_TURN * len(self.size), len(ORDERS)
+        while not self.is_done and not deadline.expired:
             kept = {capacity for _, capacity in self.members if self.low <= capacity < self.best}
-            chosen = sorted({*capacities, *kept})[:4]
-            self.members = {
-                (number, capacity): self.members.get((number, capacity))
-                or _Member(order, capacity, order.begin(capacity))
-                for number, order in enumerate(self.orders)
-                for capacity in chosen
-            }
-            threads = max(1, min(self.options.threads or available_cpus(), len(self.members)))
+            chosen = sorted({*self._capacities(), *kept})[:4]
+            self.members = {place: member for place, member in self.members.items() if place[1] in chosen}
+            places = [(number, capacity) for number in range(orders) for capacity in chosen]
+            threads = max(1, min(self.options.threads or available_cpus(), len(places))) if compiled else 1
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(partial(self._turn, tries=FIRST_TURN << min(round_, 20)), self.members.values()))
+                turn = partial(self._turn, tries=tries, deadline=deadline, compiled=compiled)
+                list(pool.map(turn, places))
+            tries, orders = 2 * tries, orders + DRAWN
 
-    def _is_open(self) -> bool:
-        """Return whether a better placement can still exist."""
+    @property
+    def is_done(self) -> bool:
+        """True if nothing is left to find or to prove."""
         if self.capacity is None:
-            return self.best > self.low
-        return self.low <= self.capacity < self.best
+            return self.best <= self.low
+        return not self.low <= self.capacity < self.best
 
     def _capacities(self) -> list[int]:
-        """At which to search: the bound first, and some above it, should that be too hard."""
+        """Return the capacities at which to search: the bound first, and some above it for quick answers."""
         if self.capacity is not None:
             return [self.capacity]
         gap = self.best - self.low
-        return [self.low, self.low + gap // 8, self.low + gap // 3, self.best - 1]
+        return [self.low, self.low + gap // 4, self.low + gap // 2, self.best - 1]
 
-    def _new_orders(self) -> None:
-        """The next orders join the others: four at first, then two, then one at random."""
-        done = len(self.orders)
-        keys = self._keys()
-        for letters in ORDERS[done : done + (2 if done else 4)] or [""]:
+    def _order(self, number: int) -> _Order:
+        """Return an order, made when it is first needed."""
+        while len(self.orders) <= number:
+            letters, keys = ORDERS[len(self.orders)] if len(self.orders) < len(ORDERS) else "", self._keys
             if letters:
-                rank = np.lexsort([-keys[letter] for letter in reversed(letters)])
+                rank = np.lexsort([-keys[letter] for letter in reversed(letters.strip("*~"))])
             else:
                 noise = [np.log1p(key) + self.rng.normal(0, 0.3, len(key)) for key in keys.values()]
                 weights = self.rng.dirichlet(np.ones(len(noise)))
                 rank = np.argsort(-sum(w * x / (x.std() + 1e-9) for w, x in zip(weights, noise, strict=True)))
-            self.orders.append(_Order(self.first, self.last, self.size, self.c.moments, pairs=self.pairs, rank=rank))
+            self.orders.append(_Order(self, rank, letters or "~" * (len(self.orders) % 2)))
+        return self.orders[number]
 
+    @cached_property
     def _keys(self) -> dict[str, Float]:
-        """Return the keys by which buffers are ranked.
+        """The keys by which buffers are ranked.
 
         T: the bytes of all that lives at the fullest step of each; W: its steps; A: steps times bytes; Z: bytes;
         O: how many buffers live with it.
@@ -279,38 +306,45 @@ class _Run:
             "O": (np.searchsorted(starts, last) - np.searchsorted(ends, first, side="right")).astype(np.float64),
         }
 
-    def _turn(self, member: _Member, tries: int) -> None:
-        """Let a search try so many placements, as long as it can still say something new."""
+    def _turn(self, place: tuple[int, int], tries: int, deadline: Deadline, compiled: bool) -> None:
+        """Let the search in one order, at one capacity, make decisions as long as it can find or prove more."""
         from remat.allocation import canonical_kernel as code
 
-        while tries > 0 and self.low <= member.capacity < self.best and not self.options.deadline.expired:
-            ended, done = member.run(tries)
+        number, capacity = place
+        again = place in self.members and self.members[place].order.heats
+        while tries > 0 and self.low <= capacity < self.best and not deadline.expired:
+            with self.lock:
+                if place not in self.members:
+                    self.members[place] = _Member(self._order(number), capacity, compiled)
+                member = self.members[place]
+            ended, done = member.run(tries, again)
+            again = False
             tries -= done
             with self.lock:
                 self.tried += done
                 if ended == code.IMPOSSIBLE:
-                    self.low = max(self.low, member.capacity + 1)
+                    self.low = max(self.low, capacity + 1)
                 elif ended == code.PLACED:
                     self._place(member)
 
     def _place(self, member: _Member) -> None:
-        offset = np.empty_like(self.offset)
+        offset = np.empty_like(self.size)
         offset[member.order.rank] = member.search.offset
         top = int((offset + self.size).max())
         if top < self.best:
-            self.best, self.offset = top, offset
-            if self.tell is not None and (self.capacity is None or top <= self.capacity):
-                self.tell(self._addresses())
+            self.best = top
+            everywhere = np.zeros(len(self.problem.buffers), dtype=np.int64)
+            everywhere[self.buffers] = offset * self.c.unit
+            self.found = self.problem.addresses(everywhere, source=self.allocator.name)
+            if self.tell is not None:
+                self.tell(self.found)
 
-    def _addresses(self) -> Addresses:
-        offset = np.zeros(len(self.problem.buffers), dtype=np.int64)
-        offset[self.buffers] = self.offset
-        return self.problem.addresses(offset * self.c.unit, source=self.allocator.name)
-
-    def result(self) -> Allocation:
-        """The answer."""
-        impossible = ""
+    def result(self, notes: tuple[str, ...]) -> Allocation:
+        """Return the answer."""
+        impossible, bound = "", 0 if self.capacity is not None else self.low * self.c.unit
         if self.capacity is not None and self.low > self.capacity:
             impossible = f"no placement fits into {self.problem.capacities[0]:,} bytes: all were tried"
-        bound = self.low * self.c.unit if self.capacity is None else 0
-        return self.allocator.found(self.problem, self._addresses(), bound, impossible=impossible, tried=self.tried)
+        notes = () if self.found is not None else notes  # of the greedy rules
+        return self.allocator.found(
+            self.problem, self.found, bound, impossible=impossible, tried=self.tried, notes=notes
+        )

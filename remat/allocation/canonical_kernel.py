@@ -10,222 +10,406 @@ from typing import NamedTuple
 from remat.compiled import inner, kernel
 from remat.runtime.arrays import Int
 
-#: What a call ends with: its budget is used up, all is placed, nothing can be, the trails have no room left.
+#: What a call ends with: its budget is used up, all is placed, nothing can be, the trail has no room left.
 GOES_ON, PLACED, IMPOSSIBLE, NO_ROOM = 0, 1, 2, 3
-#: Places in :attr:`Search.state`: frames open, lengths of the trails, goals made, the goals to come, places tried, the
-#: capacity, and whether the last frame is to be made or to go on.
-DEPTH, OFFSETS, FLOORS, GOALS, NEXT, TRIED, CAPACITY, PHASE, STATE = 0, 1, 2, 3, 4, 5, 6, 7, 8
-#: Values of the last of them: take the next goal; try the next buffer of the frame on top.
-OPEN, GO_ON = 0, 1
-#: Columns of a frame: goal, buffer placed, its offset, last offset and buffer tried, lowest top, lengths of the trails
-#: and number of goals before its placement.
-F_GOAL, F_BUFFER, F_OFFSET, F_AT, F_TOP, F_OFFSETS, F_FLOORS, F_GOALS, FRAME = 0, 1, 2, 3, 4, 5, 6, 7, 8
-#: Columns of a goal: sections from, to; offset and buffer after which its own are placed; the frame whose placement
-#: made it; the goal after it.
-G_FROM, G_TO, G_OFFSET, G_BUFFER, G_FRAME, G_NEXT, GOAL = 0, 1, 2, 3, 4, 5, 6
+#: Places in :attr:`Search.state`: frames open, length of the trail, goals made, length of the lists, goal and offset of
+#: the next decision, decisions, capacity, moments queued, number of the decision, whether the next step is back,
+#: whether lists are sorted again at splits, whether buffers are heated, and the heat of the last dead end.
+DEPTH, TRAIL, GOALS, LISTS, CURRENT, AT, TRIED, CAPACITY, QUEUED, STAMP, BACK, SORTS, HEATS, HEAT, STATE = range(15)
+#: Columns of a frame: goal, buffer, whether it is postponed, offset before, and lengths of trail, goals and lists.
+F_GOAL, F_BUFFER, F_LATER, F_AT, F_TRAIL, F_GOALS, F_LISTS, FRAME = range(8)
+#: Columns of a goal: moments from, to; its buffers in the lists from, to; the frame whose placement made it; the goal
+#: after it; the offset before its own; frames open before its own.
+G_FROM, G_TO, G_LIST, G_END, G_FRAME, G_NEXT, G_AT, G_BASE, GOAL = range(9)
 LARGE = 2**62
+#: Heat of a dead end from which on all heat is divided.
+HOTTEST = 2**40
 
 
 class Search(NamedTuple):
-    """Buffers by rank, sections, and the state of a search, all int64 arrays.
+    """Buffers by rank, moments, and the state of a search, all int64 arrays of one dimension.
 
-    Of buffers: `first` and `last` section (exclusive), `size`, `twin` (an identical buffer of lower rank, or -1), those
-    that live at the same time (`near`, a list for each from `near_ptr`); of sections: their buffers (`members`, from
-    `member_ptr`). State: `offset` (-1: not placed), `least` offset left for those, `floor` and `total` of sections
-    (where what is not placed can begin; its bytes), `across` (how many buffers that are not placed live on both sides
-    of the boundary after a section), frames, goals and two trails of (place, value before); `mark` and `touched` are
-    room.
+    Of buffers: `first` and `last` moment (exclusive), `size`, `twin` (an identical buffer of lower rank, or -1), `mate`
+    (the next in a ring of those that live at the same moments), those that live at the same time (`near`, a list for
+    each from `near_ptr`); of moments: their buffers (`members`, from `member_ptr`).
+
+    State: `offset` (-1: not placed); `least`, for each buffer the top of what is placed below it, then for each a bound
+    on its offset, above that where it is postponed; `total` of moments (what is not placed), `across` (how many buffers
+    that are not placed live on both sides of the boundary after a moment); `blocker` of a postponed buffer: one that
+    may still be placed below it; `key`, by which lists are sorted; `heat`; frames, goals, `lists` of their buffers, and
+    the `trail` of (place in `least`, value before). `stamp` holds the decision at which a place was last put on the
+    trail, `queue` and `queued` the moments to be checked.
     """
 
     first: Int
     last: Int
     size: Int
     twin: Int
+    mate: Int
     near_ptr: Int
     near: Int
     member_ptr: Int
     members: Int
     offset: Int
     least: Int
-    floor: Int
     total: Int
     across: Int
+    blocker: Int
+    key: Int
+    heat: Int
+    stamp: Int
+    queue: Int
+    queued: Int
     frames: Int
     goals: Int
-    offset_trail: Int
-    floor_trail: Int
-    mark: Int
-    touched: Int
+    lists: Int
+    trail: Int
     state: Int
 
 
 @inner
-def place(s, buffer, low, high):
-    """Put a buffer at its least offset; whether the sections of the component can still hold the rest."""
-    state, floor, total, least = s.state, s.floor, s.total, s.least
-    capacity = state[CAPACITY]
-    at, size = least[buffer], s.size[buffer]
-    top = at + size
-    first, last = s.first[buffer], s.last[buffer]
-    s.offset[buffer] = at
-    for k in range(first, last):
-        s.floor_trail[state[FLOORS], 0] = k
-        s.floor_trail[state[FLOORS], 1] = floor[k]
-        state[FLOORS] += 1
-        floor[k] = top
-        total[k] -= size
-    for k in range(first, last - 1):
-        s.across[k] -= 1
-    # Nothing that is not placed begins below this offset, nor below the top of what it shares a section with.
-    for k in range(low, high):
-        if total[k] > 0 and max(at, floor[k]) + total[k] > capacity:
-            return False
-    count = 0
-    for j in range(s.near_ptr[buffer], s.near_ptr[buffer + 1]):
+def raise_to(s, place, value):
+    """Raise a value of `least`, and note the one before."""
+    state = s.state
+    if s.stamp[place] != state[STAMP]:
+        s.stamp[place] = state[STAMP]
+        s.trail[2 * state[TRAIL]] = place
+        s.trail[2 * state[TRAIL] + 1] = s.least[place]
+        state[TRAIL] += 1
+    s.least[place] = value
+
+
+@inner
+def enqueue(s, buffer):
+    """Have the moments of a buffer checked."""
+    for k in range(s.first[buffer], s.last[buffer]):
+        if s.queued[k] == 0:
+            s.queued[k] = 1
+            s.queue[s.state[QUEUED]] = k
+            s.state[QUEUED] += 1
+
+
+@inner
+def check_moment(s, k):
+    """Raise the bounds of what cannot be the next buffer at a moment; whether something can."""
+    count = len(s.size)
+    latest = s.state[CAPACITY] - s.total[k]  # the next one begins here at the latest
+    top, second, lowest = LARGE, LARGE, -1
+    possible, only, left = 0, -1, 0
+    for j in range(s.member_ptr[k], s.member_ptr[k + 1]):
+        i = s.members[j]
+        if s.offset[i] < 0:
+            left += 1
+            at = s.least[count + i]
+            if at <= latest:
+                possible += 1
+                only = i
+            at += s.size[i]
+            if at < top:
+                top, second, lowest = at, top, i
+            elif at < second:
+                second = at
+    if left in (0, possible):
+        return True
+    if possible == 0:
+        return False
+    above = s.least[count + only] + s.size[only] if possible == 1 else 0
+    for j in range(s.member_ptr[k], s.member_ptr[k + 1]):
+        i = s.members[j]
+        if s.offset[i] < 0 and s.least[count + i] > latest:
+            at = max(above, second if i == lowest else top)
+            if s.least[count + i] < at:
+                raise_to(s, count + i, at)
+                enqueue(s, i)
+    return True
+
+
+@inner
+def supported(s, i):
+    """The least offset at which a postponed buffer can rest on one that is not placed; LARGE if there is none.
+
+    Such a buffer begins before the postponed one would end where it lies now: otherwise that would be put there.
+    """
+    count = len(s.size)
+    at, end = s.least[count + i], s.least[i] + s.size[i]
+    other = s.blocker[i]
+    if other >= 0 and s.offset[other] < 0:
+        begin = s.least[count + other]
+        if begin < end and begin + s.size[other] <= at:
+            return at
+    best = LARGE
+    for j in range(s.near_ptr[i], s.near_ptr[i + 1]):
         other = s.near[j]
-        if s.offset[other] >= 0 or least[other] >= top:
-            continue
-        s.offset_trail[state[OFFSETS], 0] = other
-        s.offset_trail[state[OFFSETS], 1] = least[other]
-        state[OFFSETS] += 1
-        least[other] = top
-        for k in range(s.first[other], s.last[other]):
-            if s.mark[k] == 0:
-                s.mark[k] = 1
-                s.touched[count] = k
-                count += 1
+        if s.offset[other] < 0:
+            begin = s.least[count + other]
+            if begin < end and begin + s.size[other] < best:
+                best = begin + s.size[other]
+                s.blocker[i] = other
+                if best <= at:
+                    return at
+    return best
+
+
+@inner
+def heat(s, buffers, begin, end):
+    """Prefer buffers that met at a dead end, those of the latest most, in later decisions."""
+    state = s.state
+    state[HEAT] += state[HEAT] // 16 + 1
+    for j in range(begin, end):
+        s.heat[buffers[j]] += state[HEAT]
+    if state[HEAT] > HOTTEST:
+        state[HEAT] //= HOTTEST // 16
+        for i in range(len(s.heat)):
+            s.heat[i] //= HOTTEST // 16
+
+
+@inner
+def settle(s, begin, end, at):
+    """Raise bounds until nothing follows any more; whether all that is left still fits."""
+    state, count = s.state, len(s.size)
     fits = True
-    for i in range(count):
-        k = s.touched[i]
-        s.mark[k] = 0
+    for j in range(begin, end):
+        i = s.lists[j]
+        if s.offset[i] < 0 and s.least[count + i] < at:
+            raise_to(s, count + i, at)
+            enqueue(s, i)
+    while fits:
+        while state[QUEUED] > 0 and fits:
+            state[QUEUED] -= 1
+            k = s.queue[state[QUEUED]]
+            s.queued[k] = 0
+            fits = check_moment(s, k)
+            if not fits and state[HEATS] == 1:
+                heat(s, s.members, s.member_ptr[k], s.member_ptr[k + 1])
         if not fits:
-            continue
-        lowest = LARGE
-        for j in range(s.member_ptr[k], s.member_ptr[k + 1]):
-            other = s.members[j]
-            if s.offset[other] < 0 and least[other] < lowest:
-                lowest = least[other]
-                if lowest <= floor[k]:
+            break
+        for j in range(begin, end):
+            i = s.lists[j]
+            if s.offset[i] < 0 and s.least[count + i] > s.least[i]:
+                lowest = supported(s, i)
+                if lowest == LARGE:
+                    if state[HEATS] == 1:
+                        heat(s, s.near, s.near_ptr[i], s.near_ptr[i + 1])
+                    fits = False
                     break
-        if lowest < LARGE and lowest > floor[k]:
-            s.floor_trail[state[FLOORS], 0] = k
-            s.floor_trail[state[FLOORS], 1] = floor[k]
-            state[FLOORS] += 1
-            floor[k] = lowest
-            fits = lowest + total[k] <= capacity
+                if lowest > s.least[count + i]:
+                    raise_to(s, count + i, lowest)
+                    enqueue(s, i)
+        if state[QUEUED] == 0:
+            break
+    while state[QUEUED] > 0:
+        state[QUEUED] -= 1
+        s.queued[s.queue[state[QUEUED]]] = 0
     return fits
 
 
 @inner
-def take_back(s, frame):
-    """Undo the placement of a frame."""
-    state = s.state
-    buffer = s.frames[frame, F_BUFFER]
-    while state[OFFSETS] > s.frames[frame, F_OFFSETS]:
-        state[OFFSETS] -= 1
-        s.least[s.offset_trail[state[OFFSETS], 0]] = s.offset_trail[state[OFFSETS], 1]
-    while state[FLOORS] > s.frames[frame, F_FLOORS]:
-        state[FLOORS] -= 1
-        s.floor[s.floor_trail[state[FLOORS], 0]] = s.floor_trail[state[FLOORS], 1]
+def put(s, buffer):
+    """Place a buffer at its least offset."""
+    count = len(s.size)
+    at = s.least[buffer]
+    top = at + s.size[buffer]
+    s.offset[buffer] = at
     for k in range(s.first[buffer], s.last[buffer]):
-        s.total[k] += s.size[buffer]
+        s.total[k] -= s.size[buffer]
     for k in range(s.first[buffer], s.last[buffer] - 1):
-        s.across[k] += 1
-    s.offset[buffer] = -1
-    state[GOALS] = s.frames[frame, F_GOALS]
-    s.frames[frame, F_BUFFER] = -1
+        s.across[k] -= 1
+    enqueue(s, buffer)
+    for j in range(s.near_ptr[buffer], s.near_ptr[buffer + 1]):
+        other = s.near[j]
+        if s.offset[other] < 0 and s.least[other] < top:
+            raise_to(s, other, top)
+            if s.least[count + other] < top:
+                raise_to(s, count + other, top)
+                enqueue(s, other)
+    # Of two that live at the same moments, one on the other, the first by rank lies below.
+    other = s.mate[buffer]
+    while other != buffer:
+        if s.offset[other] < 0 and other < buffer and s.least[count + other] == top:
+            raise_to(s, count + other, top + 1)
+            enqueue(s, other)
+        other = s.mate[other]
 
 
 @inner
-def split(s, low, high, at, buffer, frame, after):  # noqa: PLR0917
-    """Goals for what is left between two sections, one for each part of time that nothing reaches out of; the first."""
+def undo(s, frame):
+    """Undo the decision of a frame."""
+    state, f = s.state, frame * FRAME
+    while state[TRAIL] > s.frames[f + F_TRAIL]:
+        state[TRAIL] -= 1
+        s.least[s.trail[2 * state[TRAIL]]] = s.trail[2 * state[TRAIL] + 1]
+    buffer = s.frames[f + F_BUFFER]
+    if s.frames[f + F_LATER] == 0:
+        for k in range(s.first[buffer], s.last[buffer]):
+            s.total[k] += s.size[buffer]
+        for k in range(s.first[buffer], s.last[buffer] - 1):
+            s.across[k] += 1
+        s.offset[buffer] = -1
+    state[GOALS], state[LISTS] = s.frames[f + F_GOALS], s.frames[f + F_LISTS]
+    state[CURRENT], state[AT] = s.frames[f + F_GOAL], s.frames[f + F_AT]
+
+
+@inner
+def make_goal(s, low, high, parent, frame):
+    """Make a goal of the buffers of `parent` between two moments, before the goal after it; -1 where there are none."""
     state = s.state
-    made = after
+    start = state[LISTS]
+    for j in range(s.goals[parent * GOAL + G_LIST], s.goals[parent * GOAL + G_END]):
+        i = s.lists[j]
+        if s.offset[i] < 0 and s.first[i] >= low and s.last[i] <= high:
+            place = state[LISTS]
+            if state[SORTS] == 1:
+                fullest = 0
+                for k in range(s.first[i], s.last[i]):
+                    fullest = max(fullest, s.total[k])
+                s.key[i] = fullest
+                while place > start and s.key[s.lists[place - 1]] < fullest:
+                    s.lists[place] = s.lists[place - 1]
+                    place -= 1
+            s.lists[place] = i
+            state[LISTS] += 1
+    if state[LISTS] == start:
+        return -1
+    g = state[GOALS] * GOAL
+    s.goals[g + G_FROM], s.goals[g + G_TO] = low, high
+    s.goals[g + G_LIST], s.goals[g + G_END] = start, state[LISTS]
+    s.goals[g + G_FRAME], s.goals[g + G_AT] = frame, state[AT]
+    state[GOALS] += 1
+    return state[GOALS] - 1
+
+
+@inner
+def split(s, buffer, frame):
+    """Where a placement leaves parts of time that nothing reaches out of, make a goal of each and go to the first."""
+    state = s.state
+    cuts = 0
+    for k in range(s.first[buffer], s.last[buffer] - 1):
+        if s.across[k] == 0:
+            cuts += 1
+    if cuts == 0:
+        return
+    parent = state[CURRENT]
+    g = parent * GOAL
+    low, high, after = s.goals[g + G_FROM], s.goals[g + G_TO], s.goals[g + G_NEXT]
     end = high
     for k in range(high - 1, low - 1, -1):
         if k == low or s.across[k - 1] == 0:
-            if s.total[k] > 0 or end - k > 1:
-                filled = False
-                for i in range(k, end):
-                    filled = filled or s.total[i] > 0
-                if filled:
-                    goal = state[GOALS]
-                    state[GOALS] += 1
-                    s.goals[goal, G_FROM] = k
-                    s.goals[goal, G_TO] = end
-                    s.goals[goal, G_OFFSET] = at
-                    s.goals[goal, G_BUFFER] = buffer
-                    s.goals[goal, G_FRAME] = frame
-                    s.goals[goal, G_NEXT] = made
-                    made = goal
+            made = make_goal(s, k, end, parent, frame)
+            if made >= 0:
+                s.goals[made * GOAL + G_NEXT] = after
+                after = made
             end = k
-    return made
+    enter(s, after)
+
+
+@inner
+def enter(s, goal):
+    """Go to a goal."""
+    s.state[CURRENT] = goal
+    if goal >= 0:
+        s.goals[goal * GOAL + G_BASE] = s.state[DEPTH]
+        s.state[AT] = s.goals[goal * GOAL + G_AT]
+
+
+@inner
+def choose(s, goal):
+    """Return the hottest of the lowest buffers of a goal; -1 if none is left, -2 if all that are left are postponed."""
+    count = len(s.size)
+    best, best_at, left = -1, LARGE, False
+    for j in range(s.goals[goal * GOAL + G_LIST], s.goals[goal * GOAL + G_END]):
+        i = s.lists[j]
+        if s.offset[i] < 0:
+            left = True
+            at = s.least[i]
+            if (
+                s.least[count + i] == at
+                and (at < best_at or (at == best_at and s.heat[i] > s.heat[best]))
+                and (s.twin[i] < 0 or s.offset[s.twin[i]] >= 0)
+            ):
+                best, best_at = i, at
+    return best if best >= 0 or not left else -2
+
+
+@inner
+def back(s):
+    """Undo decisions up to one that can be made otherwise, and make it so; whether there is one."""
+    state = s.state
+    while True:
+        goal = state[CURRENT] * GOAL
+        if state[DEPTH] == s.goals[goal + G_BASE]:  # nothing else to try: back to the placement that made the goal
+            target = s.goals[goal + G_FRAME]
+            if target < 0:
+                return False
+            while state[DEPTH] > target + 1:
+                state[DEPTH] -= 1
+                undo(s, state[DEPTH])
+        frame = state[DEPTH] - 1
+        undo(s, frame)
+        f = frame * FRAME
+        if s.frames[f + F_LATER] == 1:
+            state[DEPTH] -= 1
+            continue
+        buffer, count = s.frames[f + F_BUFFER], len(s.size)
+        s.frames[f + F_LATER] = 1
+        state[STAMP] += 1
+        raise_to(s, count + buffer, s.least[buffer] + 1)
+        enqueue(s, buffer)
+        goal = state[CURRENT] * GOAL
+        if settle(s, s.goals[goal + G_LIST], s.goals[goal + G_END], state[AT]):
+            return True
 
 
 @kernel
-def search(s, budget):
-    """Go on with a search for so many places tried."""
-    state, frames, goals, least = s.state, s.frames, s.goals, s.least
-    count, sections = len(s.size), len(s.floor)
-    while True:
-        if state[PHASE] == OPEN:
-            if state[NEXT] < 0:
-                return PLACED
-            frame = state[DEPTH]
-            state[DEPTH] += 1
-            goal = state[NEXT]
-            lowest = LARGE
-            for i in range(count):
-                if s.offset[i] < 0 and s.first[i] >= goals[goal, G_FROM] and s.last[i] <= goals[goal, G_TO]:
-                    lowest = min(lowest, least[i] + s.size[i])
-            frames[frame, F_GOAL] = goal
-            frames[frame, F_BUFFER] = -1
-            frames[frame, F_OFFSET] = goals[goal, G_OFFSET]
-            frames[frame, F_AT] = goals[goal, G_BUFFER]
-            frames[frame, F_TOP] = lowest
-            state[PHASE] = GO_ON
-        if budget <= 0:
-            return GOES_ON
+def search(s, budget, again):
+    """Go on with a search for so many decisions; `again`: undo all it has made first."""
+    state, frames, count, moments = s.state, s.frames, len(s.size), len(s.total)
+    if state[STAMP] == 0:
+        state[STAMP] = 1
+        if not settle(s, 0, state[LISTS], 0):
+            return IMPOSSIBLE
+    elif again:
+        while state[DEPTH] > 0:
+            state[DEPTH] -= 1
+            undo(s, state[DEPTH])
+        state[BACK] = 0
+        enter(s, 0)
+    while budget > 0:
         if (
-            state[OFFSETS] + count >= len(s.offset_trail)
-            or state[FLOORS] + 2 * sections >= len(s.floor_trail)
-            or state[GOALS] + sections >= len(goals)
+            (state[DEPTH] + 1) * FRAME >= len(frames)
+            or 2 * (state[TRAIL] + 2 * count) >= len(s.trail)
+            or (state[GOALS] + moments) * GOAL >= len(s.goals)
+            or state[LISTS] + count >= len(s.lists)
         ):
             return NO_ROOM
-        frame = state[DEPTH] - 1
-        goal = frames[frame, F_GOAL]
-        low, high = goals[goal, G_FROM], goals[goal, G_TO]
-        # the next of the goal's buffers by offset and rank, below the lowest top: the others would leave a gap
-        past, rank = frames[frame, F_OFFSET], frames[frame, F_AT]
-        best, best_at = -1, frames[frame, F_TOP]
-        for i in range(count):
-            if s.offset[i] < 0 and s.first[i] >= low and s.last[i] <= high:
-                at = least[i]
-                if (
-                    at < best_at
-                    and (at > past or (at == past and i > rank))
-                    and (s.twin[i] < 0 or s.offset[s.twin[i]] >= 0)
-                ):
-                    best, best_at = i, at
-        if best >= 0:
+        if state[BACK] == 1:
             budget -= 1
             state[TRIED] += 1
-            frames[frame, F_BUFFER] = best
-            frames[frame, F_OFFSET] = best_at
-            frames[frame, F_AT] = best
-            frames[frame, F_OFFSETS] = state[OFFSETS]
-            frames[frame, F_FLOORS] = state[FLOORS]
-            frames[frame, F_GOALS] = state[GOALS]
-            if place(s, best, low, high):
-                state[NEXT] = split(s, low, high, best_at, best, frame, goals[goal, G_NEXT])
-                state[PHASE] = OPEN
-            else:
-                take_back(s, frame)
+            if not back(s):
+                return IMPOSSIBLE
+            state[BACK] = 0
+        goal = state[CURRENT]
+        buffer = choose(s, goal)
+        if buffer == -1:
+            enter(s, s.goals[goal * GOAL + G_NEXT])
+            if state[CURRENT] < 0:
+                return PLACED
             continue
-        # no buffer of this goal can come next: back to the placement that made the goal
-        back = goals[goal, G_FRAME]
-        if back < 0:
-            return IMPOSSIBLE
-        for k in range(frame - 1, back - 1, -1):
-            take_back(s, k)
-        state[DEPTH] = back + 1
+        if buffer == -2:
+            state[BACK] = 1
+            continue
+        budget -= 1
+        state[TRIED] += 1
+        state[STAMP] += 1
+        frame = state[DEPTH]
+        f = frame * FRAME
+        frames[f + F_GOAL], frames[f + F_BUFFER], frames[f + F_LATER], frames[f + F_AT] = goal, buffer, 0, state[AT]
+        frames[f + F_TRAIL], frames[f + F_GOALS], frames[f + F_LISTS] = state[TRAIL], state[GOALS], state[LISTS]
+        state[DEPTH] += 1
+        state[AT] = s.least[buffer]
+        put(s, buffer)
+        g = goal * GOAL
+        if settle(s, s.goals[g + G_LIST], s.goals[g + G_END], state[AT]):
+            split(s, buffer, frame)
+        else:
+            state[BACK] = 1
+    return GOES_ON

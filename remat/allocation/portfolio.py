@@ -18,17 +18,15 @@ from remat.schedule.addresses import Addresses
 
 #: Seconds that turns have shares of where there is no deadline; then the search goes on until it is done.
 TURNS = 120.0
-#: Share of a turn while the search is compiled, and buffers up to which the formulation is mostly done sooner.
-MEANWHILE, FEW = 0.1, 200
 
 
 class Portfolio(Allocator):
     """First fit and best fit in six orders each, which take milliseconds; they end it where the arena is the peak.
 
     Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then most
-    of what is left to the exact formulation by CP-SAT, and the rest to the search again, which may have been compiled
-    only now. With several memories the formulation has all of it. Each starts from the best so far, and what one proves
-    holds for all. The validator checks every answer.
+    of what is left to the exact formulation by CP-SAT, and the rest to the search again. With several memories the
+    formulation has all of it. Each starts from the best so far, and what one proves holds for all. The validator checks
+    every answer.
 
     Examples
     --------
@@ -66,8 +64,6 @@ class Portfolio(Allocator):
     def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
         """Allocators and the share of the time left that each has."""
         if len(problem.memories) == 1:
-            if not CanonicalSearch.compiled() and len(problem.buffers) <= FEW:
-                yield ModelAllocator(), MEANWHILE
             yield CanonicalSearch(), 0.5
             yield ModelAllocator(), 0.6
             yield CanonicalSearch(), 1.0

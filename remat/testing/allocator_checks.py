@@ -34,6 +34,38 @@ def random_buffers(seed: int, count: int, steps: int = 8, size: int = 6) -> Buff
     return Buffers.of([f"b{k}" for k in range(count)], low, low + rng.integers(1, steps // 2 + 1, count), sizes)
 
 
+def dense_buffers(seed: int, count: int, height: int = 1024, steps: int = 1024) -> Buffers:
+    """Return buffers that fill an arena of `height` bytes at every one of `steps`: pieces of it, cut at random.
+
+    A piece is cut in time, in space or into a pinwheel of five; `seed` also decides how often, and how equal they are.
+
+    Examples
+    --------
+    >>> found = dense_buffers(0, 40)
+    >>> len(found), found.peak(), int((found.size * (found.upper - found.lower)).sum()) == 1024 * 1024
+    (40, 1024, True)
+    """
+    rng = np.random.default_rng(seed)
+    in_time, equal = rng.uniform(0.25, 0.75), rng.uniform(0.3, 1.2)
+    pieces = [(0, steps, 0, height)]
+    while len(pieces) < count:
+        area = np.array([(b - a) * (d - c) for a, b, c, d in pieces], dtype=np.float64)
+        weight = np.where(area > 1, area**equal, 0)
+        a, b, c, d = pieces.pop(int(rng.choice(len(pieces), p=weight / weight.sum())))
+        if b - a > 2 and d - c > 2 and rng.random() < 0.1 and len(pieces) + 5 <= count:
+            x, y = np.sort(rng.choice(np.arange(a + 1, b), 2, replace=False)).tolist()
+            v, w = np.sort(rng.choice(np.arange(c + 1, d), 2, replace=False)).tolist()
+            pieces += [(a, y, c, v), (y, b, c, w), (x, b, w, d), (a, x, v, d), (x, y, v, w)]
+        elif d - c < 2 or (b - a > 1 and rng.random() < in_time):
+            cut = int(rng.integers(a + 1, b))
+            pieces += [(a, cut, c, d), (cut, b, c, d)]
+        else:
+            cut = int(rng.integers(c + 1, d))
+            pieces += [(a, b, c, cut), (a, b, cut, d)]
+    lower, upper, low, high = rng.permutation(np.array(pieces)).T
+    return Buffers.of([f"b{k}" for k in range(count)], lower, upper, high - low)
+
+
 def least_arena(buffers: Buffers, alignment: int = 1) -> int:
     """The least arena, by placing up to seven buffers in every order, each as low as it goes.
 

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from remat.allocation.canonical import CanonicalSearch
+from remat.allocation.canonical import KERNELS, CanonicalSearch
 from remat.allocation.fits import FirstFit, FitOptions, quick
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.schedule import Buffers, Memory, check_addresses
-from remat.testing.allocator_checks import least_arena, random_buffers
+from remat.testing.allocator_checks import dense_buffers, least_arena, random_buffers
 
 OPTIONS = SolveOptions(threads=1)
 
@@ -117,13 +117,39 @@ def test_the_search_ends_at_its_deadline_with_the_best() -> None:
     assert found.price == start.price
 
 
+def test_a_capacity_that_is_not_reached_names_the_smallest_arena_found() -> None:
+    problem = AllocationProblem(dense_buffers(0, 300), (Memory(capacity=1024),))
+    late = SolveOptions(deadline=Deadline.after(0))
+    found, greedy = CanonicalSearch().allocate(problem, late), quick(problem, late).notes
+    assert (found.addresses, found.notes) == (None, greedy)
+    assert "the smallest arena found has" in greedy[0]
+
+
+def test_python_runs_the_search_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KERNELS, "loaded", False)
+    monkeypatch.setattr(KERNELS, "begin", lambda: True)
+    monkeypatch.setattr(KERNELS, "compiled", lambda: None)
+    monkeypatch.setattr(CanonicalSearch, "prepared", lambda *_: pytest.fail("is waited for"))
+    found = CanonicalSearch().allocate(AllocationProblem(tangled()), OPTIONS)
+    assert (found.price, found.bound, found.proved) == (11, 11, True)
+
+
+@pytest.mark.parametrize("seed", [107, 110])
+def test_dense_buffers_are_placed_without_a_gap(seed: int) -> None:
+    problem = AllocationProblem(dense_buffers(seed, 200))
+    found = CanonicalSearch().allocate(problem, OPTIONS)
+    assert (found.price, found.proved) == (1024, True)
+    assert check_addresses(found.addresses).accepted
+
+
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize("name", "ABCDEF")
+@pytest.mark.parametrize("name", "ABCDEFGHIJK")
 def test_hard_instances_are_placed_within_their_capacity(shared, name: str) -> None:
     from remat.schedule.buffer_tables import read_table
 
-    found, _ = read_table(shared / f"data/allocation/{name}.1048576.csv")
-    problem = AllocationProblem(found, (Memory(capacity=1_048_576),))
-    answer = CanonicalSearch().allocate(problem, SolveOptions(deadline=Deadline.after(60), threads=2))
+    if not (table := shared / f"data/allocation/{name}.1048576.csv").exists():
+        pytest.skip(f"instance {name} is not among the data")
+    problem = AllocationProblem(read_table(table)[0], (Memory(capacity=1_048_576),))
+    answer = CanonicalSearch().allocate(problem, SolveOptions(deadline=Deadline.after(30), threads=1))
     assert check_addresses(answer.addresses).accepted

@@ -11,7 +11,6 @@ from refusals import refused
 from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import ModelAllocator, ModelOptions
-from remat.allocation.canonical import CanonicalSearch
 from remat.allocation.formulation import AddressFormulation
 from remat.allocation.portfolio import Portfolio
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
@@ -74,13 +73,6 @@ def test_the_portfolio_stops_at_the_peak_and_goes_on_above_it() -> None:
     hard = allocate(AllocationProblem(tangled()), time_limit=60)
     assert (hard.price, hard.proved) == (11, True)
     assert allocate(split(5, None), time_limit=60).price == 6
-
-
-def test_what_is_not_compiled_has_its_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CanonicalSearch, "compiled", lambda: False)
-    monkeypatch.setattr(CanonicalSearch, "allocate", lambda *_: pytest.fail("is waited for"))
-    found = allocate(AllocationProblem(tangled()))
-    assert (found.price, found.proved) == (11, True)
 
 
 def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
