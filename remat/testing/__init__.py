@@ -1,7 +1,7 @@
-"""A conformance kit for formulations, backends, heuristics, searches for an order, allocators and file formats.
+"""Conformance kit for formulations, backends, heuristics, order searches, allocators and file formats.
 
-Every check is a plain function that returns nothing, raises an ``AssertionError`` that says what is wrong, or raises
-``unittest.SkipTest`` with the reason where it does not apply. With pytest::
+Every check is a plain function. It returns None, raises an ``AssertionError`` that describes the fault, or raises
+``unittest.SkipTest`` with the reason why it does not apply. With pytest::
 
     import pytest
     from remat.testing import (

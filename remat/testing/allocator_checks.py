@@ -1,4 +1,4 @@
-"""Checks of an allocator: its addresses are right, its bounds and proofs hold, and what it was given is not lost."""
+"""Checks of an allocator: valid addresses, valid bounds and proofs, and a start that is never lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from remat.errors import ProblemError
 from remat.schedule import Addresses, Buffers, Memory, check_addresses
 from remat.testing.kit import USUAL, Effort, in_time, options, require
 
-#: A class of allocators, or any callable that gives one: ``lambda: MyAllocator(MyOptions(3))``.
+#: A class of allocators, or any callable that returns one: ``lambda: MyAllocator(MyOptions(3))``.
 MakeAllocator = Callable[[], Allocator]
 AllocatorCheck = Callable[..., None]
 
 
 def random_buffers(seed: int, count: int, steps: int = 8, size: int = 6) -> Buffers:
-    """Random buffers; every tenth has no bytes.
+    """Return random buffers; every tenth has no bytes.
 
     Examples
     --------
@@ -67,9 +67,9 @@ def dense_buffers(seed: int, count: int, height: int = 1024, steps: int = 1024) 
 
 
 def least_arena(buffers: Buffers, alignment: int = 1) -> int:
-    """The least arena, by placing up to seven buffers in every order, each as low as it goes.
+    """Return the least arena, by placing up to seven buffers in every order, each as low as possible.
 
-    One of them is the order of the offsets in the best placement with everything pushed down.
+    One of these orders is that of the offsets in an optimal placement with everything pushed down.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def _ready(make: MakeAllocator) -> Allocator:
 
 
 def _right(found: Allocation, what: str) -> None:
-    """The laws of every answer."""
+    """Check the invariants of every answer."""
     if found.addresses is None:
         return
     certificate = check_addresses(found.addresses, found.problem.buffers)
@@ -118,7 +118,7 @@ def _tiny(effort: Effort) -> Iterator[tuple[int, AllocationProblem, int]]:
 
 
 def bounds_hold(make: MakeAllocator, effort: Effort = USUAL) -> None:
-    """On tiny problems no arena is below the least one, no bound above it, and what is called proved is the least."""
+    """On tiny problems arenas are at least the least one, bounds at most that, and proved arenas equal to it."""
     allocator = _ready(make)
     for seed, problem, least in _tiny(effort):
         found = allocator.allocate(problem, options(effort.deadline))
@@ -132,7 +132,7 @@ def bounds_hold(make: MakeAllocator, effort: Effort = USUAL) -> None:
 
 
 def capacities_are_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
-    """Addresses lie within a capacity that is given, and nothing possible is called impossible."""
+    """Addresses lie within a given capacity, and feasible problems are not called impossible."""
     allocator = _ready(make)
     for seed, problem, least in _tiny(effort):
         for capacity in (least, max(least - problem.alignment, 0)):
@@ -141,13 +141,13 @@ def capacities_are_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
             what = f"{allocator.name}, buffers {seed} within {capacity}"
             _right(found, what)
             if capacity >= least:
-                require(not found.impossible, f"{what}: said to be impossible, {found.impossible}")
+                require(not found.impossible, f"{what}: claimed to be impossible, {found.impossible}")
             else:
                 require(found.addresses is None, f"{what}: addresses, but {least} bytes are needed")
 
 
 def the_start_is_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
-    """Without time the answer is the start, and with time none that is worse."""
+    """Without time the answer is the start, and with time it is no worse."""
     allocator = _ready(make)
     problem = AllocationProblem(random_buffers(7, 60, steps=20, size=50))
     start = FirstFit().allocate(problem).addresses
@@ -160,7 +160,7 @@ def the_start_is_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
 
 
 def ends_at_its_deadline(make: MakeAllocator, effort: Effort = USUAL) -> None:
-    """On a problem that is too hard to finish the answer comes in time, in one of three runs."""
+    """On a problem too hard to finish the answer arrives in time, in one of three runs."""
     allocator = _ready(make)
     problem = AllocationProblem(random_buffers(3, 400, steps=60, size=5000))
     start = FirstFit().allocate(problem).addresses
@@ -172,27 +172,27 @@ def ends_at_its_deadline(make: MakeAllocator, effort: Effort = USUAL) -> None:
 
 
 def several_memories(make: MakeAllocator, effort: Effort = USUAL) -> None:
-    """Either they are filled as allowed, or they are refused."""
+    """Several memories are filled as allowed, or refused."""
     allocator = _ready(make)
     buffers = random_buffers(11, 12)
     allowed = np.ones((12, 2), dtype=np.bool_)
     allowed[::3, 0] = False
     problem = AllocationProblem(buffers, (Memory("fast", 6), Memory("slow")), allowed=allowed)
-    told: list[Addresses] = []
+    reported: list[Addresses] = []
     try:
-        found = allocator.allocate(problem, options(effort.patience), None, told.append)
+        found = allocator.allocate(problem, options(effort.patience), None, reported.append)
     except ProblemError:
-        require(not allocator.several_memories, f"{allocator.name} says that it fills several memories, and does not")
+        require(not allocator.several_memories, f"{allocator.name} claims to fill several memories, and does not")
         return
     _right(found, allocator.name)
     require(found.addresses is not None, f"{allocator.name}: no addresses, though a memory has no limit")
     if found.addresses is not None:
         inside = allowed[np.arange(12), found.addresses.memory]
         require(inside.all(), f"{allocator.name}: a buffer lies where it may not")
-    require(all(check_addresses(one).accepted for one in told), f"{allocator.name} tells of wrong addresses")
+    require(all(check_addresses(one).accepted for one in reported), f"{allocator.name} reports wrong addresses")
 
 
-#: All checks of an allocator; each takes one, or a callable that makes one, and an :class:`~remat.testing.kit.Effort`.
+#: All checks of an allocator; each takes a callable that makes one, and an :class:`~remat.testing.kit.Effort`.
 ALLOCATOR_CHECKS: tuple[AllocatorCheck, ...] = (
     bounds_hold, capacities_are_kept, the_start_is_kept, ends_at_its_deadline, several_memories,
 )  # fmt: skip

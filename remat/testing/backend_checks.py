@@ -1,4 +1,4 @@
-"""Checks of a backend by itself, on raw models whose optima are found by enumeration."""
+"""Checks of a backend alone, on raw models whose optima are found by enumeration."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ BackendCheck = Callable[..., None]
 
 
 def says_whether_it_is_ready(backend: Backend, effort: Effort = USUAL) -> None:
-    """Name, variant, native records and availability are what the interface says."""
+    """Name, variant, native records and availability follow the interface."""
     cls = type(backend)
     require(
         cls.name and backend.full_name.partition(":")[0] == cls.name, f"{backend.full_name} is not named {cls.name}"
     )
     require(not backend.variant or cls.variants(), f"{cls.name} has a variant, but lists none")
     kinds = [kind for kind in cls.native if isinstance(kind, type) and issubclass(kind, Record)]
-    require(kinds and len(kinds) == len(cls.native), f"{cls.name}: `native` must be kinds of records, and some")
+    require(
+        kinds and len(kinds) == len(cls.native), f"{cls.name}: `native` must be a non-empty set of kinds of records"
+    )
     for state in (cls.availability(), backend.ready()):
         require(isinstance(state, Availability), f"{cls.name}: availability is a {type(state).__name__}")
         require(state.reason, f"{cls.name}: availability without a version or a reason")
@@ -39,7 +41,7 @@ def says_whether_it_is_ready(backend: Backend, effort: Effort = USUAL) -> None:
         require("no-such-variant" in str(error), f"{cls.name}: the error for an unknown variant does not name it")
     else:
         if not cls.variants():
-            fail(f"{cls.name} is a single solver, and takes a variant all the same")
+            fail(f"{cls.name} is a single solver, but accepts a variant")
 
 
 def _solved(backend: Backend, tiny: TinyModel, effort: Effort, **other: object) -> None:
@@ -61,12 +63,12 @@ def _check_of_kind(kind: str) -> BackendCheck:
             _solved(backend, tiny, effort)
 
     check.__name__ = kind.replace(" ", "_")
-    check.__doc__ = f"Models with a record that is {kind}, against enumeration."
+    check.__doc__ = f"Solve models with a record that is {kind}, against enumeration."
     return check
 
 
 def empty_models(backend: Backend, effort: Effort = USUAL) -> None:
-    """No variables; variables without records; a record without variables that can never hold."""
+    """Models without variables, without records, and with a record without variables that never holds."""
     model = Model("empty")
     model.minimize([], [], 5)
     _solved(backend, TinyModel(model, 5.0, None), effort)
@@ -78,7 +80,7 @@ def empty_models(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def no_objective(backend: Backend, effort: Effort = USUAL) -> None:
-    """Any solution is optimal, at cost 0."""
+    """Without an objective any solution is optimal, at cost 0."""
     model = Model("no objective")
     x = model.integers("x", 2, -4, 4)
     model.add(Linear.rows("row", [0, 0], x.index, [2, 3], lower=[7], upper=[7]))
@@ -86,7 +88,7 @@ def no_objective(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def infeasible(backend: Backend, effort: Effort = USUAL) -> None:
-    """Infeasible for whole numbers only, with and without an objective, and with a hint that cannot be right."""
+    """Models infeasible for integers only, with and without an objective, and with an infeasible hint."""
     model = Model("parity")
     x = model.integers("x", 2, 0, 9)
     model.add(Linear.rows("odd", [0, 0], x.index, [2, 4], lower=[7], upper=[7]))
@@ -98,7 +100,7 @@ def infeasible(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def implied_variables(backend: Backend, effort: Effort = USUAL) -> None:
-    """Variables that may be continuous or integer, whichever the solver has."""
+    """Variables that the solver may treat as continuous or integer."""
     model = Model("implied")
     b, u = model.booleans("b", 2), model.implied("u", 2, 0, 10)
     model.add(
@@ -110,12 +112,12 @@ def implied_variables(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def takes_options(backend: Backend, effort: Effort = USUAL) -> None:
-    """Threads, seed, wanted gap and a log are accepted; the answer stays right."""
+    """Threads, seed, gap and a log are accepted; the answer stays correct."""
     tiny = next(tiny_models("linear", 1))
     lines: list[str] = []
     for other in ({"threads": 2, "seed": 7}, {"threads": None, "seed": 0, "log": lines.append}):
         _solved(backend, tiny, effort, **other)
-    require(all(isinstance(line, str) for line in lines), f"{backend.full_name} logs what is no text")
+    require(all(isinstance(line, str) for line in lines), f"{backend.full_name} logs a line that is not text")
     raw = answer(backend, knapsack(12), options(effort.patience, relative_gap=0.5))
     require(raw.status in (Status.OPTIMAL, Status.FEASIBLE), f"{backend.full_name}: {raw.status} with a wanted gap")
     require(raw.stop in (StopReason.FINISHED, StopReason.GAP), f"{backend.full_name}: the gap stops it by {raw.stop}")
@@ -124,7 +126,7 @@ def takes_options(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def takes_hints(backend: Backend, effort: Effort = USUAL) -> None:
-    """A hint may be the best, have holes, or break the model: the optimum stays; a wrong shape is refused."""
+    """Optimal, partial and infeasible hints keep the optimum; a hint of the wrong shape is refused."""
     tiny = next(tiny_models("linear", 1))
     assert tiny.values is not None
     partial = tiny.values.copy()
@@ -138,11 +140,11 @@ def takes_hints(backend: Backend, effort: Effort = USUAL) -> None:
         backend.solve(tiny.model, options(effort.patience), tiny.values[:-1])
     except ModelError:
         return
-    fail(f"{backend.full_name} takes a hint that is too short for the model")
+    fail(f"{backend.full_name} accepts a hint that is too short for the model")
 
 
 def knapsack(size: int) -> Model:
-    """A multi-dimensional knapsack, hard to finish from about 50 items; nothing packed is a solution of cost 0."""
+    """Return a multi-dimensional knapsack, hard to finish from about 50 items; the empty one has cost 0."""
     rng = np.random.default_rng(size)
     weight = rng.integers(10, 100, (size // 2, size))
     model = Model(f"knapsack {size}")
@@ -154,7 +156,7 @@ def knapsack(size: int) -> Model:
 
 
 def deadline_keeps_the_incumbent(backend: Backend, effort: Effort = USUAL) -> None:
-    """A model too large to finish ends in time, not worse than the hint."""
+    """A model too large to finish ends in time, no worse than the hint."""
     for size in (60, 120, 240, 480):
         model = knapsack(size)
         hint = _packed(model)
@@ -170,7 +172,7 @@ def deadline_keeps_the_incumbent(backend: Backend, effort: Effort = USUAL) -> No
 
 
 def expired_deadline(backend: Backend, effort: Effort = USUAL) -> None:
-    """Without time nothing is known but a hint that is a solution."""
+    """Without time only a feasible hint is known."""
     model = knapsack(60)
     for hint, status in ((None, Status.UNKNOWN), (_packed(model), Status.FEASIBLE)):
         raw = answer_in_time(backend, model, 0.0, effort, hint)
@@ -180,7 +182,7 @@ def expired_deadline(backend: Backend, effort: Effort = USUAL) -> None:
 
 
 def _packed(model: Model) -> np.ndarray:
-    """What fits, item by item."""
+    """Pack greedily, item by item."""
     (record,) = model.records
     assert isinstance(record, Linear)
     weight = record.value.reshape(len(record), -1)
@@ -193,19 +195,19 @@ def _packed(model: Model) -> np.ndarray:
 
 
 def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
-    """A true answer of `on_incumbent` ends the search, and what was found is kept."""
-    asked: list[tuple[float, float]] = []
+    """A true return value of `on_incumbent` ends the search, and its incumbent is kept."""
+    calls: list[tuple[float, float]] = []
 
     def enough(incumbent: Incumbent) -> bool:
-        asked.append((time.monotonic(), incumbent.objective))
+        calls.append((time.monotonic(), incumbent.objective))
         return True
 
     model = knapsack(120)
     raw = answer(backend, model, options(8 * effort.deadline), None, enough)  # it ends with the first one
-    require(asked, f"{backend.full_name} ends {raw.status} and reported no incumbent")
-    took = time.monotonic() - asked[0][0]
-    require(took <= effort.grace, f"{backend.full_name} goes on for {took:.1f} s after it was asked to stop")
-    require(raw.objective is not None and raw.objective <= asked[0][1], f"{backend.full_name} lost its incumbent")
+    require(calls, f"{backend.full_name} ends {raw.status} and reported no incumbent")
+    took = time.monotonic() - calls[0][0]
+    require(took <= effort.grace, f"{backend.full_name} runs for {took:.1f} s after a request to stop")
+    require(raw.objective is not None and raw.objective <= calls[0][1], f"{backend.full_name} lost its incumbent")
 
 
 def raises_errors_of_callbacks(backend: Backend, effort: Effort = USUAL) -> None:
@@ -219,13 +221,13 @@ def raises_errors_of_callbacks(backend: Backend, effort: Effort = USUAL) -> None
         backend.solve(knapsack(30), options(effort.patience), None, broken)
     except ZeroDivisionError:
         took = time.monotonic() - began
-        require(took < effort.patience, f"{backend.full_name} goes on for {took:.1f} s after an error in a callback")
+        require(took < effort.patience, f"{backend.full_name} runs for {took:.1f} s after an error in a callback")
         return
     fail(f"{backend.full_name} swallows the error of a callback")
 
 
 def prints_nothing(backend: Backend, effort: Effort = USUAL) -> None:
-    """Nothing is written to standard output and standard error, with a log and without."""
+    """Nothing is written to standard output or standard error, with and without a log."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(number) for number in (1, 2)]
@@ -244,7 +246,7 @@ def prints_nothing(backend: Backend, effort: Effort = USUAL) -> None:
     require(not printed, f"{backend.full_name} prints {printed[:200]!r}")
 
 
-#: All checks of a backend; each is called with a backend, and an :class:`Effort` where the default does not suit.
+#: All checks of a backend; each takes a backend, and optionally an :class:`Effort`.
 BACKEND_CHECKS: tuple[BackendCheck, ...] = (
     says_whether_it_is_ready,
     *(_check_of_kind(kind) for kind in KINDS),

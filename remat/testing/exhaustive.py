@@ -1,7 +1,7 @@
-"""Optima by exhaustive search (Dijkstra over what is live), for tiny graphs.
+"""Optima of tiny graphs by exhaustive search: Dijkstra's algorithm over sets of live tensors.
 
-Everything is stated in the rules themselves: what is live, what may be computed, what may be freed. Freeing is a move
-of cost 0, so that every choice of what to hold is tried. No code is shared with formulations, backends or validator.
+It follows the rules directly: which tensors are live, which ops can be computed, which tensors can be freed. Freeing
+costs 0, so that all choices of retained tensors are tried. It shares no code with formulations, backends or validator.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Restriction, Scope
 
-#: The restriction of scopes in which no accumulation buffer is dropped and filled again.
+#: Restriction of scopes in which no accumulation buffer is freed and filled again.
 FILLED_ONCE = Restriction.FILLED_ONCE
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best schedule.
+    """An optimal schedule.
 
     Attributes
     ----------
     cost : int
-        Of the schedule.
+        Cost of the schedule.
     schedule : Schedule
-        Frees implied.
+        Frees are implicit.
     peak : int
-        Bytes with which it can run; from :func:`least_peak` the least number there is.
+        Bytes with which it can run; from :func:`least_peak` the least possible.
     """
 
     cost: int
@@ -42,25 +42,25 @@ class Optimum:
 
 
 def optimum(problem: Problem, scope: Scope) -> Optimum | None:
-    """The cheapest schedule of `problem` in `scope`, or None where there is none.
+    """Return the cheapest schedule of `problem` in `scope`, or None if there is none.
 
-    An accumulation buffer may be dropped at any time, complete or not; all its writers then contribute again, in any
-    order, before it can be read. A writer that runs again for another output while its contribution is there adds
-    nothing. Where the scope says ``each accumulation buffer filled once``, buffers hold the contributions of first
-    computes and are never dropped before they are complete; those that nobody reads or keeps are held during the
-    contributions alone.
+    An accumulation buffer may be freed at any time, complete or not. All its writers then contribute again, in any
+    order, before it can be read. A writer that runs again for another output while its contribution is present adds
+    nothing. If the scope states ``each accumulation buffer filled once``, buffers hold the contributions of first
+    computes and are not freed before they are complete. Buffers that are neither read nor kept are then held during
+    their contributions only.
 
     Parameters
     ----------
     problem : Problem
-        Of about six ops at most: the search is exponential. Constant memory must not be counted.
+        At most about six ops: the search is exponential. Constant memory must not be counted.
     scope : Scope
-        Its `max_computes` holds besides the limits of the problem; of its `notes` only the one on buffers is looked at.
+        Its `max_computes` holds in addition to the problem's limits; of its `notes` only the one on buffers counts.
 
     Raises
     ------
     ProblemError
-        If constant memory is to be counted.
+        If the problem counts constant memory.
 
     Examples
     --------
@@ -73,9 +73,9 @@ def optimum(problem: Problem, scope: Scope) -> Optimum | None:
 
 
 def least_peak(problem: Problem, scope: Scope) -> Optimum | None:
-    """The schedule of least peak, and among these the cheapest; the arguments are those of :func:`optimum`.
+    """Return the cheapest schedule of least peak; the arguments are those of :func:`optimum`.
 
-    The budget is kept, too, so that there may be none.
+    The budget applies, so there may be none.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def least_peak(problem: Problem, scope: Scope) -> Optimum | None:
 
 
 class _State(NamedTuple):
-    """How often each op ran (as far as that matters), last slot of the stage, what is live, buffers gone for good.
+    """Computes of each op (capped at 1 if unlimited), last slot of the stage, live tensors, buffers freed for good.
 
     `filled` has the contributions in live buffers, as pairs (buffer, writer).
     """
@@ -103,7 +103,7 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """The problem in plain Python; ops are 0..n-1 in the reference order, tensors go by name."""
+    """The problem in plain Python: ops are 0..n-1 in the reference order, tensors are names."""
 
     def __init__(self, problem: Problem, scope: Scope) -> None:
         if problem.constant_bytes:
@@ -124,7 +124,7 @@ class _Search:
         self.limit = [min(limit, default=None) for limit in limits]
         self.once = FILLED_ONCE in scope.notes
         self.parts: dict[str, frozenset[tuple[str, int]]] = {}  # contributions to each buffer
-        self.fleeting: set[str] = set()  # buffers that nobody reads or keeps, where buffers are filled once
+        self.fleeting: set[str] = set()  # buffers neither read nor kept, if buffers are filled once
         for tensor in self.size:
             writers = [j for j, outputs in enumerate(self.writes) if tensor in outputs]
             if len(writers) > 1:
@@ -133,7 +133,7 @@ class _Search:
                     self.fleeting.add(tensor)
 
     def cheapest(self, budget: float) -> Optimum | None:
-        """The schedule of least cost that holds at most `budget` bytes."""
+        """Return the schedule of least cost that holds at most `budget` bytes."""
         found = self._best(budget, lambda worth, op, _held: worth + self.cost[op])
         if found is None:
             return None
@@ -148,14 +148,14 @@ class _Search:
         return Optimum(cost, Schedule.of_computes(self.graph, computes, source="exhaustive search"), peak)
 
     def least_peak(self, budget: float) -> int | None:
-        """The least number of bytes with which there is a schedule, at most `budget`."""
+        """Return the least peak of a schedule, at most `budget`; None if there is no schedule."""
         found = self._best(budget, lambda worth, _op, held: max(worth, held))
         return None if found is None else found[0]
 
     def _best(
         self, budget: float, worth: Callable[[int, int, int], int]
     ) -> tuple[int, _State, dict[_State, tuple[_State, int | None, int]]] | None:
-        """The least worth of a final state, which grows with each compute, the state, and how states were reached."""
+        """Return the least worth of a final state, that state, and the predecessors of all states."""
         start = _State((0,) * len(self.cost), -1, frozenset(), frozenset(), frozenset())
         best: dict[_State, int] = {start: 0}
         came: dict[_State, tuple[_State, int | None, int]] = {}
@@ -176,7 +176,7 @@ class _Search:
         return None
 
     def _ready(self, tensor: str, state: _State) -> bool:
-        """Whether it can be read: live and, if it is a buffer, complete."""
+        """Return whether a tensor can be read: it is live and, if it is a buffer, complete."""
         return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled
 
     def _frees(self, state: _State) -> Iterator[tuple[None, int, _State]]:
@@ -189,7 +189,7 @@ class _Search:
 
     def _computes(self, state: _State, budget: float) -> Iterator[tuple[int, int, _State]]:
         n = len(self.cost)
-        done = next((j for j in range(n) if not state.runs[j]), n)  # the op whose turn it is
+        done = next((j for j in range(n) if not state.runs[j]), n)  # first op not computed yet
         staged = self.scope.staged
         for j in range(n):
             limit = self.limit[j]
@@ -205,7 +205,7 @@ class _Search:
             full = self.base + sum(self.size[tensor] for tensor in during) + self.workspace[j]
             after = during - self.fleeting - (self.writes[j] & state.gone)
             filled = state.filled | {(t, j) for t in self.writes[j] & after if t in self.parts}
-            count = 1 if limit is None else state.runs[j] + 1  # how often matters only where it is limited
+            count = 1 if limit is None else state.runs[j] + 1  # the number matters only if it is limited
             slot = j if staged and j != done else -1
             runs = (*state.runs[:j], count, *state.runs[j + 1 :])
             for dying in self._dying(j):
@@ -214,13 +214,13 @@ class _Search:
                     yield j, held, _State(runs, slot, after - dying, filled, state.gone)
 
     def _dying(self, j: int) -> Iterator[frozenset[str]]:
-        """Every set of inputs that may be freed at once after op `j` so that outputs take their place."""
+        """Yield every set of inputs that can be freed at once after op `j`, so that outputs take their place."""
         places = sorted({source for _, source in self.in_place[j]})
         for count in range(len(places) + 1):
             yield from map(frozenset, itertools.combinations(places, count))
 
     def _overwritten(self, j: int, dying: frozenset[str], live: frozenset[str]) -> int:
-        """Most bytes of outputs of op `j` that are not live before and take the place of dying inputs."""
+        """Return the most bytes of new outputs of op `j` that take the place of dying inputs."""
         possible = [pair for pair in self.in_place[j] if pair[1] in dying and pair[0] not in live]
         most = 0
         for count in range(1, len(dying) + 1):

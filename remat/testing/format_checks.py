@@ -1,4 +1,4 @@
-"""Checks of a file format: what it writes comes back, damage is refused in one line, other files are not its own."""
+"""Checks of a file format: round trips, one-line errors for damaged files, and no claim to other files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from remat.testing.kit import USUAL, Effort, fail, require
 Format = GraphFormat | ScheduleFormat
 FormatCheck = Callable[..., None]
 
-#: Damaged copies of each sample.
+#: Number of damaged copies of each sample.
 DAMAGES = 150
-#: Texts that are put into files of formats in place of others.
+#: Texts inserted to damage files.
 WORDS = (b"-1", b"null", b"1.5", b"1e999", b"{}", b"[]", b"[", b'"', b"true", b"9" * 20, b'"id"', b"\n", b"\0", b"\xff")
-#: What no format may take for its own, or fail on.
+#: Data that no format may claim or fail on.
 JUNK = (b"", b"\0\1\2\3", b"\xff\xfe\xfa", b"{}", b"[]", b"{", b'{"format": "something else", "version": 1}')
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A file in the format, and the graph that it is for or has.
+    """A file in the format, with its graph if it needs one.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Sample:
 
 
 def says_what_it_is(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
-    """It has a name and a description in one line each; it reads or writes, and says what it recognises."""
+    """Name and description have one line; the format reads or writes, and recognises what it reads."""
     require(format_.name and format_.description, f"format {format_.name!r} lacks a name or a description")
     require("\n" not in format_.name + format_.description, f"format {format_.name!r} is described in several lines")
     if isinstance(format_, GraphFormat):
@@ -56,17 +56,17 @@ def says_what_it_is(format_: Format, effort: Effort = USUAL, samples: Sequence[S
             require(right, f"format {format_.name!r}: suffix {suffix!r} lacks its dot, or is not in lower case")
         require(format_.read or format_.write, f"format {format_.name!r} neither reads nor writes")
         both = (format_.read is None) == (format_.recognizes is None)
-        require(both, f"format {format_.name!r} reads what it does not recognise, or the other way round")
+        require(both, f"format {format_.name!r} reads what it does not recognise, or recognises what it does not read")
 
 
 def _graphs(effort: Effort) -> Iterator[ComputeGraph]:
-    """Tiny graphs of all kinds."""
+    """Yield tiny graphs of all kinds."""
     for seed in range(3 * effort.cases):
         yield random_graph(seed, effort.most_ops, plain=seed % 3 == 0, buffers=seed % 3 == 1)
 
 
 def _schedules(effort: Effort) -> Iterator[tuple[Schedule, ComputeGraph]]:
-    """Schedules that recompute, with and without explicit frees."""
+    """Yield schedules that recompute, with and without explicit frees."""
     for graph in _graphs(effort):
         problem = Problem(graph, (graph.structural_bound.peak + graph.reference_peak) // 2)
         best = optimum(problem, Scope(OrderRule.FIXED, staged=False))
@@ -76,7 +76,7 @@ def _schedules(effort: Effort) -> Iterator[tuple[Schedule, ComputeGraph]]:
 
 
 def _written(format_: Format, effort: Effort) -> Iterator[tuple[Schedule | None, ComputeGraph, str]]:
-    """What the format can write: schedule (None for graph formats), graph and text."""
+    """Yield what the format can write: schedule (None for graph formats), graph and text."""
     if format_.write is None:
         raise SkipTest(f"format {format_.name!r} is only read")
     given, refusal = 0, ""
@@ -104,7 +104,7 @@ def _read(format_: Format, source: Source, graph: ComputeGraph | None) -> Comput
 
 
 def comes_back(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
-    """What is written is recognised and read as what it was, and written again it is the same to the byte."""
+    """Written content is recognised and read back unchanged; writing it again gives the same bytes."""
     if format_.recognizes is None:
         raise SkipTest(f"format {format_.name!r} is only written")
     for schedule, graph, text in _written(format_, effort):
@@ -117,14 +117,14 @@ def comes_back(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample
             again = _text(format_, None, back)
         else:
             assert schedule is not None
-            frees = with_frees(graph, schedule)  # what may be said instead of implied frees
+            frees = with_frees(graph, schedule)  # explicit instead of implicit frees
             require(back in (schedule, frees), f"{who}: another schedule comes back")
             again = _text(format_, back, graph)
-        require(again == text, f"{who}: written again, the file is another one")
+        require(again == text, f"{who}: writing it again gives another file")
 
 
 def writes_the_same_bytes(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
-    """The same content gives the same bytes, with one line end at the end."""
+    """The same content gives the same bytes, and a final line end."""
     first, second = list(_written(format_, effort)), list(_written(format_, effort))
     for (_, graph, text), (_, _, again) in zip(first, second, strict=True):
         require(text == again, f"format {format_.name!r}, graph {graph.name!r}: the same content gives other bytes")
@@ -132,12 +132,12 @@ def writes_the_same_bytes(format_: Format, effort: Effort = USUAL, samples: Sequ
 
 
 def refuses_damage(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
-    """Cut off or changed files are read as something whole, or refused in one line that says what is wrong, and where.
+    """Truncated or changed files are read as valid ones, or refused in one line that names fault and place.
 
     Parameters
     ----------
     samples : sequence of Sample
-        Files to damage; those of formats that write are made here.
+        Files to damage; formats that write create their own in addition.
     """
     if format_.recognizes is None:
         raise SkipTest(f"format {format_.name!r} is only written")
@@ -199,31 +199,31 @@ def _damaged(data: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 def recognises_only_its_own(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
-    """Junk, and what the other installed formats of its kind write, is not taken for its own."""
+    """Junk, and files of other installed formats of its kind, are not recognised."""
     if format_.recognizes is None:
         raise SkipTest(f"format {format_.name!r} is only written")
     for data in JUNK:
         try:
             if format_.recognizes(Source("junk", data)):
                 _read(format_, Source("junk", data), None)
-        except RematError:  # not even text, or JSON, or nothing in it: no format can say more
+        except RematError:  # not text or JSON, or empty
             continue
         except Exception as error:
             fail(f"format {format_.name!r} fails on {data!r}: {type(error).__name__}: {error}")
         require(not format_.recognizes(Source("junk", data)), f"format {format_.name!r} reads {data!r} as its own")
     others: list[Format] = [*(graph_formats() if isinstance(format_, GraphFormat) else schedule_formats())]
     if format_.name == others[-1].name:
-        raise SkipTest(f"format {format_.name!r} is asked last, when no other has recognised a file")
+        raise SkipTest(f"format {format_.name!r} is tried last, after all others")
     for other in others:
         if other.name == format_.name or other.write is None:
             continue
         for _, graph, text in _written(other, Effort(effort.most_ops, 1)):
             mine = format_.recognizes(Source("other", text.encode()))
-            require(not mine, f"format {format_.name!r} takes {graph.name!r} in format {other.name!r} for its own")
+            require(not mine, f"format {format_.name!r} claims {graph.name!r} in format {other.name!r}")
 
 
-#: All checks of a graph format or a schedule format; each is called with the format, and with files in it where it is
-#: only read.
+#: All checks of a graph format or a schedule format; each takes the format, and sample files if the format is only
+#: read.
 FORMAT_CHECKS: tuple[FormatCheck, ...] = (
     says_what_it_is,
     comes_back,

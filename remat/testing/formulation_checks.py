@@ -1,4 +1,4 @@
-"""Checks of a formulation by itself: what it states, and how schedules go in and come out. No solver is called."""
+"""Checks of a formulation alone: its model, and the translation of schedules. No solver is called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FormulationCheck = Callable[..., None]
 
 
 def states_plain_problems(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Plain graphs must be stated in some order, or in any order without recomputation; the rest may be refused."""
+    """Plain graphs are stated in some order, or in any order without recomputation; others may be refused."""
     for family in (PLAIN, FREE_PLAIN, ONCE):
         try:
             next(cases(make, family, effort, lambda case: True))
@@ -38,7 +38,7 @@ def states_plain_problems(make: MakeFormulation, effort: Effort = USUAL) -> None
 
 
 def says_its_scope(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Name and scope are given; a fixed order is not answered with a free one, and limits are kept."""
+    """Name and scope exist; the scope respects a fixed order and limits of computes."""
     for case in _every(make, effort):
         scope, limit = case.formulation.scope(), case.problem.max_computes
         require(isinstance(scope, Scope) and case.formulation.name, "the formulation has no name or no scope")
@@ -50,7 +50,7 @@ def says_its_scope(make: MakeFormulation, effort: Effort = USUAL) -> None:
 
 
 def builds_the_same_model_again(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """The same problem gives the same arrays, whatever was encoded or decoded in between."""
+    """The same problem gives the same arrays, also after encoding and decoding."""
     for case in _every(make, effort):
         first = case.formulation.build()
         before = _arrays(first)
@@ -61,7 +61,7 @@ def builds_the_same_model_again(make: MakeFormulation, effort: Effort = USUAL) -
 
 
 def _arrays(model: Model) -> list[object]:
-    """Everything that a model says, in order, copied."""
+    """Return copies of all arrays of a model, in order."""
     found: list[object] = [model.num_vars, model.lower.copy(), model.upper.copy(), model.kind.copy()]
     found += [(block.name, block.kind, block.index.shape) for block in model.blocks]
     for record in model.records:
@@ -77,7 +77,7 @@ def _same(first: list[object], second: list[object]) -> bool:
 
 
 def encodes_optimal_schedules(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """The best schedule of the scope satisfies the model, at its own cost or peak, and comes back with it."""
+    """The optimal schedule of the scope satisfies the model with its own cost or peak, and decodes to the same."""
     for case in _every(make, effort, lambda case: case.best is not None and case.exact):
         assert case.best is not None
         model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
@@ -90,7 +90,7 @@ def encodes_optimal_schedules(make: MakeFormulation, effort: Effort = USUAL) -> 
 
 
 def encodes_schedules_over_budget(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """The budget is not looked at: the reference order goes in and comes back whatever it needs."""
+    """The budget is ignored: the reference order is encoded and decoded, whatever its peak."""
     for case in _every(make, effort):
         _comes_back(case, Schedule.reference(case.problem.graph))
 
@@ -105,7 +105,7 @@ def _comes_back(case: Case, schedule: Schedule) -> None:
 
 
 def refuses_what_it_cannot_express(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Unknown ops, missing ops and too many computes are refused by encode(), with a ProblemError."""
+    """encode() refuses unknown ops, missing ops and too many computes with a ProblemError."""
     for case in _every(make, effort, families=(PLAIN, FREE_PLAIN, ONCE)):
         graph = case.problem.graph
         names = [graph.op_names[op] for op in graph.arrays.order.tolist()]
@@ -126,7 +126,7 @@ def refuses_what_it_cannot_express(make: MakeFormulation, effort: Effort = USUAL
 
 
 def encodes_what_the_model_allows(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """A schedule that computes ops very often satisfies the model without its budget, or is refused."""
+    """A schedule with very many recomputations satisfies the model without its budget, or is refused."""
     for case in _every(make, effort, families=(PLAIN, FREE_PLAIN, ONCE)):
         graph = case.problem.graph
         schedule = _keeping_nothing(graph)
@@ -140,7 +140,7 @@ def encodes_what_the_model_allows(make: MakeFormulation, effort: Effort = USUAL)
 
 
 def _keeping_nothing(graph: ComputeGraph) -> Schedule:
-    """Compute everything that an op needs right before it, all the way from the start."""
+    """Return the schedule that computes all ancestors of an op again right before it."""
     arrays = graph.arrays
     steps: list[tuple[str, str]] = []
 
@@ -163,7 +163,7 @@ def _refused(formulation: Formulation, schedule: Schedule, what: str) -> None:
 
 
 def lowers_to_linear_rows(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Bridges make linear rows of the model, and an encoded schedule satisfies them too."""
+    """Bridges lower the model to linear rows, which an encoded schedule satisfies too."""
     for case in _every(make, effort):
         lowered = lower(case.formulation.build(), {PlainLinear})
         if case.best is not None and case.exact:
@@ -172,7 +172,7 @@ def lowers_to_linear_rows(make: MakeFormulation, effort: Effort = USUAL) -> None
 
 
 def offers_an_equal_linear_form(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Linear rows of the formulation's own, if it offers some, take an encoded schedule at its worth and return it."""
+    """A linear form of the formulation's own, if any, accepts encoded schedules with the same objective."""
     for case in _every(make, effort, lambda case: case.best is not None and case.exact):
         assert case.best is not None
         model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
@@ -195,7 +195,7 @@ def _every(
     wanted: Callable[[Case], bool] = lambda case: True,
     families: tuple[Family, ...] = FAMILIES,
 ) -> Iterator[Case]:
-    """Cases of all families that the formulation states; a fault where there is none: nothing would be looked at."""
+    """Yield cases of all families that the formulation states; fail if there are none to check."""
     given = 0
     for family in families:
         try:
@@ -205,10 +205,10 @@ def _every(
         except SkipTest:
             continue
     if not given:
-        fail("the formulation states no problem that this check could look at")
+        fail("the formulation states no problem for this check")
 
 
-#: All checks of a formulation; each is called with its class, and an :class:`Effort` where the default does not suit.
+#: All checks of a formulation; each takes its class, and optionally an :class:`Effort`.
 FORMULATION_CHECKS: tuple[FormulationCheck, ...] = (
     states_plain_problems,
     says_its_scope,

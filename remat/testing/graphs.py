@@ -1,4 +1,4 @@
-"""Random tiny graphs with everything a graph may have, and budgets that are worth a search."""
+"""Random tiny graphs with all features of graphs, and budgets that make a search worthwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.graphs import ComputeGraph, GraphBuilder, Tensor
 def random_graph(
     seed: int, most_ops: int = 6, *, plain: bool = False, buffers: bool = False, in_place: bool = False
 ) -> ComputeGraph:
-    """A random graph of three ops or a few more; the same arguments give the same graph.
+    """Return a random graph of three or a few more ops; the same arguments give the same graph.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def random_graph(
 
 
 def _with_places(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:
-    """The same graph with outputs that may be written in place of inputs, whose size they take on."""
+    """Return the graph with outputs that may be written in place of inputs, whose sizes they take."""
     size = {t.name: t.size for t in graph.tensors}
     several = {
         t for t, count in zip(graph.tensor_names, graph.arrays.producers.counts.tolist(), strict=True) if count > 1
@@ -100,6 +100,6 @@ def _with_places(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:
 
 
 def random_budget(graph: ComputeGraph, seed: int) -> int:
-    """A budget in bytes between the structural bound and the reference peak, both included."""
+    """Return a budget in bytes between the structural bound and the reference peak, both included."""
     least = graph.structural_bound.peak
     return random.Random(seed + 7).randint(least, max(least, graph.reference_peak))

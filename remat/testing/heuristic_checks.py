@@ -1,4 +1,4 @@
-"""Checks of a heuristic: what it makes is valid, in time, the same again, and no worse than what it began with."""
+"""Checks of a heuristic: valid schedules, in time, deterministic, and no worse than their start."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, fail, in_time, options, require
 from remat.testing.problems import COST_FAMILIES, Family
 
-#: A class of heuristics, or any callable that gives one: ``lambda: MyHeuristic(MyOptions(3))``.
+#: A class of heuristics, or any callable that returns one: ``lambda: MyHeuristic(MyOptions(3))``.
 MakeHeuristic = Callable[[], Heuristic]
 HeuristicCheck = Callable[..., None]
 
-#: Problems of each family that are tried until a heuristic has not refused as many as are wanted.
+#: Problems of each family to try until the heuristic has accepted as many as required.
 ATTEMPTS = 40
 
 
 def says_what_it_is(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """It has a name, and its options are a frozen dataclass with defaults, or there are none."""
+    """A name, and options in a frozen dataclass with defaults, or none."""
     heuristic = make()
     require(isinstance(heuristic, Heuristic) and heuristic.name, f"{heuristic!r} is no heuristic with a name")
     check_options_type(heuristic.name, heuristic.options_type)
 
 
 def refuses_options(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """Options of another kind are refused, and so is nonsense for each of its own, by name and in one line."""
+    """Options of the wrong type and invalid values are refused in one line that names the option."""
     check_wrong_options(make())
 
 
 def _problems(make: MakeHeuristic, family: Family, effort: Effort) -> Iterator[tuple[str, Problem, int]]:
-    """Problems that the heuristic does not refuse, with what to call them and a seed."""
+    """Yield problems that the heuristic accepts, each with a description and a seed."""
     given, refusal = 0, ""
     for seed in range(ATTEMPTS):
         graph = random_graph(seed, effort.most_ops, **family.graph)
@@ -67,33 +67,33 @@ def _problems(make: MakeHeuristic, family: Family, effort: Effort) -> Iterator[t
 def _check_of_family(family: Family) -> HeuristicCheck:
     def check(make: MakeHeuristic, effort: Effort = USUAL) -> None:
         for who, problem, seed in _problems(make, family, effort):
-            told: list[Schedule] = []
+            reported: list[Schedule] = []
             heuristic = make()
-            schedule = heuristic.run(problem, _run(effort.deadline, seed, on_schedule=told.append))
+            schedule = heuristic.run(problem, _run(effort.deadline, seed, on_schedule=reported.append))
             best = _truth(problem, family.max_computes)
-            for found in told if schedule is None else (*told, schedule):
+            for found in reported if schedule is None else (*reported, schedule):
                 certificate = _valid(who, problem, found)
                 if certificate.accepted:
                     require(best is not None and certificate.cost >= best.cost,
                             f"{who}: a schedule costs {certificate.cost}, exhaustive search finds {best}")  # fmt: skip
             _bounds(who, heuristic, problem, best)
-            if told:
-                require(schedule is not None, f"{who}: it tells of schedules, and ends with none")
+            if reported:
+                require(schedule is not None, f"{who}: it reports schedules, and returns none")
                 assert schedule is not None
                 require(
-                    _worth(problem, schedule) <= min(_worth(problem, found) for found in told),
-                    f"{who}: it tells of a better schedule than it ends with",
+                    _worth(problem, schedule) <= min(_worth(problem, found) for found in reported),
+                    f"{who}: it reports a better schedule than it returns",
                 )
 
     check.__name__ = family.name.replace(" ", "_")
-    check.__doc__ = f"Schedules of {family.about} are valid but for the budget; none is cheaper than the optimum."
+    check.__doc__ = f"Schedules of {family.about} are valid except for the budget; none is cheaper than the optimum."
     return check
 
 
 def _run(
     seconds: float, seed: int = 0, start: Schedule | None = None, on_schedule: OnSchedule | None = None
 ) -> HeuristicRun:
-    """One thread, and a deadline whose clock begins now."""
+    """Return a run with one thread and a deadline that starts now."""
     return HeuristicRun(options(seconds, seed=seed), start, on_schedule)
 
 
@@ -103,7 +103,7 @@ def _truth(problem: Problem, limit: int | None) -> Optimum | None:
 
 
 def _valid(who: str, problem: Problem, schedule: Schedule) -> Certificate:
-    """The certificate of a schedule that breaks no rule but the budget."""
+    """Return the certificate of a schedule that breaks no rule except the budget."""
     require(isinstance(schedule, Schedule), f"{who}: {type(schedule).__name__} is no Schedule")
     certificate = validate(problem.graph, schedule, problem.rules)
     require(certificate.verdict is not Verdict.INVALID, f"{who}: the schedule is refused: {certificate.first}")
@@ -111,23 +111,23 @@ def _valid(who: str, problem: Problem, schedule: Schedule) -> Certificate:
 
 
 def _worth(problem: Problem, schedule: Schedule) -> tuple[bool, int]:
-    """What is better comes first: within the budget, then cheap; or else of low peak."""
+    """Return a sort key, better first: schedules within the budget by cost, then others by peak."""
     certificate = validate(problem.graph, schedule, problem.rules)
     return (False, certificate.cost) if certificate.accepted else (True, certificate.peak)
 
 
 def _bounds(who: str, heuristic: Heuristic, problem: Problem, best: Optimum | None) -> None:
-    """A bound comes with its scope; where that covers the problem it is no higher than the optimum."""
+    """A bound has a scope; if that covers the problem the bound is at most the optimum."""
     if heuristic.bound is None:
         return
-    require(heuristic.scope is not None, f"{who}: it has a bound, and no scope of it")
+    require(heuristic.scope is not None, f"{who}: its bound has no scope")
     assert heuristic.scope is not None
     if best is not None and covers(heuristic.scope, problem):
         require(heuristic.bound <= best.cost, f"{who}: bound {heuristic.bound}, exhaustive search finds {best.cost}")
 
 
 def finds_a_schedule(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """With all the memory that the reference order needs there is a schedule within it, in some order."""
+    """With the reference peak as the budget it finds a schedule, in some order."""
     refusal = ""
     for order in OrderRule:
         for seed in range(ATTEMPTS):
@@ -151,14 +151,14 @@ def gives_the_same_again(make: MakeHeuristic, effort: Effort = USUAL) -> None:
 
 
 def _of_all_families(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem, int, Family]]:
-    """The problems of each family that the heuristic does not refuse."""
+    """Yield the problems of each family that the heuristic accepts."""
     for family in COST_FAMILIES:
         with contextlib.suppress(SkipTest):
             yield from ((*found, family) for found in list(_problems(make, family, effort)))
 
 
 def leaves_the_problem_alone(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """Graph, arrays, limits and start are afterwards what they were before."""
+    """Graph, arrays, limits and start stay unchanged."""
     limits = {"op0": 3}
     for order in OrderRule:
         graph = random_graph(11, effort.most_ops, plain=True)
@@ -174,7 +174,7 @@ def leaves_the_problem_alone(make: MakeHeuristic, effort: Effort = USUAL) -> Non
 
 
 def _content(problem: Problem, arrays: int | None = None) -> list[object]:
-    """All of it, with the first so many arrays: those that are kept once somebody has asked for them come last."""
+    """Return the content of a problem with its first `arrays` arrays: arrays cached on demand come last."""
     found = [array.tolist() for array in vars(problem.graph.arrays).values() if isinstance(array, np.ndarray)]
     return [
         problem.graph.digest,
@@ -187,9 +187,9 @@ def _content(problem: Problem, arrays: int | None = None) -> list[object]:
 
 
 def is_no_worse_than_its_start(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """With a good start the end is no worse. Skipped where the start changes nothing: it builds from nothing.
+    """The result is no worse than a good start. Skipped for heuristics that ignore the start.
 
-    On tiny graphs it begins with the optimum, on one of sixty ops with what `greedy` finds.
+    The start is the optimum on tiny graphs, and a schedule of `greedy` on a graph of sixty ops.
     """
     uses_it, worse = False, ""
     for who, problem, seed, start in _starts(make, effort):
@@ -201,9 +201,9 @@ def is_no_worse_than_its_start(make: MakeHeuristic, effort: Effort = USUAL) -> N
         given, ended = _worth(problem, start), None if schedule is None else _worth(problem, schedule)
         uses_it |= ended != (None if without is None else _worth(problem, without))
         if ended is None or ended > given:
-            worse = worse or f"{who}: begins with {given}, and ends with {ended}"
+            worse = worse or f"{who}: starts with {given}, and ends with {ended}"
     if not uses_it:
-        raise SkipTest(f"{make().name} builds from nothing: a start changes nothing")
+        raise SkipTest(f"{make().name} ignores the start")
     require(not worse, worse)
 
 
@@ -219,9 +219,9 @@ def _starts(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem,
 
 
 def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """On a graph of 300 ops it ends soon after its deadline, and what it has then is valid; also without time.
+    """On a graph of 300 ops it returns a valid schedule, or none, soon after its deadline, also without time.
 
-    What it loads the first time does not count.
+    First-time loading does not count.
     """
     graph = layered(300, seed=1)
     make().prepared()
@@ -235,18 +235,18 @@ def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
 
 
 def _within(heuristic: Heuristic, problem: Problem, seconds: float) -> Schedule | None:
-    """The schedule that it finds in so many seconds; None where it refuses the problem, too."""
+    """Return the schedule found in `seconds` seconds; None also if it refuses the problem."""
     with contextlib.suppress(ProblemError):
         return heuristic.run(problem, _run(seconds))
     return None
 
 
 def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """A true answer to what it tells ends the search, with what it has; skipped where it never tells anything."""
-    told: list[float] = []
+    """A true return value of the callback ends the search with its schedule. Skipped if it is never called."""
+    reported: list[float] = []
 
     def enough(schedule: Schedule) -> bool:
-        told.append(time.monotonic())
+        reported.append(time.monotonic())
         return True
 
     graph = layered(60, seed=2)
@@ -258,15 +258,15 @@ def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:
             schedule = heuristic.run(problem, _run(20 * effort.deadline, on_schedule=enough))
         except ProblemError:
             continue
-        if told:
-            took = time.monotonic() - told[0]
-            require(took <= effort.grace, f"{heuristic.name} goes on for {took:.1f} s after it was asked to stop")
-            require(schedule is not None, f"{heuristic.name} tells of a schedule and ends with none")
+        if reported:
+            took = time.monotonic() - reported[0]
+            require(took <= effort.grace, f"{heuristic.name} runs for {took:.1f} s after a request to stop")
+            require(schedule is not None, f"{heuristic.name} reports a schedule and returns none")
             return
-    raise SkipTest(f"{make().name} tells of nothing")
+    raise SkipTest(f"{make().name} reports no schedules")
 
 
-#: All checks of a heuristic; each is called with its class, and an :class:`Effort` where the default does not suit.
+#: All checks of a heuristic; each takes its class, and optionally an :class:`Effort`.
 HEURISTIC_CHECKS: tuple[HeuristicCheck, ...] = (
     says_what_it_is,
     refuses_options,

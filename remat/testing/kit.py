@@ -1,4 +1,4 @@
-"""What all checks share: how much is tried, how a fault is named, and the laws that every answer keeps."""
+"""Parts shared by all checks: effort, failures, and the invariants of every answer."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from remat.problem import Problem
 
 T = TypeVar("T")
 
-#: A class of formulations, or any callable that gives one: ``lambda problem: MyFormulation(problem, MyOptions(3))``.
+#: A class of formulations, or any callable that returns one: ``lambda problem: MyFormulation(problem, MyOptions(3))``.
 MakeFormulation = Callable[[Problem], Formulation]
-#: Solvers that compute with floats are right up to this, relative to the number.
+#: Relative accuracy of solvers that compute with floats.
 TOLERANCE = 1e-6
-#: Seconds between the time of an incumbent and that of the call that reports it.
+#: Largest difference between an incumbent's time and the time of its report, in seconds.
 LATE = 5.0
-#: Runs in each of which a backend must be late before it is called late.
+#: Runs, all of which must be late before a backend counts as late.
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much the checks try.
+    """Extent of the checks.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Effort:
     cases : int
         Random problems, or models, for each check.
     deadline : float
-        Seconds given to models that are too large to finish.
+        Seconds for models that are too large to finish.
     grace : float
-        Seconds after a deadline by which the answer must be there.
+        Seconds after a deadline until which an answer is in time.
     patience : float
-        Seconds given to tiny models, which must be solved to the end.
+        Seconds for tiny models, which must be solved to optimality.
     """
 
     most_ops: int = 5
@@ -65,12 +65,12 @@ class Effort:
     patience: float = 120.0
 
 
-#: What is tried unless a caller says otherwise.
+#: Default effort.
 USUAL = Effort()
 
 
 class ConformanceError(AssertionError):
-    """A formulation or backend does not keep its contract; the message says where and how."""
+    """A part breaks its contract; the message says where and how."""
 
 
 def fail(message: str) -> NoReturn:
@@ -85,25 +85,25 @@ def require(condition: object, message: str) -> None:
 
 
 def close(first: float, second: float) -> bool:
-    """Whether two numbers are equal as far as a solver that computes with floats can tell."""
+    """Return whether two numbers are equal within the accuracy of solvers that compute with floats."""
     return abs(first - second) <= TOLERANCE * max(1.0, abs(first), abs(second))
 
 
 def options(seconds: float, **other: object) -> SolveOptions:
-    """One thread, the optimum itself (no gap), and a deadline whose clock begins now."""
+    """Return options with one thread, no gap, and a deadline that starts now."""
     settings: dict[str, object] = {"threads": 1, "relative_gap": 0.0, **other}
     return SolveOptions(deadline=Deadline.after(seconds), **settings)  # type: ignore[arg-type]
 
 
 def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], T]) -> T:
-    """Return the first answer that `attempt` gives in time.
+    """Return the first answer of `attempt` that is in time.
 
-    A busy machine is no fault of `who`: it is late if it is late in each of :data:`TRIES` runs.
+    A busy machine is not a fault: `who` is late only if each of :data:`TRIES` runs is late.
 
     Raises
     ------
     ConformanceError
-        If every answer comes later than `grace` seconds after the deadline of `seconds`.
+        If every answer is later than `grace` seconds after the deadline of `seconds`.
     """
     late = []
     for _ in range(TRIES):
@@ -116,7 +116,7 @@ def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], T]) ->
 
 
 def check_options_type(who: str, kind: Any) -> None:
-    """Require that options are a frozen dataclass with defaults, or that there are none."""
+    """Require options in a frozen dataclass with defaults, or None."""
     if kind is None:
         return
     require(dataclasses.is_dataclass(kind), f"{who}: options_type is no dataclass")
@@ -128,26 +128,26 @@ def check_options_type(who: str, kind: Any) -> None:
 
 
 class _Nonsense:
-    """What is out of range for every option."""
+    """Invalid value for every option."""
 
     def __repr__(self) -> str:
         return "nonsense"
 
 
 def check_wrong_options(part: Any) -> None:
-    """Require that options of another kind are refused, and nonsense for each of its own, by name and in one line."""
+    """Require that options of the wrong type and invalid values are refused in one line that names the option."""
     make: Any = type(part)
     for wrong in ({"moves": 3}, "fast"):
-        refusal(f"{part.name} takes {wrong!r} for its options", partial(make, wrong))
+        refusal(f"{part.name} accepts {wrong!r} as options", partial(make, wrong))
     kind: Any = part.options_type
     for field in () if kind is None else dataclasses.fields(kind):
-        what = f"{part.name} takes nonsense for its option {field.name!r}"
+        what = f"{part.name} accepts nonsense for its option {field.name!r}"
         said = refusal(what, partial(kind, **{field.name: _Nonsense()}))
         require(field.name in said, f"{what}: the message does not name it: {said}")
 
 
 def refusal(what: str, call: Callable[[], object]) -> str:
-    """Return the message of a call that must be refused in one line; `what` says what it does otherwise."""
+    """Return the message of a call that must be refused in one line; `what` describes the fault otherwise."""
     try:
         call()
     except RematError as error:
@@ -165,18 +165,18 @@ def answer(
     hint: Values | None = None,
     on_incumbent: OnIncumbent | None = None,
 ) -> RawResult:
-    """What the backend says of `model`, after it was checked by the laws of every answer.
+    """Solve `model` and return the answer after checking its invariants.
 
     Raises
     ------
     ConformanceError
-        If values break the model or do not cost what is claimed, statuses contradict what comes with them, incumbents
-        get worse or go back in time, a solution that was reported is lost, or a bound lies above a solution.
+        If values break the model or do not have the claimed objective, statuses contradict the rest of the answer,
+        incumbents get worse or go back in time, a reported solution is lost, or a bound is above a solution.
     """
-    raw, told, bounds = _asked(backend, model, call, hint, on_incumbent)
-    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, told, bounds)
-    if raw.stop is StopReason.FINISHED and call.relative_gap <= DEFAULT_GAP:  # at a wider gap it is stopped earlier
-        every = [one.objective for one in told] == [one.objective for one in raw.incumbents]
+    raw, reported, bounds = _solve(backend, model, call, hint, on_incumbent)
+    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, reported, bounds)
+    if raw.stop is StopReason.FINISHED and call.relative_gap <= DEFAULT_GAP:  # wider gaps stop it earlier
+        every = [one.objective for one in reported] == [one.objective for one in raw.incumbents]
         require(every, f"{backend.full_name} on model {model.name!r} ends with other incumbents than it reported")
     return raw
 
@@ -184,44 +184,44 @@ def answer(
 def answer_in_time(
     backend: Backend, model: Model, seconds: float, effort: Effort, hint: Values | None = None
 ) -> RawResult:
-    """What the backend says of `model` when it has so many seconds; what these checks do afterwards does not count.
+    """Solve `model` within `seconds` seconds, not counting these checks; return the answer.
 
     Raises
     ------
     ConformanceError
-        As :func:`answer`; and if the answer comes later than ``effort.grace`` seconds after the deadline.
+        As :func:`answer`; also if the answer is later than ``effort.grace`` seconds after the deadline.
     """
-    raw, told, bounds = in_time(
-        backend.full_name, seconds, effort.grace, lambda: _asked(backend, model, options(seconds), hint)
+    raw, reported, bounds = in_time(
+        backend.full_name, seconds, effort.grace, lambda: _solve(backend, model, options(seconds), hint)
     )
-    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, told, bounds)
+    _check_answer(f"{backend.full_name} on model {model.name!r}", model, raw, reported, bounds)
     return raw
 
 
-def _asked(
+def _solve(
     backend: Backend, model: Model, call: SolveOptions, hint: Values | None, on_incumbent: OnIncumbent | None = None
 ) -> tuple[RawResult, list[Incumbent], list[float]]:
-    """The answer, and the incumbents and bounds that it was preceded by."""
-    told: list[Incumbent] = []
+    """Return the answer, and the incumbents and bounds reported before it."""
+    reported: list[Incumbent] = []
     bounds: list[float] = []
 
-    def tell(incumbent: Incumbent) -> object:
-        told.append(incumbent)
+    def report(incumbent: Incumbent) -> object:
+        reported.append(incumbent)
         age = call.deadline.elapsed - incumbent.time
         require(abs(age) < LATE, f"{backend.full_name} gives an incumbent a time that is {age:.1f} s from now")
         return on_incumbent(incumbent) if on_incumbent else None
 
-    return backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound)), told, bounds
+    return backend.solve(model, call, hint, report, lambda _seconds, bound: bounds.append(bound)), reported, bounds
 
 
-def _check_answer(who: str, model: Model, raw: RawResult, told: list[Incumbent], bounds: list[float]) -> None:
-    """Check the laws of every answer."""
+def _check_answer(who: str, model: Model, raw: RawResult, reported: list[Incumbent], bounds: list[float]) -> None:
+    """Check the invariants of every answer."""
     require(isinstance(raw, RawResult), f"{who} gives a {type(raw).__name__}, not a RawResult")
     require(raw.status is not Status.ERROR, f"{who} fails: {raw.message}")
     _statuses(who, raw)
-    for incumbent in (*raw.incumbents, *told):
+    for incumbent in (*raw.incumbents, *reported):
         _solution(who, model, incumbent.values, incumbent.objective)
-    for sequence in (raw.incumbents, told):
+    for sequence in (raw.incumbents, reported):
         for before, after in itertools.pairwise(sequence):
             require(before.time <= after.time, f"{who} reports incumbents that go back in time")
             require(
@@ -230,12 +230,12 @@ def _check_answer(who: str, model: Model, raw: RawResult, told: list[Incumbent],
             )
     if raw.values is not None and raw.objective is not None:
         _solution(who, model, raw.values, raw.objective)
-    best = min((incumbent.objective for incumbent in (*raw.incumbents, *told)), default=math.inf)
+    best = min((incumbent.objective for incumbent in (*raw.incumbents, *reported)), default=math.inf)
     require(
         math.isinf(best) or (raw.objective is not None and raw.objective <= best + _slack(best)),
         f"{who} found a solution of {best}, and ends with {raw.objective}: an incumbent is lost",
     )
-    of_incumbents = (incumbent.bound for incumbent in (*raw.incumbents, *told))
+    of_incumbents = (incumbent.bound for incumbent in (*raw.incumbents, *reported))
     known = [bound for bound in (*bounds, *of_incumbents, raw.bound) if bound is not None]
     require(all(math.isfinite(bound) for bound in known), f"{who} gives a bound that is not finite instead of None")
     require(
@@ -244,7 +244,7 @@ def _check_answer(who: str, model: Model, raw: RawResult, told: list[Incumbent],
     )
     require(raw.build_seconds >= 0 and raw.solve_seconds >= 0, f"{who} took negative time")
     proved = raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
-    require(raw.versions or not proved, f"{who} does not say which version of the solver it is")
+    require(raw.versions or not proved, f"{who} does not report the solver's version")
     if raw.status is Status.OPTIMAL and raw.objective is not None:
         proof = raw.bound is not None and close(raw.bound, raw.objective)
         require(proof or raw.stop is StopReason.GAP, f"{who}: optimum {raw.objective} with bound {raw.bound}")

@@ -1,4 +1,4 @@
-"""Checks of a search for an order: its orders are orders, its peaks the validator's, and no order beats its bound."""
+"""Checks of an order search: valid orders, peaks equal to the validator's, and bounds that no order beats."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from remat.testing.exhaustive import least_peak
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, in_time, require
 
-#: A class of searches, or any callable that gives one: ``lambda: MySearch(MyOptions(3))``.
+#: A class of searches, or any callable that returns one: ``lambda: MySearch(MyOptions(3))``.
 MakeSearch = Callable[[], OrderSearch]
 OrderCheck = Callable[..., None]
 
 
 def says_what_it_is(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """It has a name; its options are a frozen dataclass with defaults, or there are none, and others are refused."""
+    """A name, and options in a frozen dataclass with defaults, or none; invalid options are refused."""
     search = make()
-    require(isinstance(search, OrderSearch) and search.name, f"{search!r} is no search for an order with a name")
+    require(isinstance(search, OrderSearch) and search.name, f"{search!r} is no order search with a name")
     check_options_type(search.name, search.options_type)
     check_wrong_options(search)
 
 
 def finds_orders(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """On graphs of all kinds: orders with the peaks that are claimed, and a bound that the best order keeps.
+    """On graphs of all kinds orders have the claimed peaks, and the best order respects the bound.
 
-    What is told on the way gets better and better, and is not better than what comes in the end.
+    Reported orders improve strictly, and the final one is at least as good.
     """
     for problem, instance, least in _questions(effort):
-        told: list[tuple[int, Int]] = []
+        reported: list[tuple[int, Int]] = []
 
-        def tell(order: Int, peak: int, told: list[tuple[int, Int]] = told) -> bool:
-            told.append((peak, order.copy()))
+        def report(order: Int, peak: int, reported: list[tuple[int, Int]] = reported) -> bool:
+            reported.append((peak, order.copy()))
             return False
 
-        found = _searched(make(), problem, instance, on_order=tell, effort=effort)
+        found = _searched(make(), problem, instance, on_order=report, effort=effort)
         who = f"{make().name} on graph {problem.graph.name!r}"
         require(found.order is not None, f"{who} finds no order, though any will do")
         require(found.bound <= least, f"{who} claims a bound of {found.bound}, but an order has {least}")
         require((found.peak == least) >= found.proved, f"{who} claims that {found.peak} is the least, but {least} is")
-        for peak, order in told:
-            require(instance.peak_of(order) == peak, f"{who} tells a peak of {peak} that is not that of its order")
-        peaks = [peak for peak, _ in told]
-        require(sorted(set(peaks), reverse=True) == peaks, f"{who} tells of orders that get no better: {peaks}")
-        require(not peaks or peaks[-1] >= (found.peak or 0), f"{who} has told of a better order than it ends with")
+        for peak, order in reported:
+            require(instance.peak_of(order) == peak, f"{who} reports a peak of {peak} that is not that of its order")
+        peaks = [peak for peak, _ in reported]
+        require(sorted(set(peaks), reverse=True) == peaks, f"{who} reports orders that do not improve: {peaks}")
+        require(not peaks or peaks[-1] >= (found.peak or 0), f"{who} reports a better order than it returns")
 
 
 def wants_what_is_below(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """With an upper limit only orders below it come, and the bound is not above it."""
+    """With an upper limit all orders are below it, and so is the bound."""
     for problem, instance, least in _questions(effort):
         for upper in (least, least + 1, instance.peak_of(instance.reference)):
             found = _searched(make(), problem, instance, upper=upper, effort=effort)
@@ -70,7 +70,7 @@ def wants_what_is_below(make: MakeSearch, effort: Effort = USUAL) -> None:
 
 
 def gives_the_same_again(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """The same seed gives the same order, and the instance is left as it was."""
+    """The same seed gives the same order, and the instance stays unchanged."""
     for problem, instance, _ in _questions(effort):
         before = [getattr(instance, field.name) for field in dataclasses.fields(instance)]
         copies = [value.copy() if isinstance(value, np.ndarray) else value for value in before]
@@ -83,7 +83,7 @@ def gives_the_same_again(make: MakeSearch, effort: Effort = USUAL) -> None:
 
 
 def ends_in_time(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """It ends within the time and some grace, with time and without; what it has then is right."""
+    """It returns a valid answer soon after its deadline, also without time."""
     problem = _problem(layered(300, 0.5, seed=3))
     instance = OrderInstance.of(problem)
     search = make()
@@ -102,7 +102,7 @@ def _problem(graph: object) -> Problem:
 
 
 def _questions(effort: Effort) -> Iterator[tuple[Problem, OrderInstance, int]]:
-    """Random problems with everything that a graph may have, and the least peak of their orders."""
+    """Yield random problems with all features of graphs, and the least peak of their orders."""
     for seed in range(2 * effort.cases):
         problem, least = _question(seed, effort.most_ops)
         yield problem, OrderInstance.of(problem), least
@@ -128,7 +128,7 @@ def _searched(
 
 
 def _check(who: str, problem: Problem, instance: OrderInstance, found: Ordering) -> None:
-    """The order is one, and its peak that of the validator."""
+    """Check the order and its peak with the validator."""
     require(isinstance(found, Ordering), f"{who} gives a {type(found).__name__}, not an Ordering")
     require(
         (found.order is None) == (found.peak is None), f"{who} gives an order without a peak, or a peak without one"
@@ -140,8 +140,7 @@ def _check(who: str, problem: Problem, instance: OrderInstance, found: Ordering)
     require(certificate.peak == found.peak, f"{who} claims peak {found.peak} for an order that has {certificate.peak}")
 
 
-#: All checks of a search for an order; each is called with its class, and an :class:`Effort` where the default does
-#: not suit.
+#: All checks of an order search; each takes its class, and optionally an :class:`Effort`.
 ORDER_CHECKS: tuple[OrderCheck, ...] = (
     says_what_it_is,
     finds_orders,

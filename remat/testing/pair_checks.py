@@ -1,4 +1,4 @@
-"""Checks of a formulation together with a backend, on tiny graphs whose optima are found by exhaustive search."""
+"""Checks of a formulation with a backend, on tiny graphs whose optima are found by exhaustive search."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _check_of_family(family: Family) -> PairCheck:
             _solved(case, backend, effort)
 
     check.__name__ = family.name.replace(" ", "_")
-    check.__doc__ = f"The optimum of {family.about}, against exhaustive search."
+    check.__doc__ = f"Find the optimum of {family.about}, against exhaustive search."
     return check
 
 
 def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = None) -> RawResult:
-    """The answer, which must be the optimum of the scope, and a certified schedule."""
+    """Return the answer, after checking that it is the optimum of the scope and a certified schedule."""
     who = f"{case.formulation.name} on {backend.full_name}, {case}"
     model = case.formulation.build()
     raw = answer(backend, model, options(effort.patience), hint)
@@ -70,7 +70,7 @@ def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = 
         return raw
     certificate = _certified(who, case.problem, case.formulation.decode(raw.values))
     worth, best = case.measure(certificate), case.measure(_certified(who, case.problem, case.best.schedule))
-    # A solver may compute what costs nothing, or leave useless computes to decode(): never more than it claims.
+    # A solver may compute ops of cost 0 or leave useless computes to decode(), so the schedule may be cheaper.
     require(worth <= raw.objective + 0.5, f"{who}: claims {raw.objective}, the schedule is worth {worth}")
     right = close(raw.objective, best) and worth == best
     require(right or (not case.exact and worth > best),
@@ -92,14 +92,14 @@ def _certified(who: str, problem: Problem, schedule: Schedule) -> Certificate:
 
 
 def infeasible_stays_infeasible(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
-    """Where exhaustive search finds no schedule the solver proves that there is none, also with a hint over budget."""
+    """The solver proves infeasibility if exhaustive search does, also with a hint over budget."""
     for number, case in enumerate(_first(make, (PLAIN, FREE, ONCE), effort, has_no_schedule)):
         hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if not number else None
         _solved(case, backend, effort, hint)
 
 
 def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
-    """The optimum as a hint stays the optimum; and with a gap so wide that any solution will do, it is not lost."""
+    """The optimum as a hint stays the optimum, and a wide gap does not lose it."""
     for case in _first(make, (FULL, PLAIN, FREE, ONCE), effort, lambda case: worth_a_search(case) and case.exact):
         assert case.best is not None
         hint = case.formulation.encode(case.best.schedule)
@@ -112,14 +112,14 @@ def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = US
 def _first(
     make: MakeFormulation, families: tuple[Family, ...], effort: Effort, wanted: Callable[[Case], bool]
 ) -> list[Case]:
-    """At most two cases of the first of some families that has any.
+    """Return at most two cases of the first of some families that has any.
 
     Raises
     ------
     unittest.SkipTest
         If the formulation refuses all of them.
     ConformanceError
-        If it states some problems, and none is as it is wanted.
+        If it states some problems, but none is wanted.
     """
     refusal, fault = SkipTest("there is no such family"), None
     for family in families:
@@ -133,7 +133,7 @@ def _first(
 
 
 def deadline_keeps_the_incumbent(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
-    """On a model too large to finish the answer comes in time, and is not worse than the hint."""
+    """On a model too large to finish the answer is in time and no worse than the hint."""
     for ops in (30, 60, 120, 240):
         problem, start, cost = _large(ops)
         try:
@@ -155,7 +155,7 @@ def deadline_keeps_the_incumbent(make: MakeFormulation, backend: Backend, effort
 
 @lru_cache(maxsize=8)
 def _large(ops: int) -> tuple[Problem, Schedule, int]:
-    """A problem, a schedule within the budget that computes no op more than twice, and its cost."""
+    """Return a problem, a schedule within the budget with at most two computes per op, and its cost."""
     graph = layered(ops, seed=1)
     for percent in (80, 85, 90, 95):
         problem = Problem(graph, f"{percent}%")
@@ -169,7 +169,7 @@ def _large(ops: int) -> tuple[Problem, Schedule, int]:
     raise SkipTest(f"no start is known for {ops} ops")
 
 
-#: All checks of a formulation on a backend; each is called with the formulation's class and a backend.
+#: All checks of a formulation on a backend; each takes the formulation's class and a backend.
 PAIR_CHECKS: tuple[PairCheck, ...] = (
     *(_check_of_family(family) for family in FAMILIES),
     infeasible_stays_infeasible,

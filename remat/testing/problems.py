@@ -1,4 +1,4 @@
-"""Tiny problems whose optima are found by exhaustive search, picked so that they are worth solving."""
+"""Tiny problems whose optima are found by exhaustive search, selected to be non-trivial."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from remat.testing.exhaustive import FILLED_ONCE, Optimum, least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import Effort, MakeFormulation, fail
 
-#: What :class:`remat.formulations.base.Scope` may note and the exhaustive search knows.
+#: Notes of scopes that the exhaustive search supports.
 KNOWN_NOTES = {FILLED_ONCE}
-#: Problems that a formulation may refuse before it is taken for granted that it refuses all of the family.
+#: Refusals after which a formulation counts as refusing the whole family.
 REFUSALS = 40
-#: Random problems looked at, at most.
+#: Maximum number of random problems.
 TRIES = 2000
-#: Problems that a formulation states before those have to do that are not worth a search.
+#: Stated problems after which trivial ones are accepted.
 ENOUGH = 80
 
 
@@ -34,7 +34,7 @@ class Family:
     Attributes
     ----------
     name, about : str
-        In one or two words; in a few more.
+        Short name; longer description.
     order : str
     max_computes : int or None
     graph : mapping
@@ -60,7 +60,7 @@ BUFFERS = Family("accumulation buffers", "graphs with accumulation buffers", gra
 
 
 def in_any_order(family: Family) -> Family:
-    """The same graphs and budgets, with a free order."""
+    """Return the family with a free order."""
     return replace(family, name=f"{family.name} in any order", about=f"{family.about}, in any order", order="free")
 
 
@@ -68,7 +68,7 @@ FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS = map(in_any_order, (PLAIN, FULL, L
 
 
 def of_least_peak(family: Family) -> Family:
-    """The same graphs, of which the least peak is wanted."""
+    """Return the family with the least peak as the objective."""
     about = f"the least peak of {family.about}"
     return replace(family, name=f"least peak of {family.name}", about=about, objective=Objective.LEAST_PEAK)
 
@@ -81,16 +81,16 @@ FAMILIES = (*COST_FAMILIES, *PEAK_FAMILIES)
 
 @dataclass(frozen=True)
 class Case:
-    """A problem as one formulation states it.
+    """A problem stated by one formulation.
 
     Attributes
     ----------
     problem : Problem
     formulation : Formulation
     best : Optimum or None
-        Best schedule in the formulation's scope, by the problem's objective; None: there is none.
+        Best schedule in the formulation's scope by the problem's objective, or None.
     exact : bool
-        Whether the scope is one that the search knows; otherwise its optimum is only a lower bound.
+        True if the search supports the scope; otherwise its optimum is only a lower bound.
     """
 
     problem: Problem
@@ -100,16 +100,16 @@ class Case:
 
     @property
     def worth(self) -> int | None:
-        """The optimum: a cost, or bytes."""
+        """Optimum: a cost, or bytes."""
         return None if self.best is None else self.best.peak if self.is_of_peak else self.best.cost
 
     @property
     def is_of_peak(self) -> bool:
-        """Whether the least peak is asked for."""
+        """Return whether the objective is the least peak."""
         return self.problem.objective is Objective.LEAST_PEAK
 
     def measure(self, certificate: Certificate) -> int:
-        """What a schedule is worth by the problem's objective."""
+        """Return the objective of a schedule."""
         return certificate.peak if self.is_of_peak else certificate.cost
 
     def __str__(self) -> str:
@@ -126,19 +126,19 @@ def cases(
     count: int | None = None,
     otherwise: Callable[[Case], bool] | None = None,
 ) -> Iterator[Case]:
-    """`count` (default: ``effort.cases``) problems of the family that the formulation takes and that are wanted.
+    """Yield `count` (default: ``effort.cases``) wanted problems of the family that the formulation accepts.
 
     Parameters
     ----------
     otherwise : callable, optional
-        What is taken instead if none of the first :data:`ENOUGH` problems is wanted.
+        Selects substitutes if none of the first :data:`ENOUGH` problems is wanted.
 
     Raises
     ------
     unittest.SkipTest
-        With the formulation's own reason, if it refuses every problem of the family.
+        With the formulation's reason, if it refuses every problem of the family.
     ConformanceError
-        If it states some, but none is as it is wanted: a check must not pass because it looked at nothing.
+        If it states some problems, but none is wanted: a check must not pass without a case.
     """
     refusals, taken, left = [], 0, effort.cases if count is None else count
     passed: list[Case] = []
@@ -174,12 +174,12 @@ def cases(
     if not given:
         yield from passed
         if not passed:
-            fail(f"none of {taken} {family.about} that the formulation states is of use to this check")
+            fail(f"none of {taken} {family.about} that the formulation states is suitable for this check")
 
 
 @lru_cache(maxsize=4096)
 def _problem(family: Family, seed: int, most_ops: int) -> Problem | None:
-    """The problem of that number; None where its graph is too large."""
+    """Return the problem with this number; None if its graph is too large."""
     graph = random_graph(seed, most_ops, **family.graph)
     if len(graph.ops) > most_ops + 1:
         return None
@@ -189,14 +189,14 @@ def _problem(family: Family, seed: int, most_ops: int) -> Problem | None:
 
 @lru_cache(maxsize=4096)
 def _best(family: Family, seed: int, most_ops: int, scope: Scope) -> Optimum | None:
-    """Its optimum, found once for all backends."""
+    """Return the optimum of a problem, cached for all backends."""
     problem = _problem(family, seed, most_ops)
     assert problem is not None
     return least_peak(problem, scope) if family.objective is Objective.LEAST_PEAK else optimum(problem, scope)
 
 
 def worth_a_search(case: Case) -> bool:
-    """Whether there is a schedule, but only by computing something again, or else in another order alone."""
+    """Return whether a schedule exists, but only with recomputation or, without it, in another order."""
     if case.is_of_peak:
         return case.best is not None and case.best.peak < case.problem.graph.reference_peak
     if case.best is None or case.formulation.scope().max_computes != 1:
@@ -205,10 +205,10 @@ def worth_a_search(case: Case) -> bool:
 
 
 def is_feasible(case: Case) -> bool:
-    """Whether the problem is feasible."""
+    """Return whether the problem is feasible."""
     return case.best is not None
 
 
 def has_no_schedule(case: Case) -> bool:
-    """Whether the problem is infeasible, in a way that the search knows."""
+    """Return whether the search proves the problem infeasible."""
     return case.best is None and case.exact

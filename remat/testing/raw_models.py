@@ -1,4 +1,4 @@
-"""Tiny random models with one record of a given kind that matters, and their optima by enumeration."""
+"""Tiny random models whose answer depends on one record of a given kind, with optima by enumeration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOOLEANS, INTEGERS = np.arange(3), np.arange(3, 6)
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A model with its optimum.
+    """A model and its optimum.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class TinyModel:
     optimum : float or None
         None: infeasible.
     values : float64 array, shape (variables,), or None
-        A solution that has the optimum.
+        Optimal solution.
     """
 
     model: Model
@@ -47,14 +47,14 @@ class TinyModel:
 
 
 def _literals(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Literals of both signs, and now and then the one that is always true."""
+    """Return literals of both signs, occasionally the one that is always true."""
     chosen = rng.choice(BOOLEANS, count)
     chosen = np.where(rng.random(count) < 0.5, chosen, ~chosen)
     return np.where(rng.random(count) < 0.15, ALWAYS, chosen)
 
 
 def _linear(rng: np.random.Generator) -> Record:
-    """Inequalities from below, from above and from both sides; a coordinate may repeat."""
+    """Return inequalities from below, from above and from both sides; a coordinate may repeat."""
     column, value = rng.integers(0, 6, 9), rng.integers(-3, 4, 9)
     low = rng.integers(-3, 2, 3)
     upper = np.where([True, True, False], low + rng.integers(0, 4, 3), np.inf)
@@ -116,12 +116,12 @@ def _all_different(_rng: np.random.Generator) -> Record:
 
 
 def _no_overlap(rng: np.random.Generator) -> Record:
-    """Squares and bars that hardly fit into the square of places; one now and then has no area."""
+    """Return rectangles that barely fit into the square of positions; occasionally one has no area."""
     first, second = rng.choice(INTEGERS, 3), rng.choice(INTEGERS, 3)
     return NoOverlap2D("no overlap", first, second, rng.integers(0, 3, 3), rng.integers(1, 3, 3), _literals(rng, 3))
 
 
-#: Makers of records by what they are for.
+#: Record makers by kind.
 KINDS: dict[str, MakeRecord] = {
     "linear": _linear,
     "equality": _equality,
@@ -150,7 +150,7 @@ def _model(name: str, rng: np.random.Generator, records: list[Record]) -> Model:
 
 
 def enumerate_model(model: Model) -> TinyModel:
-    """The optimum over all whole values within the bounds.
+    """Return the optimum over all integer values within the bounds.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def enumerate_model(model: Model) -> TinyModel:
 
 @lru_cache(maxsize=256)
 def tiny_model(kind: str, seed: int) -> tuple[TinyModel, bool]:
-    """A random model with a record of that kind, and whether its answer is another one without the record."""
+    """Return a random model with a record of a kind, and whether its optimum depends on the record."""
     rng = np.random.default_rng(seed)
     record = KINDS[kind](rng)
     state = rng.bit_generator.state
@@ -184,7 +184,7 @@ def tiny_model(kind: str, seed: int) -> tuple[TinyModel, bool]:
 
 
 def tiny_models(kind: str, count: int) -> Iterator[TinyModel]:
-    """`count` models whose answer depends on their record of that kind; every fourth one is infeasible, if any is."""
+    """Yield `count` models whose optimum depends on their record; every fourth is infeasible if possible."""
     wanted = [index % 4 != 3 for index in range(count)]
     for seed in range(1000):
         found, matters = tiny_model(kind, seed)
