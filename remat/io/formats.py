@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import gc
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,9 +18,6 @@ from remat.io.files import decode_text, parse_json, read_bytes
 from remat.io.limits import budgeted
 from remat.io.text import short
 from remat.registry import attempt, load_entry, others, own
-
-#: End of an object at the end of a line, and start of the next.
-_JSON_LINES = re.compile(rb"[^\n]*\}[ \t\r]*\n\s*\{")
 
 
 class _Collector:
@@ -100,8 +96,12 @@ class Source:
     @property
     def looks_like_json(self) -> bool:
         """True if the content starts like a single JSON object; JSON lines are several."""
-        head = self.data[:4096].lstrip(b" \t\r\n")
-        return head.startswith(b"{") and not _JSON_LINES.match(head)
+        start = len(self.data[:4096]) - len(self.data[:4096].lstrip(b" \t\r\n"))
+        end = self.data.find(b"\n", start)
+        if not self.data.startswith(b"{", start):
+            return False
+        is_object = end >= 0 and self.data[max(start, end - 64) : end].rstrip().endswith(b"}")
+        return not (is_object and self.data[end : end + 4096].lstrip().startswith(b"{"))
 
     @cached_property
     def json(self) -> Any:

@@ -65,6 +65,9 @@ def test_a_log_is_the_graph_of_what_ran(tmp_path):
     }  # fmt: skip
     assert set(graph.outputs) == {"g", "w2$2"}
     assert (graph.constant_memory, graph.cost_unit) == (48, "ns")
+    names = [f"x{i}" for i in range(2000)]  # a first line that is longer than what most formats are recognised by
+    path.write_text("\n".join(call("f", [], 1, **dict.fromkeys(names, 8))))
+    assert len(read_graph(path).tensors) == 2000
     assert graph.reference_peak == simulate(graph, Schedule.reference(graph)).peak == 16 + 40 + 40
 
 

@@ -295,7 +295,9 @@ class _Log:
 
 
 def _recognizes(source: Source) -> bool:
-    return re.match(rb'\s*\{[^\n]*"INSTRUCTION"\s*:', source.data[:4096]) is not None
+    end = source.data.find(b"\n", 4096)  # the first line may be a call with thousands of arguments
+    head = source.data if end < 0 else source.data[:end]
+    return re.match(rb'\s*\{[^\n]*"INSTRUCTION"\s*:', head) is not None
 
 
 def _read(source: Source) -> ComputeGraph:

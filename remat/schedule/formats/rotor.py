@@ -25,7 +25,7 @@ import numpy as np
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
-from remat.io.limits import check_count
+from remat.io.limits import check_count, draw
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
 from remat.schedule.schedule import Schedule, StepKind
@@ -85,7 +85,12 @@ def operations_of_text(text: str) -> list[Operation]:
     """
     check_count(sum(map(text.count, " \t\n,")), "operations", _OPERATION_MEMORY)
     words = [word for word in _SEPARATOR.split(text) if word]
-    return [_operation(word, f"operation {number}") for number, word in enumerate(words)]
+    known: dict[str, Operation] = {}
+    for number, word in enumerate(words):
+        if word not in known:
+            draw()
+            known[word] = _operation(word, f"operation {number}")
+    return [known[word] for word in words]
 
 
 def _operation(word: str, at: str) -> Operation:
@@ -264,6 +269,8 @@ def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation])
     ops = ChainOps.of_graph(graph)
     run = _Run(ops)
     for number, operation in enumerate(operations):
+        if not number % 1000:
+            draw()
         if operation.block >= len(ops.forward):
             raise FormatError(
                 f"operation {number} runs block {operation.block}; graph {graph.name!r} has {len(ops.forward)} blocks, "
