@@ -141,7 +141,27 @@ def sequence(ops: Sequence[FileOp], computes: Sequence[int], outputs: Iterable[V
     for value in outputs:
         made.need(value)
     run_unread()
-    return made.found
+    return _without_unread(ops, made.found, set(outputs))
+
+
+def _without_unread(ops: Sequence[FileOp], instances: Sequence[Instance], outputs: set[Value]) -> list[Instance]:
+    """Return the instances without those that nothing reads, but for one of each operator.
+
+    A schedule may compute what it never uses, and ONNX Runtime would hold that to the end.
+    """
+    last = {each.op: k for k, each in enumerate(instances)}
+    inner = {value for op in ops for value in op.reads} - outputs
+    read: set[tuple[Value, int]] = set()
+    kept: list[Instance] = []
+    for k in range(len(instances) - 1, -1, -1):
+        each = instances[k]
+        op = ops[each.op]
+        ends_here = k == last[each.op] and not inner.issuperset(op.writes)
+        is_unread_in_file = k == last[each.op] and inner.isdisjoint(op.writes)
+        if ends_here or is_unread_in_file or read.intersection(zip(op.writes, each.writes, strict=True)):
+            read.update(zip(op.reads, each.reads, strict=True))
+            kept.append(each)
+    return kept[::-1]
 
 
 def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:

@@ -20,10 +20,11 @@ from remat.deploy.runs import run_models
 from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, runtime_for, runtime_graph
 from remat.deploy.scratch import kernel_scratch
 from remat.deploy.tflite_file import TfliteFile
-from remat.errors import FormatError, VerificationError
+from remat.errors import FormatError, RematError, VerificationError
 from remat.graphs.formats.onnx.wire import looks_like_model
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import read_bytes, write_atomic
+from remat.io.formats import reading
 from remat.schedule import Schedule, Verdict, validate
 from remat.schedule.io import write_schedule
 from remat.solving.order import order
@@ -106,11 +107,18 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     data = read_bytes(path, MAX_MODEL)
     if data[4:8] == b"TFL3":
         if dims:
-            raise FormatError(f"{path}: --dim is for ONNX models", "dims")
-        return TfliteFile(data)
-    if looks_like_model(data):
-        return OnnxFile(data, dict(dims or {}))
-    raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
+            raise FormatError(f"{path}: --dim is for ONNX models")
+        file: ModelFile = TfliteFile(data)
+    elif looks_like_model(data):
+        file = OnnxFile(data, dict(dims or {}))
+    else:
+        raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
+    with reading():
+        try:
+            file.graph  # noqa: B018  (reads it, within the budget of a file)
+        except RematError as error:
+            raise type(error)(f"{path}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
+    return file
 
 
 def deploy(
@@ -152,7 +160,7 @@ def deploy(
         made, after = written, runtime_head(written, scratch)
         if after >= before:
             made, after = file, before
-    notes += _remains(chosen, graph.reference_peak, result, allocation)
+    notes += file.remarks + _remains(chosen, graph.reference_peak, result, allocation)
     return Deployment(
         made, chosen, before - apart, after - apart, result.bound - apart, result, allocation, tuple(notes)
     )
@@ -165,7 +173,7 @@ def _remains(runtime: Runtime, reference: int, result: Result, allocation: Alloc
     if runtime is Runtime.ONNXRUNTIME:
         return [
             f"the order holds with these settings of a session: {RULES[runtime].settings}",
-            "scratch of kernels, packed weights and padding of the arena come on top",
+            "scratch of kernels, constants that the model computes, packed weights and padding come on top",
         ]
     gap = 0 if allocation is None or allocation.price is None else allocation.price - (result.peak or 0)
     return [f"gaps between tensors: {gap:,} bytes"] if gap else []

@@ -13,6 +13,7 @@ from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E40
 
 from remat.deploy import Search, deploy, read_model_file, write_model  # noqa: E402
 from remat.deploy.onnx_file import OnnxFile  # noqa: E402
+from remat.errors import FormatError  # noqa: E402
 from remat.schedule import Schedule, validate  # noqa: E402
 
 SHAPE = (1, 4, 8, 8)
@@ -67,13 +68,16 @@ def test_nodes_are_written_in_order_and_all_else_stays() -> None:
 
 def test_nodes_that_are_recomputed_have_names_of_their_own() -> None:
     """The last instance of a value has its name, as outputs need; views run again on the new instance."""
-    file = OnnxFile(pools())
-    schedule = of("a0", "p0", "a1", "p1", "a2", "p2", "c", "y", "a0", "p0", "c", "y")
+    nodes = [
+        node("Sin", ["x"], ["a"], name="a"), node("Reshape", ["a", "shape"], ["v"], name="v"),
+        node("Cos", ["v"], ["b"], name="b"), node("Add", ["b", "v"], ["y"], name="y"),
+    ]  # fmt: skip
+    file = OnnxFile(model(nodes, [value("x", (2, 3))], ["y"], [constant("shape", np.array([3, 2]))]))
+    schedule = of("a", "b", "a", "y", "b")  # nothing reads the second b
     made = file.scheduled(schedule)
-    names = ["a0#1", "p0#1", "a1", "p1", "a2", "p2", "c#1", "flat#1", "y#1", "a0", "p0", "c", "flat", "y"]
-    assert [each.name for each in made.reading.network.nodes if each.name != "idle"] == names
+    assert [each.name for each in made.reading.network.nodes] == ["a#1", "v#1", "b", "a", "v", "y"]
     assert made.graph.reference_peak <= validate(file.graph, schedule).peak
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     assert evaluated(made.data, x=x)[0].tobytes() == evaluated(file.data, x=x)[0].tobytes()
 
 
@@ -128,7 +132,7 @@ def test_random_orders_give_the_same_outputs() -> None:
 
         schedule = random_schedule(file.graph, seed)
         made = file.scheduled(schedule)
-        assert made.graph.reference_peak == validate(file.graph, schedule).pruned_peak
+        assert made.graph.reference_peak <= validate(file.graph, schedule).peak
         x = np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32)
         for new, old in zip(evaluated(made.data, x=x), evaluated(file.data, x=x), strict=True):
             assert new.tobytes() == old.tobytes()
@@ -157,6 +161,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(pools())
     with refused("format.runtime", culprit="tflm"):
         deploy(read_model_file(tmp_path / "m.onnx"), "tflm")
+    (tmp_path / "m.onnx").write_bytes(model([node("Relu", ["none"], ["y"], name="r")], [value("x", (4,))], ["y"]))
+    with pytest.raises(FormatError, match=r"m\.onnx: node 'r' reads 'none'"):
+        read_model_file(tmp_path / "m.onnx")
     open_batch = model([node("Relu", ["x"], ["y"], name="r")], [value("x", ("batch", 4), FLOAT)], ["y"])
     (tmp_path / "m.onnx").write_bytes(open_batch)
     assert deploy(read_model_file(tmp_path / "m.onnx", {"batch": 2}), search=Search(time_limit=5)).after == 32

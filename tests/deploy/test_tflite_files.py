@@ -18,6 +18,7 @@ from deploy_models import (
     mean,
     random_model,
     random_schedule,
+    relu,
     sum_of_three,
     tensors,
     two_pools,
@@ -95,13 +96,15 @@ def test_views_share_their_base_and_idle_tensors_lie_at_zero() -> None:
 
 
 def test_an_op_that_is_recomputed_stands_twice() -> None:
-    file = TfliteFile(two_pools())
-    schedule = of("inputs RELU_0 MAX_POOL_2D_2 RELU_1 RELU_0 MAX_POOL_2D_3 CONCATENATION_4 MAX_POOL_2D_2 "
-                  "CONCATENATION_4")  # fmt: skip
+    add = O(OPS.ADD, (2, 1), (3,), options=("AddOptions", {}))
+    file = TfliteFile(model(G(tensors(*[(1, 8)] * 4), [relu(0, 1), relu(1, 2), add], (0,), (3,))))
+    schedule = of("inputs RELU_0 RELU_1 RELU_0 ADD_2 RELU_1")  # nothing reads the last
     made = file.scheduled(schedule)
-    assert len(made.operators) == 8
+    assert [(each.reads, each.writes) for each in made.operators] == [
+        ((0,), (4,)), ((4,), (2,)), ((0,), (1,)), ((2, 1), (3,)),
+    ]  # fmt: skip
     assert made.outputs == file.outputs
-    assert [entry.name for entry in made.tables[0].tensors[6:]] == ["t1#1", "t3#1", "t5#1"]
+    assert [entry.name for entry in made.tables[0].tensors[4:]] == ["t1#1"]
     assert made.graph.reference_peak == validate(file.graph, schedule).peak
 
 
@@ -114,7 +117,7 @@ def test_random_models_and_schedules(seed: int) -> None:
         schedule = random_schedule(file.graph, k)
         made = deployed(file, schedule)
         assert isinstance(made, TfliteFile)
-        assert made.graph.reference_peak == validate(file.graph, schedule).peak
+        assert made.graph.reference_peak <= validate(file.graph, schedule).peak
         assert made.data.endswith(file.data)
         held = lifetimes(made)
         rounded = -(-held.size // 16) * 16
