@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from remat.schedule import Addresses, Buffers, Memory
     from remat.schedule.address_files import TfliteTensors
 
-#: Seconds, where nothing is said.
+#: Default seconds.
 TIME_LIMIT = 60.0
 
 
@@ -30,24 +30,26 @@ TIME_LIMIT = 60.0
 class Layout:
     """Options of the command."""
 
-    capacity: str | None = typer.Option(None, help="Bytes (256KiB) that must do; default: the least arena.")
+    capacity: str | None = typer.Option(None, help="Capacity in bytes (256KiB); default: minimize the arena.")
     memory: list[str] | None = typer.Option(
         None, metavar="NAME[=SIZE]", help="One of several memories, e.g. fast=256KiB and slow; repeatable."
     )
-    alignment: int = typer.Option(1, min=1, help="Bytes of which offsets are multiples; of a TFLite plan at least 16.")
+    alignment: int = typer.Option(
+        1, min=1, help="Offsets are multiples of this number of bytes; at least 16 for a TFLite plan."
+    )
     method: str = typer.Option("auto", help="auto, first-fit, best-fit, canonical or model.")
     backend: str | None = typer.Option(None, help="Solver of the method `model`.")
     time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT
     seed: Seed = None
     threads: Threads = None
-    inputs: bool = typer.Option(True, help="Graph inputs have addresses, too.")
-    workspaces: bool = typer.Option(True, help="Workspaces have addresses, too.")
-    constant_memory: bool = typer.Option(False, help="So has the graph's constant memory.")
-    check: Path | None = typer.Option(None, help="Find none: check the addresses in this file and leave.")
+    inputs: bool = typer.Option(True, help="Allocate graph inputs.")
+    workspaces: bool = typer.Option(True, help="Allocate workspaces.")
+    constant_memory: bool = typer.Option(False, help="Allocate the graph's constant memory.")
+    check: Path | None = typer.Option(None, help="Only check the addresses in this file.")
     output: Path | None = typer.Option(
         None, "--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan)."
     )
-    to: str | None = typer.Option(None, metavar="FORMAT", help="json, csv or tflite, whatever the suffix.")
+    to: str | None = typer.Option(None, metavar="FORMAT", help="json, csv or tflite, regardless of the suffix.")
     plot: Path | None = typer.Option(None, help="Draw addresses over time (.png, .svg).")
     as_json: Json = False
     quiet: Quiet = False
@@ -64,10 +66,10 @@ def command(
     *,
     layout: Layout,
 ) -> None:
-    """Find addresses for the buffers of a schedule, so that no two that live at one step overlap.
+    """Find addresses for the buffers of a schedule such that buffers alive at the same step do not overlap.
 
-    Exit code 0: found, and within the capacity (after Ctrl-C, too); 1: none exist or none were found, or --check finds
-    a fault; 2: an error.
+    Exit code 0: found within the capacity (also after Ctrl-C); 1: none exist, none were found, or --check finds a
+    fault; 2: an error.
     """
     from remat.allocation import AllocationProblem, allocate
     from remat.allocation.by_model import ModelOptions
@@ -95,11 +97,11 @@ def command(
     problem = AllocationProblem(buffers, memories, alignment)
     if layout.backend is not None and layout.method != "model":
         raise typer.BadParameter("--backend is for the method model")
-    target = _Target(output, to, tensors)
+    target = _Output(output, to, tensors)
     options = SolveOptions(seed=layout.seed or 0, threads=layout.threads)
     best: list[Addresses] = []
 
-    def tell(addresses: Addresses) -> None:
+    def report(addresses: Addresses) -> None:
         best[:] = [addresses]
         if not layout.quiet:
             print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
@@ -107,7 +109,7 @@ def command(
 
     with interrupts(), rescued_by(lambda: bool(best)):
         found = allocate(
-            problem, layout.method, time_limit=layout.time_limit, start=_start(problem, given), on_addresses=tell,
+            problem, layout.method, time_limit=layout.time_limit, start=_start(problem, given), on_addresses=report,
             options=options, method_options=ModelOptions(layout.backend) if layout.backend else None,
         )  # fmt: skip
         stopped = interrupted()
@@ -116,8 +118,8 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Target:
-    """Where addresses are written, in which format, and for which tensors of a file."""
+class _Output:
+    """Path, format and tensors of the addresses to write."""
 
     path: Path | None
     to: str | None
@@ -130,7 +132,7 @@ class _Target:
         write_addresses(addresses, path, self.to, self.tensors)
 
     def keep(self, addresses: Addresses) -> None:
-        """Write what is not the last; pipes and devices receive the last alone."""
+        """Write an intermediate result; pipes and devices receive only the last one."""
         if self.path is not None and not is_special(self.path):
             self.outputs.attempt(self.path, lambda path: self.write(addresses, path))
 
@@ -138,7 +140,7 @@ class _Target:
 def _buffers(
     source: str, schedule: Path | None, layout: Layout
 ) -> tuple[Buffers, Addresses | None, TfliteTensors | None]:
-    """The buffers, addresses that they come with, and the tensors of the file of a graph."""
+    """Return the buffers, the addresses that they come with, and the tensors of the graph's file."""
     from remat.schedule import schedule_buffers
     from remat.schedule.address_files import TfliteTensors
     from remat.schedule.buffer_tables import read_table
@@ -173,7 +175,7 @@ def _memories(capacity: str | None, memory: list[str] | None) -> tuple[Memory, .
 
 
 def _within(addresses: Addresses, memories: tuple[Memory, ...], alignment: int) -> Addresses:
-    """The same held against the capacities and the alignment of the command line, where it names any."""
+    """Return the addresses with the capacities and alignment of the command line, if given."""
     from dataclasses import replace
 
     named = {memory.name: memory for memory in memories}
@@ -185,12 +187,12 @@ def _within(addresses: Addresses, memories: tuple[Memory, ...], alignment: int) 
 
 
 def _expected(checked: Addresses, buffers: Buffers) -> Buffers | None:
-    """What the addresses must be for; a TFLite plan speaks of tensors alone."""
+    """Return the buffers that the addresses must cover; a TFLite plan covers tensors only."""
     return None if (checked.buffers.tensor >= 0).any() else buffers
 
 
 def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | None:
-    """The addresses that a table comes with, where they are right."""
+    """Return the addresses that a table comes with, if they are valid."""
     from remat.schedule import check_addresses
 
     if given is None or len(problem.memories) > 1:
@@ -199,13 +201,13 @@ def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | N
     return start if check_addresses(start).accepted else None
 
 
-def _end(found: Allocation, target: _Target, layout: Layout, *, stopped: bool) -> NoReturn:
-    """Write and print what was found, and leave with the exit code."""
+def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -> NoReturn:
+    """Write and print the result, and exit."""
     from remat.schedule import check_addresses
     from remat.schedule.address_files import json_text
     from remat.schedule.address_plots import save_address_plot
 
-    # a new one: what could not be written on the way is said again
+    # a new object reports again files that could not be written earlier
     outputs, addresses = Outputs(), found.addresses
     if addresses is not None and target.path is not None:
         outputs.save(target.path, lambda path: target.write(addresses, path), lambda: json_text(addresses))

@@ -1,4 +1,4 @@
-"""``remat arenas``: what allocators need for a graph in different orders."""
+"""``remat arenas``: memory that allocators need for a graph in different orders."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def command(
     order: list[str] | None = typer.Option(
         None, help="`reference` or a method of `remat order`; repeatable. Default: five of them."
     ),
-    method: list[str] | None = typer.Option(None, help="An allocator; repeatable. Default: rules and auto."),
+    method: list[str] | None = typer.Option(None, help="Allocator; repeatable. Default: rules and auto."),
     time_limit: Annotated[float, time_option("Seconds for each order and each allocation")] = 20.0,
     threads: Threads = None,
     output: Path | None = typer.Option(None, "--output", "-o", help="Write the table to this file (.csv)."),
     plot: Path | None = typer.Option(None, help="Draw it into this file (.png, .svg)."),
     quiet: Quiet = False,
 ) -> None:
-    """The arena of GRAPH for several orders under several allocators, beside the peaks of the orders.
+    """Show the arena of GRAPH for several orders and allocators, next to the peaks of the orders.
 
     Exit code 0: done; 2: an error.
     """

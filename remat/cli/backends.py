@@ -1,4 +1,4 @@
-"""``remat backends``: what can be used here, and if not, why."""
+"""``remat backends``: available backends, methods and formats, with reasons for unavailable ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(as_json: Json = False) -> None:
 
 
 def installed() -> dict[str, dict[str, dict[str, str]]]:
-    """Everything registered: state and reason of backends, what the others are in words; faults of what is broken."""
+    """Return all registered objects: state and reason of backends, descriptions of others, faults of broken ones."""
     from remat import registry
 
     return {
@@ -39,7 +39,7 @@ def installed() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _state(name: str) -> dict[str, str]:
-    """Of a backend; made as well, since one whose constructor fails cannot be used either."""
+    """Return the state of a backend; create it too, since its constructor may fail."""
     from remat import registry
 
     try:
@@ -70,7 +70,7 @@ def _about(group: str, name: str) -> dict[str, str]:
 
 
 def _formats() -> dict[str, dict[str, str]]:
-    """Formats of files; those that are broken by the name that they are registered under."""
+    """Return the file formats; broken ones have the name that they are registered under."""
     from remat import registry
     from remat.graphs.formats.base import graph_formats
     from remat.schedule.formats.base import schedule_formats

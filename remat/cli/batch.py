@@ -1,4 +1,4 @@
-"""``remat batch``: the largest batch that fits a memory within one extra forward pass."""
+"""``remat batch``: largest batch that fits a memory within one extra forward pass."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Options that say how graph files grow with the batch size."""
+    """Growth of graph files with the batch size."""
 
     others: list[Path] | None = typer.Option(
-        None, "--with", help="The graph file of the same network at another batch size; repeatable."
+        None, "--with", help="Graph file of the same network at another batch size; repeatable."
     )
-    batch_size: int | None = typer.Option(None, min=1, help="Of the graph file; default: meta.batch of the file.")
+    batch_size: int | None = typer.Option(None, min=1, help="Batch size of the graph file; default: its meta.batch.")
     independent: list[str] | None = typer.Option(
-        None, metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
+        None, metavar="NAME", help="Tensor (or op, for its workspace) that does not grow with the batch; repeatable."
     )
     constant_costs: bool = typer.Option(
-        False, "--constant-costs", help="Costs of a single file as they are (measured times)."
+        False, "--constant-costs", help="Keep the costs of a single file (measured times)."
     )
     sample_bytes: int | None = typer.Option(
-        None, min=0, help="What a sample takes up of the constant memory of a single file."
+        None, min=0, help="Part of a single file's constant memory for each sample."
     )
 
 
@@ -64,17 +64,17 @@ def command(
         True, "--count-constant-memory/--no-constant-memory", help="Count the constant memory."
     ),
     tables: Tables = None,
-    schedules: Path | None = typer.Option(None, help="Write graph and schedule of each answer into this folder."),
-    plot: Path | None = typer.Option(None, help="Draw the batch sizes into this file (.png, .svg)."),
+    schedules: Path | None = typer.Option(None, help="Write graph and schedule of each answer to this folder."),
+    plot: Path | None = typer.Option(None, help="Draw the batch sizes to this file (.png, .svg)."),
     given: Given,
 ) -> None:
-    """The largest batch of each GRAPH that fits --memory and costs one extra forward pass at most, for each method.
+    """Find the largest batch of each GRAPH that fits --memory with at most one extra forward pass, for each method.
 
-    A name of the zoo stands for the network at every batch size. A file is taken to grow in proportion to its batch
-    size, but for what --independent names; with --with, sizes and costs are the lines through both files. Limits hold
-    for each batch size that is tried. The constant memory (parameters and the like) counts unless told otherwise.
+    A zoo name stands for the network at every batch size. A file grows in proportion to its batch size, except what
+    --independent names. With --with, sizes and costs are the lines through both files. Limits apply to each probed
+    batch size. The constant memory (parameters and the like) counts by default.
 
-    Ctrl-C keeps what is known.
+    Ctrl-C keeps the results so far.
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
     """
@@ -138,12 +138,12 @@ def command(
 
 
 def read_family(name: str, given: ProblemSection, scaling: Scaling) -> AffineGraph:
-    """The network `name` at every batch size; see :func:`command` for what that means.
+    """Return the network `name` at every batch size, as :func:`command` describes.
 
     Raises
     ------
     RematError
-        If a file cannot be read, says nothing of its batch size, or has numbers that are not affine in it.
+        If a file cannot be read, has no batch size, or is not affine in it.
     """
     from remat.graphs.batch_scaling import AffineGraph
     from remat.graphs.io import load_graph, read_graph
@@ -177,7 +177,7 @@ def read_family(name: str, given: ProblemSection, scaling: Scaling) -> AffineGra
 def _batch_of(graph: ComputeGraph, name: str) -> int:
     batch = graph.meta.get("batch")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise FormatError(f"{name}: its meta data do not say of which batch size it is (meta.batch)")
+        raise FormatError(f"{name}: the batch size is missing; add meta.batch or use --batch-size")
     return batch
 
 
@@ -193,7 +193,7 @@ def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None
 
 
 def print_batches(done: Sequence[BatchResult]) -> None:
-    """Print a table for each network, and below it what is known of larger batches."""
+    """Print a table for each network, followed by the claims on larger batches."""
     from remat.cli.console import NUMBER, TEXT, console, print_columns
 
     out = console()

@@ -1,4 +1,4 @@
-"""``remat bounds``: what no schedule can beat."""
+"""``remat bounds``: lower bounds on peak and cost of any schedule."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def command(
     graph: Graph,
     *,
     order: Order = "fixed",
-    time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: until done")] = None,
+    time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: unlimited")] = None,
     relaxation: list[str] | None = typer.Option(
         None,
         metavar="FORMULATION",
-        help="Also bound by the linear relaxation of this formulation; may be repeated.",
+        help="Add the bound of this formulation's linear relaxation; repeatable.",
     ),
     given: Given,
 ) -> None:
-    """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget.
+    """Bound the peak of schedules of GRAPH, and their cost within a budget, from below.
 
-    Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds found by then.
+    Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds so far.
     """
     from remat.bounds.report import applies, bounds
     from remat.cli.clock import from_start
@@ -56,7 +56,7 @@ def command(
             if infeasible:
                 print("no schedule keeps the budget")
             if cut_short:
-                print("interrupted: with more time the bounds may be better")
+                print("interrupted: the bounds may improve with more time")
     if infeasible or cut_short:
         raise typer.Exit(NO if infeasible else INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""``remat capture``: the training step of a PyTorch module as a graph file."""
+"""``remat capture``: training step of a PyTorch module as a graph file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remat.io.files import check_output, is_standard_stream
 
 
 class Route(StrEnum):
-    """How the step is recorded."""
+    """Technique that records the step."""
 
     AUTO = "auto"
     JOINT = "joint"
@@ -25,7 +25,7 @@ class Route(StrEnum):
 
 
 class Mode(StrEnum):
-    """What is captured."""
+    """Part of the step to capture."""
 
     TRAINING = "training"
     INFERENCE = "inference"
@@ -36,21 +36,21 @@ def command(
         str,
         typer.Argument(
             metavar="MODULE:FACTORY",
-            help="A function without arguments that returns a torch.nn.Module and its sample arguments: "
+            help="Function without arguments that returns a torch.nn.Module and its sample arguments: "
             "(module, args) or (module, args, kwargs). It runs without memory for tensors.",
         ),
     ],
     *,
     output: Path | None = typer.Option(None, "--output", "-o", help="Graph file to write (-: standard output)."),
     loss: str | None = typer.Option(
-        None, metavar="ITEM", help="An item of what the module returns, by name or position."
+        None, metavar="ITEM", help="Item of the module's return value to use as the loss, by name or position."
     ),
-    route: Route = typer.Option(Route.AUTO, help="How the step is recorded."),
+    route: Route = typer.Option(Route.AUTO, help="Technique that records the step."),
     mode: Mode = typer.Option(Mode.TRAINING, help="The training step, or the forward pass alone."),
     costs: str = typer.Option("roofline", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ..."),
     as_json: Json = False,
 ) -> None:
-    """Capture the training step of a PyTorch module as a graph, and show its facts."""
+    """Capture the training step of a PyTorch module as a graph, and show its figures."""
     if output is not None:
         check_output(output)
     from remat.torch.versions import check_version
@@ -75,12 +75,12 @@ def command(
 
 
 def made(factory: str) -> tuple[Any, Any, Any]:
-    """The module, the sample arguments and those by name, that a factory makes out of fake tensors.
+    """Return the module, its positional and its keyword arguments from a factory, as fake tensors.
 
     Raises
     ------
     CaptureError
-        If there is no such factory, it fails, or returns something else.
+        If the factory does not exist, fails, or returns something else.
     """
     from remat.registry import attempt
     from remat.torch import fake_tensors
@@ -91,7 +91,7 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     import_from_here()
     call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
     if not callable(call):
-        raise CaptureError(f"{factory!r} is no function")
+        raise CaptureError(f"{factory!r} is not a function")
     with fake_tensors():
         found = attempt(call, f"{factory!r} fails")
     if not isinstance(found, tuple) or len(found) not in {2, 3} or not isinstance(found[1], tuple | list):

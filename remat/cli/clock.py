@@ -1,4 +1,4 @@
-"""The clock of a command: a time limit counts from the start of the process, imports and reading included."""
+"""Clock of a command: time limits count from the start of the process, including imports and reading."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from remat.deadline import Deadline
 
-#: Share of a limit that the start of the process takes from it at most: the shortest would have nothing left.
+#: Largest share of a limit that the start of the process uses up, so that the shortest limits leave some time.
 SHARE = 0.5
 
-#: Objects made between two searches for garbage. What a command makes before its search begins stays, and looking
-#: through it as often as Python does by default takes a tenth of the start.
+#: Allocations between two garbage collections. Objects created before the search stay alive, and the default frequency
+#: takes a tenth of the start-up time.
 COLLECT = 200_000
 
 _began: list[float] = []
 
 
 def begin() -> None:
-    """Take note of when this process began; only for one that runs a single command."""
+    """Record the start of this process; only for a process with a single command."""
     _began[:] = [time.monotonic() - time.process_time()]
     gc.set_threshold(COLLECT)
 
 
 def from_start(deadline: Deadline) -> Deadline:
-    """A deadline that was made just now, with the clock put back to the start of the process where that is known."""
+    """Return a new deadline with its clock set back to the start of the process, if known."""
     if not _began or not math.isfinite(deadline.seconds):
         return deadline
     from remat.deadline import Deadline

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from remat.schedule import Schedule
     from remat.solving.result import Result
 
-#: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
+#: Exit codes; the last two are those of a process terminated by a signal: Ctrl-C, a closed pipe.
 OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:
-    """The graph in a file or of the zoo, with the costs of a profile where one is named."""
+    """Return the graph of a file or of the zoo, with the costs of a profile if given."""
     from remat.graphs.io import load_graph
     from remat.graphs.profiles import load_profiled
 
@@ -30,21 +30,21 @@ def load_graph(name: str, costs: Path | None = None, device: str | None = None) 
 
 
 def load_schedule(path: Path | None, graph: ComputeGraph) -> Schedule:
-    """The schedule in a file, in any format, or the graph's reference order."""
+    """Return the schedule in a file of any format, or the graph's reference order."""
     from remat.schedule import Schedule, read_schedule
 
     return Schedule.reference(graph) if path is None else read_schedule(path, graph)
 
 
 def import_from_here() -> None:
-    """Let classes that are named on the command line lie in the current folder, which is looked at last."""
+    """Allow imports from the current folder, with lowest priority, for classes on the command line."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
 
 
 def class_or_name(word: str, group: str) -> Any:
-    """What a word of the command line stands for: the class, where it is MODULE:CLASS, otherwise the word."""
+    """Return the class for MODULE:CLASS, otherwise the word."""
     from remat.registry import import_class, names_class
 
     if not names_class(word, group):
@@ -54,7 +54,7 @@ def class_or_name(word: str, group: str) -> Any:
 
 
 def option_values(given: list[str] | None) -> dict[str, Any]:
-    """Values by name from NAME=VALUE, read as JSON or else as text."""
+    """Return values by name from NAME=VALUE, read as JSON or else as text."""
     import typer
 
     values: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def option_values(given: list[str] | None) -> dict[str, Any]:
 
 
 def search_backend(word: str) -> Any:
-    """The backend of a search for the least peak, which may do without one."""
+    """Return the backend of a search for the least peak, or None for ``none``."""
     return None if word == "none" else class_or_name(word, "backends")
 
 
@@ -85,18 +85,18 @@ def end_of_solve(
 ) -> NoReturn:
     """Write the schedule, print the result, draw pictures, and leave with the exit code.
 
-    Where the schedule is on standard output, the result goes to standard error.
+    If the schedule goes to standard output, the result goes to standard error.
 
     Parameters
     ----------
     text : str
-        Printed in place of the result.
+        Printed instead of the result.
     facts : mapping, optional
-        More of the result's JSON.
+        Additional keys of the result's JSON.
     pictures : sequence of (path, writer), optional
-        Default: the schedule, where one is asked for.
+        Default: the schedule, if requested.
     source : str
-        File of the graph: where the output has the suffix of a model, it is this one in the order of the schedule.
+        File of the graph; if the output has the suffix of a model, this model is written in the order of the schedule.
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
@@ -119,18 +119,18 @@ def end_of_solve(
 
 
 def print_json(value: Any, stream: TextIO | None = None) -> None:
-    """Print a JSON value, readable and exact, on a stream (default: standard output)."""
+    """Print a readable, exact JSON value to a stream (default: standard output)."""
     print(json_text(value), end="", file=stream)
 
 
 def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Container[int] = ()) -> None:
-    """Print rows of words in aligned columns, those in `right` right-aligned."""
+    """Print rows in aligned columns, those in `right` right-aligned."""
     for line in aligned([[printable(word) for word in row] for row in rows], right):
         print(indent + line)
 
 
 def option_bytes(size: str, option: str) -> int:
-    """Bytes of an option; the error names it."""
+    """Return the bytes of an option; errors name the option."""
     from remat.errors import ProblemError
     from remat.io.sizes import memory_bytes
 

@@ -1,4 +1,4 @@
-"""``remat compare``: several methods at several budgets, one after the other."""
+"""``remat compare``: several methods at several budgets, one after another."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def command(
     graph: OptionalGraph = None,
     schedules: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of whatever tool, to stand beside the methods."),
+        typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of other tools to compare with the methods."),
     ] = None,
     *,
     budgets: list[str] | None = typer.Option(
-        None, "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB), by commas or by repetition."
+        None, "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB); separate by commas or repeat."
     ),
     methods: list[str] | None = typer.Option(
         None, "--method", "-m", metavar="METHOD[/BACKEND]",
-        help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated. "
+        help="Method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; repeatable. "
         "METHOD and BACKEND may be MODULE:CLASS.",
     ),
     json_file: Path | None = typer.Option(None, "--json", help="Write everything to this JSON file."),
     csv_file: Path | None = typer.Option(None, "--csv", help="Write the table to this CSV file."),
-    plot: Path | None = typer.Option(None, help="Draw overhead, or peak, against time into this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw overhead or peak against time to this file (.png, .svg)."),
     peaks: Path | None = typer.Option(
-        None, "--trade-off", help="Draw overhead against peak, files and methods, into this file (.png, .svg)."
+        None, "--trade-off", help="Draw overhead against peak of files and methods to this file (.png, .svg)."
     ),
     given: Given,
 ) -> None:  # fmt: skip
-    """Compare methods on GRAPH: every method at every budget, one after the other, with equal limits.
+    """Compare methods on GRAPH: every method at every budget, one after another, with equal limits.
 
-    SCHEDULE files are certified on GRAPH and stand beside the methods in a table of peak against overhead, and in the
-    picture of --trade-off; given neither a budget nor a method, only they are compared.
+    SCHEDULE files are certified on GRAPH. They are listed with the methods in a table of peak and overhead, and drawn
+    by --trade-off. Without budgets and methods, only the files are compared.
 
-    Limits and rules hold for each run by itself. With --config they come from that file, and so do the options of
-    formulations and solvers; the file's own method and budget count where none is given here.
+    Limits and rules apply to each run. With --config they come from that file, as do options of formulations and
+    solvers, and the method and budget if none is given here.
 
-    A method that fails takes up its line with the reason, and the others go on. Files are written after every run;
-    Ctrl-C keeps what is done.
+    A failure is recorded in the method's line, and the other methods continue. Files are written after every run;
+    Ctrl-C keeps finished runs.
 
     Exit code 0: some method found a schedule, or a file has a valid one; 1: none; 2: an error in the input; 130:
     Ctrl-C.
@@ -124,7 +124,7 @@ def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | N
 
 
 def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
-    """The methods by their words, with the options that the configuration has for them."""
+    """Return the methods by their words, with their options in the configuration."""
     from dataclasses import replace
 
     from remat.experiments.contestant import Contestant
@@ -142,7 +142,7 @@ def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
 
 
 class Watched:
-    """Says on standard error which run begins, and shows its progress."""
+    """Announces each run on standard error, and shows its progress."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
@@ -156,7 +156,7 @@ class Watched:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print a table for each budget, and below it the scopes and remarks."""
+    """Print a table for each budget, followed by scopes and notes."""
     from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes
 
     out = console()

@@ -1,4 +1,4 @@
-"""``remat config``: what a configuration file may say."""
+"""``remat config``: schema and example of configuration files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and live lines by rich, whose texts are as printable as everything else on the terminal."""
+"""Tables and live lines by rich, with escaped texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.io.text import printable
 
 
 class SafeConsole(Console):
-    """A console of rich whose texts are printable; colours and cursor movements are its own."""
+    """Console of rich that escapes texts; colours and cursor movements are its own."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -27,16 +27,16 @@ class SafeConsole(Console):
 
 
 def console(stream: TextIO | None = None) -> SafeConsole:
-    """A console on `stream` (default: standard output) without mark-up; 200 wide where it is a file."""
+    """Return a console on `stream` (default: standard output) without mark-up; 200 columns wide in a file."""
     target = unguarded(sys.stdout if stream is None else stream)
     return SafeConsole(file=target, width=None if target.isatty() else 200, highlight=False, markup=False, emoji=False)
 
 
-#: Columns of :func:`print_columns`: texts, which are folded, numbers, and numbers that a narrow terminal leaves out.
+#: Columns of :func:`print_columns`: folded texts, numbers, and numbers that a narrow terminal omits.
 TEXT: Mapping[str, Any] = {"overflow": "fold"}
 NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 DETAIL: Mapping[str, Any] = dict(NUMBER)
-#: Width to which texts may be folded, and space between columns.
+#: Least width of folded texts, and space between columns.
 FOLDED, GAP = 24, 3
 
 
@@ -47,12 +47,12 @@ def print_columns(
     rows: Iterable[Iterable[str]],
     total: Iterable[str] = (),
 ) -> None:
-    """Print a titled table with a last row `total`; columns that do not fit are left out and named below it.
+    """Print a titled table with an optional row `total`; columns that do not fit are omitted and listed below it.
 
     Parameters
     ----------
     columns : iterable of (heading, settings of a column of rich)
-        The first two always stay.
+        The first two are never omitted.
     """
     columns, total = list(columns), list(total)
     lines = [list(row) for row in rows]
@@ -71,7 +71,7 @@ def print_columns(
 
 
 def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -> list[int]:
-    """Positions of the columns that fit: details go first, then the last."""
+    """Return the positions of columns that fit: details are dropped first, then the last columns."""
     needed = [
         min(width, FOLDED) if each.get("overflow") else width for each, width in zip(settings, widths, strict=True)
     ]
@@ -83,7 +83,7 @@ def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -
 
 
 def print_notes(out: Console, notes: Iterable[tuple[str, str]]) -> None:
-    """Print each note on a line, after the labels of those that it is about."""
+    """Print each note on a line, after the labels that it applies to."""
     labels: dict[str, list[str]] = {}
     for label, note in notes:
         labels.setdefault(note, []).append(label)

@@ -1,4 +1,4 @@
-"""``remat convert``: a graph, or a schedule, from one file format into another."""
+"""``remat convert``: graphs and schedules from one file format to another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.io.text import short
 
 
 class Frees(StrEnum):
-    """Where the frees of a schedule are to be."""
+    """Placement of the frees of a schedule."""
 
     GIVEN = "given"
     EARLY = "early"
@@ -23,30 +23,30 @@ class Frees(StrEnum):
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its format is found from its content.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix names the format.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its content determines the format.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix determines the format.")],
     *,
     graph: str | None = typer.Option(None, metavar="GRAPH", help="IN is a schedule of this graph."),
     to: str = typer.Option(
         "remat-json",
         metavar="FORMAT",
-        help="Of a schedule: remat-json, plan, plan-text, plain-list, checkmate, rockmate, hlo, ...",
+        help="Schedule format: remat-json, plan, plan-text, plain-list, checkmate, rockmate, hlo, ...",
     ),
     frees: Frees | None = typer.Option(
-        None, help="Of a schedule: write frees out, move them forward, or leave them implied."
+        None, help="Frees of a schedule: write them out, move them forward, or leave them implied."
     ),
     dim: list[str] | None = typer.Option(
-        None, metavar="NAME=SIZE", help="Of a model: size of a dimension that it leaves open; repeatable."
+        None, metavar="NAME=SIZE", help="Size of an open dimension of a model; repeatable."
     ),
     option: list[str] | None = typer.Option(
-        None, metavar="NAME=VALUE", help="Of a model: how it is read, such as views=keep; repeatable."
+        None, metavar="NAME=VALUE", help="Reader option of a model, such as views=keep; repeatable."
     ),
     costs: Costs = None,
     device: Device = None,
 ) -> None:
     """Convert a graph file, or with --graph a schedule file.
 
-    With --costs the graph is written with the costs of a profile, or the schedule is taken as one of such a graph.
+    With --costs, the graph has the costs of a profile, or the schedule belongs to such a graph.
     """
     check_output(target, inputs=(graph, costs))
     if graph is None:
@@ -75,7 +75,7 @@ def command(
 
 
 def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any]:
-    """What the reader of a graph is told."""
+    """Return the reader options of a graph."""
     result: dict[str, Any] = {}
     for text in options or ():
         name, equals, value = text.partition("=")

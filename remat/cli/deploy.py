@@ -1,4 +1,4 @@
-"""``remat deploy``: a model that needs less memory in its runtime."""
+"""``remat deploy``: models reordered for less memory in their runtime."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX or TensorFlow Lite model.")],
     *,
     output: Path = typer.Option(..., "--output", "-o", help="Model to write, of the same format."),
     runtime: str | None = typer.Option(
         None, metavar="NAME", help="tflm (the default of .tflite), litert, or onnxruntime (of .onnx)."
     ),
     check: bool = typer.Option(
-        False, "--check", help="Run both models in the runtime, where it is installed; an error if outputs differ."
+        False, "--check", help="Run both models in the runtime, if installed; an error if outputs differ."
     ),
     dim: list[str] | None = typer.Option(
-        None, metavar="NAME=SIZE", help="Size of a dimension that an ONNX model leaves open; repeatable."
+        None, metavar="NAME=SIZE", help="Size of an open dimension of an ONNX model; repeatable."
     ),
     backend: SearchBackend = "cp-sat",
     time_limit: Annotated[float, time_option("Seconds for order and addresses")] = 60.0,
@@ -36,10 +36,10 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Write MODEL with the order of its operators, and for tflm the addresses of its tensors, that need least memory.
+    """Write MODEL with operators reordered for least memory; for tflm, also with addresses of its tensors.
 
-    What is printed is what the model needed and needs by the rules of the runtime, and a bound that no order and no
-    addresses beat; `proved least` where both meet.
+    The output has the memory of the model before and after, by the rules of the runtime, and a bound for any order and
+    addresses; `proved least` if the memory equals the bound.
 
     Exit code 0: done, also after Ctrl-C; 2: an error, or --check finds a difference.
     """

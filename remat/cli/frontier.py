@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
     from remat.experiments.frontier_cell import Cell
 
-#: Most budgets that a range may stand for.
+#: Most budgets of a range.
 MAX_STEPS = 1000
 _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
 
@@ -37,22 +37,22 @@ def command(
     *,
     budgets: list[str] | None = typer.Option(
         None, "--budgets", "--budget", "-b", metavar="B[,B...]",
-        help="Budgets (90%,80% or 10GiB), by commas or by repetition; LOW:HIGH:STEP is a range (50%:95%:5%).",
+        help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
     ),
     methods: Methods = None,
-    workers: int = typer.Option(1, min=1, help="Methods that run at the same time, in processes of their own."),
-    state: Path | None = typer.Option(None, help="Folder for finished runs; a second call continues from it."),
+    workers: int = typer.Option(1, min=1, help="Methods to run in parallel processes."),
+    state: Path | None = typer.Option(None, help="Folder for finished runs; the same command resumes from it."),
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw overhead against budget into this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg)."),
     given: Given,
 ) -> None:  # fmt: skip
-    """Overhead against budget for GRAPH, one line for each method.
+    """Compute overhead against budget for GRAPH, one line per method.
 
-    Each method goes from the smallest budget upward and starts from the schedule of the budget below. Limits and rules
-    hold for each run by itself; with --config they come from that file. Threads are shared among --workers.
+    Each method proceeds from the smallest budget upward and starts from its schedule for the next smaller one. Limits
+    and rules apply to each run; with --config they come from that file. --workers share the threads.
 
-    Tables are written after every run, the picture at the end; Ctrl-C keeps what is done, and with --state the same
-    command continues from there.
+    Tables are written after every run, the picture at the end. Ctrl-C keeps finished runs, and with --state the same
+    command resumes from there.
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
@@ -93,7 +93,7 @@ def command(
                 watch=Watched(run.output.quiet), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:
-                pool.stop(0.1)  # what they had is here, and a process that does not end soon loses its table
+                pool.stop(0.1)  # the results are here; a process that does not exit soon is terminated
         writing()
         for path in tables or ():
             outputs.save_text(path, text_of(found, path))
@@ -103,18 +103,18 @@ def command(
 
             outputs.draw(plot, lambda where: save_frontier_plot(found, where))
     for fault in found.unwritten:
-        outputs.fail(f"{fault}; the table has the result, and the same command does that part again")
+        outputs.fail(f"{fault}; the table has the result, and the same command computes that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())
     outputs.leave(INTERRUPTED if found.interrupted else OK if some else NO)
 
 
 def read_budgets(text: str) -> list[str]:
-    """One budget, or those of a range ``LOW:HIGH:STEP``, whose unit may stand at the last number only.
+    """Return one budget, or those of a range ``LOW:HIGH:STEP``, whose unit may follow the last number only.
 
     Raises
     ------
     ProblemError
-        For a range with several units, without end or of too many budgets.
+        For a range with several units, without end, or with too many budgets.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def read_budgets(text: str) -> list[str]:
     if len(units) > 1:
         raise ProblemError(f"budgets {text[:60]!r} have several units")
     if step <= 0 or high < low:
-        raise ProblemError(f"budgets {text[:60]!r} are none: LOW:HIGH:STEP goes upward, in steps above 0")
+        raise ProblemError(f"budgets {text[:60]!r} are none: LOW must not exceed HIGH, and STEP must be above 0")
     if (high - low) / step > MAX_STEPS:
         raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
     unit = units.pop() if units else ""
@@ -143,7 +143,7 @@ def read_budgets(text: str) -> list[str]:
 
 
 def shown(cell: Cell, base: int | None = None) -> str:
-    """A cell in a few words: the overhead, or why there is none."""
+    """Describe a cell: its overhead, or why it has none."""
     if cell.status == "failed":
         return "failed"
     if cell.cost is None:
@@ -154,20 +154,20 @@ def shown(cell: Cell, base: int | None = None) -> str:
 
 
 def schedules_by(found: Frontier) -> list[str]:
-    """For each method, by whom its schedules were found where that is not the method itself, or not it alone."""
+    """Return for each method the sources of its schedules, unless the method itself found all."""
     from remat.experiments.compare import REFERENCE_ORDER
 
     lines = []
     for method in found.methods:
         sources = Counter(cell.source for cell in found.of(method) if cell.schedule is not None)
         if set(sources) - {method.source, REFERENCE_ORDER}:
-            told = ", ".join(f"{source} ({count})" for source, count in sources.most_common())
-            lines.append(f"{method.label}: schedules by {told}")
+            shown_sources = ", ".join(f"{source} ({count})" for source, count in sources.most_common())
+            lines.append(f"{method.label}: schedules by {shown_sources}")
     return lines
 
 
 def print_frontier(found: Frontier) -> None:
-    """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
+    """Print a table with a line per budget, largest first, followed by scopes and failures."""
     from remat.cli.console import NUMBER, console, print_columns, print_notes
     from remat.schedule.certificate import overhead_text
 
@@ -188,7 +188,7 @@ def print_frontier(found: Frontier) -> None:
         return words
 
     print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, map(cells, reversed(found.budgets)))
-    out.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
+    out.print("* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
     cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))
     print_notes(out, (
         (label, cell.row["message"] if cell.status == "failed" else f"scope {cell.row['scope']}")

@@ -33,7 +33,7 @@ class Sizes:
     heads: int | None = typer.Option(None, min=1, help="Attention heads of a transformer.")
     sequence: int | None = typer.Option(None, min=1, help="Tokens of a sample.")
     accumulation: str | None = typer.Option(
-        None, metavar="sums|buffers", help="How a training graph op by op adds gradients up."
+        None, metavar="sums|buffers", help="Accumulation of gradients in a training graph op by op."
     )
     seed: int | None = typer.Option(None, min=0, help="Seed of a random graph.")
 
@@ -56,7 +56,7 @@ def command(
 
 
 def generators() -> dict[str, Callable[..., ComputeGraph]]:
-    """Everything that can be generated, by name."""
+    """Return all generators by name."""
     from remat.graphs import families
     from remat.graphs.layered import layered
     from remat.graphs.zoo import ZOO
@@ -66,30 +66,30 @@ def generators() -> dict[str, Callable[..., ComputeGraph]]:
 
 
 def make(name: str, options: dict[str, Any]) -> ComputeGraph:
-    """The graph `name`; an option that does not concern it is an error, not ignored."""
+    """Return the graph `name`; refuse options that do not apply to it."""
     from remat.graphs.zoo import ZOO
 
     known = generators()
     if name not in known:
-        raise GraphError(f"nothing named {name!r} can be generated; there are {', '.join(sorted(known))}")
+        raise GraphError(f"there is no generator {name!r}; known are {', '.join(sorted(known))}")
     parameters = inspect.signature(known[name]).parameters
     first = next(iter(parameters))
-    if "n" in options and parameters[first].default is inspect.Parameter.empty:  # depth, height: a family's size
+    if "n" in options and parameters[first].default is inspect.Parameter.empty:  # depth or height of a family
         options[first] = options.pop("n")
     shown = {"n": "--ops"}
     for option in options:
         if option not in parameters:
-            raise GraphError(f"option {shown.get(option, '--' + option)} does not concern {name!r}")
+            raise GraphError(f"option {shown.get(option, '--' + option)} does not apply to {name!r}")
     if parameters[first].default is inspect.Parameter.empty and first not in options:
-        raise GraphError(f"{name!r} needs its size: --ops")
+        raise GraphError(f"{name!r} needs a size: --ops")
     width = options.get("width")
-    if name in ZOO and width is not None and width.is_integer():  # features, not a share
+    if name in ZOO and width is not None and width.is_integer():  # number of features, not a factor
         options["width"] = int(width)
     return known[name](**options)
 
 
 def _shape(image: str) -> tuple[int, int, int]:
-    """Height, width and the three channels of an image."""
+    """Return height, width and the three channels of an image."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", image, re.ASCII)
     if match is None:
         raise GraphError(f"image size {image[:40]!r} is not of the form 224x224")

@@ -1,4 +1,4 @@
-"""``remat improve``: a better schedule than the one that there is."""
+"""``remat improve``: improvement of a given schedule."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def command(
     *,
     given: Given,
 ) -> None:
-    """Find a better schedule of GRAPH within a budget than SCHEDULE, which is where the search starts.
+    """Find a better schedule of GRAPH within a budget, starting from SCHEDULE.
 
-    SCHEDULE may be over the budget, but must be valid otherwise. The better schedule is written to --output, and how
-    much better it is stands in the result; where nothing better is found, it is SCHEDULE or one just as good.
+    SCHEDULE may exceed the budget, but must be valid otherwise. --output receives the better schedule, and the result
+    states the improvement. Without one, the output is SCHEDULE or an equally good schedule.
 
-    Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (after Ctrl-C, too); 1: none exists or
+    Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (also after Ctrl-C); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
     """
     from remat.cli.clock import from_start
@@ -42,7 +42,7 @@ def command(
 
     given.sections["solve"]["warm_start"] = str(schedule)
     run = given.run(graph, "budget")
-    clock = from_start(Deadline.after(run.solve.time_limit))  # reading counts
+    clock = from_start(Deadline.after(run.solve.time_limit))  # includes reading
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)
     before = validated(problem, start, str(schedule))
@@ -54,12 +54,12 @@ def command(
 
 
 def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:
-    """The certificate of a schedule to be improved.
+    """Return the certificate of a schedule to improve.
 
     Raises
     ------
     ScheduleError
-        Naming the file and the violation, if any rule but the budget is broken.
+        With the path and the violation, if any rule except the budget is violated.
     """
     from remat.errors import ScheduleError
     from remat.schedule import OrderRule, Rule, Verdict
@@ -75,7 +75,7 @@ def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:
 
 
 def saving(given: Certificate, result: Result) -> str:
-    """By how much the schedule of `result` is better than the one that was given."""
+    """Describe the improvement of `result` over the given schedule."""
     found = result.certificate
     over = "" if given.accepted else f"the schedule given is over the budget (peak {given.peak:,} bytes)"
     if found is None:

@@ -1,4 +1,4 @@
-"""``remat layers``: what a schedule saves and computes again, layer by layer."""
+"""``remat layers``: saved and recomputed tensors of a schedule, layer by layer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def command(
     schedule: OptionalSchedule = None,
     *,
     by: str | None = typer.Option(
-        None, metavar="module|type", help="What a row is; default: a module, where the graph has them."
+        None, metavar="module|type", help="Rows by module or by type of op; default: module, if the graph has modules."
     ),
     depth: int | None = typer.Option(
-        None, min=1, help="Parts of a module path that make a row; default: to its first number."
+        None, min=1, help="Parts of a module path that form a row; default: up to its first number."
     ),
-    collapse: bool = typer.Option(True, "--collapse/--all", help="Equal layers are one row."),
+    collapse: bool = typer.Option(True, "--collapse/--all", help="Join equal layers in one row."),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
     tables: list[Path] | None = typer.Option(
@@ -34,7 +34,7 @@ def command(
     ),
     as_json: Json = False,
 ) -> None:
-    """Bytes and time that SCHEDULE saves and computes again in each layer of GRAPH.
+    """Show bytes and time that SCHEDULE saves and recomputes in each layer of GRAPH.
 
     Exit code 0: done; 2: an error.
     """

@@ -1,4 +1,4 @@
-"""``remat minimize``: the smallest budget for which there is a schedule."""
+"""``remat minimize``: smallest feasible budget."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ def command(
         "auto",
         "--method",
         "-f",
-        help="auto, retention-intervals, a heuristic, asked for less and less, or MODULE:CLASS.",
+        help="auto, retention-intervals, a heuristic that runs at lower and lower budgets, or MODULE:CLASS.",
     ),
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
     given: Given,
 ) -> None:
-    """Find the smallest budget for which there is a schedule of GRAPH, and the cheapest schedule with that peak.
+    """Find the smallest budget with a schedule of GRAPH, and the cheapest schedule with that peak.
 
-    What is printed is a budget that suffices, and a bound below which there is no schedule; `proved least` where both
-    meet.
+    The output has a feasible budget and a bound below which no schedule exists; `proved least` if both are equal.
 
-    Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
+    Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search started.
     """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
@@ -44,7 +43,7 @@ def command(
     from remat.solving.stop import stopping
 
     output, options = given.output(), given.solve_options(seed=seed)
-    clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
+    clock = from_start(stopping(time_limit, options)[0].deadline)  # includes reading
     check_outputs((output.schedule, SCHEDULES), (output.plot, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order=order)
     with interrupts():

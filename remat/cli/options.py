@@ -1,4 +1,4 @@
-"""Options that commands share: those of the sections of a configuration, and how commands take them."""
+"""Options that commands share: those of the sections of a configuration, and their use in commands."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ScheduleFile = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule
 OptionalSchedule = Annotated[
     Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
 ]
-_ORDER_HELP = "Whether first computations follow the reference order"
+_ORDER_HELP = "Order of first computations: the reference order, or free"
 Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{_ORDER_HELP}.")]
 Budget = Annotated[
     str | None, typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%).")
 ]
 Keep = Annotated[
-    list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; may be repeated.")
+    list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; repeatable.")
 ]
 ConstantMemory = Annotated[
     bool | None,
@@ -41,15 +41,16 @@ ConstantMemory = Annotated[
     ),
 ]
 Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs take the place of the graph's own.")
+    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs replace the graph's own.")
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="Whose costs, where the profile has several devices.")
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Device whose costs apply, if the profile has several."),
 ]
 
 
 def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return a parser of an option that reports what is wrong; a default passes through."""
+    """Return a parser of an option that reports faults; a default passes through."""
 
     def read(value: Any) -> Any:
         try:
@@ -82,7 +83,7 @@ def _tolerance(word: str) -> float:
 
 
 def time_option(text: str, *names: str) -> Any:
-    """Option of a time limit with its help."""
+    """Return an option of a time limit with its help."""
     return typer.Option(
         *names or ("--time-limit", "-t"), metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 2h)."
     )
@@ -90,9 +91,9 @@ def time_option(text: str, *names: str) -> Any:
 
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: as many as there are."),
+    typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: all."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Random seed; default 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MethodOptions = Annotated[
     list[str] | None,
@@ -105,7 +106,7 @@ CostTolerance = Annotated[
     float | None,
     typer.Option(
         "--cost-tolerance", metavar="SHARE", parser=_reader(_tolerance),
-        help="Identical groups differ by at most this share of their cost (0.02, 2%); default: 5%; 0: not at all.",
+        help="Largest cost difference of identical groups, as a share of their cost (0.02, 2%); default: 5%; 0: none.",
     ),
 ]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -113,7 +114,7 @@ Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--methods", "--method", "-m", metavar="METHOD[/BACKEND]",
-        help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
+        help="Methods, such as checkmate/highs or greedy; separate by commas or repeat.",
     ),
 ]  # fmt: skip
 Tables = Annotated[
@@ -121,18 +122,18 @@ Tables = Annotated[
 ]
 #: Suffixes of these tables.
 TABLES = (".csv", ".json")
-#: Of searches for the least peak, which read no configuration.
-SearchSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+#: Seed of searches for the least peak, which read no configuration.
+SearchSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 SearchBackend = Annotated[
     str,
-    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."),
+    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search only."),
 ]
 SearchTime = Annotated[
     float | None,
-    time_option("Seconds for everything; default: until there is nothing more to try"),
+    time_option("Seconds for everything; default: until the search is complete"),
 ]
 
-#: Options by the sections and keys of a configuration (:mod:`remat.config.sections`), which they override.
+#: Options by section and key of a configuration (:mod:`remat.config.sections`), which they override.
 SECTIONS: dict[str, dict[str, Any]] = {
     "problem": {
         "budget": Budget,
@@ -156,39 +157,39 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "backend": Annotated[str | None, typer.Option(
             "--backend",
             help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
-        "time_limit": Annotated[float | None, time_option("Seconds for everything; default: until it is proved")],
+        "time_limit": Annotated[float | None, time_option("Seconds for everything; default: until proved")],
         "gap": Annotated[float | None, typer.Option(
             "--gap", metavar="GAP", parser=_reader(share),
-            help="Stop at this relative gap (0.05, 5%); default 1e-6; 0: prove it.")],
+            help="Stop at this relative gap (0.05, 5%); default 1e-6; 0: prove optimality.")],
         "threads": Threads,
         "seed": Seed,
         "start": Annotated[str | None, typer.Option(
             "--start", metavar="auto|none|alone|FILE",
-            help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this; "
-            "alone: nor does the reference order count as an answer.")],
+            help="Start of a formulation: a heuristic's schedule (auto, the default), nothing, or a file; "
+            "alone: nothing, without the reference order as an answer.")],
         "isolate": Annotated[bool | None, typer.Option(
-            "--isolate/--no-isolate", help="Run the solver in a process of its own.")],
+            "--isolate/--no-isolate", help="Run the solver in its own process.")],
         "memory_limit": Annotated[str | None, typer.Option(
-            "--memory-limit", help="What this process may hold (4GiB); means --isolate.")],
+            "--memory-limit", help="Memory limit of this process (4GiB); implies --isolate.")],
         "warm_start": Annotated[Path | None, typer.Option(
             "--warm-start", help="Schedule file to start from, in any format.")],
     },
     "output": {
         "schedule": Annotated[Path | None, typer.Option(
             "--output", "-o", help="Write the schedule to this file (-: standard output).")],
-        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")],
+        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule to this file (.png, .svg).")],
         "json": Json,
         "quiet": Quiet,
     },
     "file": {
         "config": Annotated[Path | None, typer.Option(
-            "--config", "-c", help="Read the run from this TOML file; other options go before it.")],
+            "--config", "-c", help="Read the run from this TOML file; other options take precedence.")],
         "allow_solver_files": Annotated[bool, typer.Option(
-            "--allow-solver-files", help="Let solver options in the configuration name files.")],
+            "--allow-solver-files", help="Allow solver options in the configuration to name files.")],
         "allow_imports": Annotated[bool, typer.Option(
-            "--allow-imports", help="Let the configuration name method and backend as MODULE:CLASS.")],
+            "--allow-imports", help="Allow MODULE:CLASS for method and backend in the configuration.")],
         "allow_output_outside": Annotated[bool, typer.Option(
-            "--allow-output-outside", help="Let the configuration write outside its folder and the current one.")],
+            "--allow-output-outside", help="Allow the configuration to write outside its folder and the current one.")],
     },
 }  # fmt: skip
 _SECTION_OF = {key: section for section, options in SECTIONS.items() for key in options}
@@ -200,35 +201,35 @@ LIMITS = ("time_limit", "gap", "threads", "seed", "start", "isolate", "memory_li
 
 @dataclass(frozen=True)
 class Given:
-    """Shared options of a command.
+    """Values of the shared options of a command.
 
     Attributes
     ----------
     sections : dict of section to dict of key to value
-        What was given, paths as words; keys that were not given are absent.
+        Given values, paths as text; other keys are absent.
     """
 
     sections: dict[str, dict[str, Any]]
 
     @property
     def config(self) -> str | None:
-        """The configuration file."""
+        """Path of the configuration file."""
         return self.sections["file"].get("config")
 
     @property
     def json(self) -> bool:
-        """Whether JSON is asked for."""
+        """True if JSON output is requested."""
         return "json" in self.sections["output"]
 
     def run(self, graph: str | None, *required: str) -> Config:
-        """The configuration in the file, where there is one, with the options in place of what it says.
+        """Return the configuration of the file, if any, overridden by the options.
 
         Raises
         ------
         RematError
             As :meth:`remat.config.Config.from_file`.
         typer.BadParameter
-            Without a file, if the graph or a `required` key of the problem is not given.
+            Without a file, if the graph or a `required` key of the problem is missing.
         """
         from remat.config import Config
 
@@ -249,36 +250,36 @@ class Given:
         return Config.from_mapping({}, "options", overrides=overrides)
 
     def problem(self, graph: str, **rules: Any) -> Problem:
-        """The problem of a command without a configuration, with further `rules`."""
+        """Return the problem of a command without a configuration, with further `rules`."""
         from remat.problem import Problem
 
         rules = {**self.sections["problem"], **rules}
         return Problem(load_graph(graph, rules.pop("costs", None), rules.pop("device", None)), **rules)
 
     def solve_options(self, **others: Any) -> SolveOptions:
-        """The limits of a command without a configuration."""
+        """Return the limits of a command without a configuration."""
         from remat.backends.base import SolveOptions
 
         names = {"gap": "relative_gap"}
         return SolveOptions(**{names.get(key, key): value for key, value in self.sections["solve"].items()}, **others)
 
     def output(self) -> OutputSection:
-        """Where the answer of a command without a configuration goes."""
+        """Return the output options of a command without a configuration."""
         from remat.config import OutputSection
 
         return OutputSection(**self.sections["output"])
 
 
 def shared(*order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command shared options, which it receives together as ``given``, a :class:`Given`.
+    """Decorate a command with shared options, which it receives together as ``given``, a :class:`Given`.
 
-    A parameter of the command whose type is a dataclass stands for an option for each field.
+    A parameter of the command with a dataclass type becomes an option per field.
 
     Parameters
     ----------
     *order : str
-        Keys of :data:`SECTIONS`, and options of the command itself, in the order of the help. Its other options follow.
-        Without any the command receives no ``given``.
+        Keys of :data:`SECTIONS` and options of the command, in the order of the help; its other options follow. Without
+        any, the command receives no ``given``.
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -319,7 +320,7 @@ def _options_of(part: inspect.Parameter) -> list[inspect.Parameter]:
 
 
 def _parameter(key: str) -> inspect.Parameter:
-    """The parameter of a shared option; its name says the section, since a command may have one of the same name."""
+    """Return the parameter of a shared option; its name has the section, since a command may use the plain name."""
     section = _SECTION_OF[key]
     option = SECTIONS[section][key]
     default = False if get_args(option)[0] is bool else None

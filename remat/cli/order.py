@@ -1,4 +1,4 @@
-"""``remat order``: the order of least peak, each op computed once."""
+"""``remat order``: order of least peak without recomputation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from remat.solving.result import Result
 
-#: Seconds for the sample of orders at most.
+#: Most seconds for the sample of orders.
 SAMPLE_SECONDS = 60.0
 
 
@@ -27,25 +27,25 @@ def command(
     *,
     method: str = typer.Option(
         "auto", "--method", "-f",
-        help="auto, serenity, kahn or another that can be asked for the least peak (`remat backends` lists them), "
+        help="auto, serenity, kahn or another method for the least peak (`remat backends` lists them), "
         "or MODULE:CLASS.",
     ),
     option: MethodOptions = None,
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
-    plot: Path | None = typer.Option(None, help="Draw the memory before and after into this file (.png, .svg)."),
-    sample: int = typer.Option(10_000, min=1, metavar="ORDERS", help="Orders at random for --plot-samples."),
+    plot: Path | None = typer.Option(None, help="Draw the memory before and after to this file (.png, .svg)."),
+    sample: int = typer.Option(10_000, min=1, metavar="ORDERS", help="Random orders for --plot-samples."),
     plot_samples: Path | None = typer.Option(
-        None, help="Draw the distribution of the peaks of orders at random into this file."
+        None, help="Draw the distribution of the peaks of random orders to this file."
     ),
     given: Given,
 ) -> None:  # fmt: skip
-    """Find the order of GRAPH that needs the least memory, each op computed once.
+    """Find the order of GRAPH with the least peak, without recomputation.
 
-    What is printed is the peak of the reference order, that of the order found, and a bound that no order beats;
-    `proved least` where both meet. Where GRAPH is an ONNX or TensorFlow Lite model and the output has its suffix, the
-    model is written in that order.
+    The output has the peak of the reference order, that of the order found, and a bound for any order; `proved least`
+    if the last two are equal. If GRAPH is an ONNX or TensorFlow Lite model and --output has its suffix, the model is
+    written in that order.
 
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
@@ -63,7 +63,7 @@ def command(
     from remat.solving.stop import stopping
 
     output, options, values = given.output(), given.solve_options(seed=seed), option_values(option)
-    clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
+    clock = from_start(stopping(time_limit, options)[0].deadline)  # includes reading
     wanted = (*SCHEDULES, *model_suffixes(graph))
     check_outputs((output.schedule, wanted), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
@@ -82,7 +82,7 @@ def command(
 
 
 def _report(result: Result) -> str:
-    """Before, after, and what is proved; the result itself where there is no order within the budget."""
+    """Describe peak before and after, and the proof; the result itself if no order keeps the budget."""
     before, after = result.problem.reference_peak, result.peak
     if after is None:
         return str(result)
@@ -106,7 +106,7 @@ def _report(result: Result) -> str:
 
 
 def _draw(result: Result, path: Path) -> None:
-    """Draw the memory before and after into a file."""
+    """Draw the memory before and after to a file."""
     from remat.schedule import Schedule
     from remat.schedule.order_plots import plot_footprints
     from remat.schedule.plots import empty_figure, write_figure
@@ -127,7 +127,7 @@ def _draw(result: Result, path: Path) -> None:
 
 
 def _draw_samples(result: Result, path: Path, number: int) -> None:
-    """Draw the distribution of peaks into a file, with marks for the reference, Kahn's and the best order."""
+    """Draw the distribution of peaks to a file, with marks for the reference, Kahn's and the best order."""
     from remat.deadline import Deadline
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order

@@ -1,4 +1,4 @@
-"""``remat partition``: the groups that partitioners make of a graph."""
+"""``remat partition``: hierarchies of a graph by partitioners."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def command(
     graph: Graph,
     *,
     partitioner: list[str] | None = typer.Option(
-        None, "--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all that are registered."
+        None, "--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all registered."
     ),
     option: MethodOptions = None,
-    order: str = typer.Option("fixed", metavar="fixed|free", help="As of `remat solve`."),
+    order: str = typer.Option("fixed", metavar="fixed|free", help="Order of first computations."),
     time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
     cost_tolerance: CostTolerance = None,
-    outline: bool = typer.Option(False, "--outline", help="Print the groups, too."),
+    outline: bool = typer.Option(False, "--outline", help="Also print the groups."),
     as_json: Json = False,
     given: Given,
 ) -> None:
-    """Show depth, groups, unique groups and largest group of the hierarchies that partitioners make of GRAPH.
+    """Show depth, groups, unique groups and largest group of the hierarchies of GRAPH.
 
-    These are the columns of HiRemate's Table 3(b). The depth counts the whole graph as a level, the groups leave it
-    out. The largest group has the most nodes: forward ops, and groups of the level below.
+    These are the columns of HiRemate's Table 3(b). The depth counts the whole graph as a level, the groups exclude it.
+    The largest group has the most nodes: forward ops, and groups of the level below.
 
     Exit code 0: done; 1: no partitioner applies; 2: an error.
     """

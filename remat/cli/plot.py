@@ -1,4 +1,4 @@
-"""``remat plot``: a picture of a schedule."""
+"""``remat plot``: picture of a schedule."""
 
 from __future__ import annotations
 

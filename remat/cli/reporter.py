@@ -1,4 +1,4 @@
-"""A reporter that shows progress on a terminal or in a log."""
+"""Progress on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Shows progress: one live line on a terminal, a plain line now and then elsewhere, nothing when quiet.
+    """Shows progress: a live line on a terminal, occasional plain lines elsewhere, nothing when quiet.
 
-    Use it as a context manager and pass it to :func:`remat.solve` as `on_progress`. The elapsed time goes on while the
-    solver is silent.
+    Use it as a context manager and pass it to :func:`remat.solve` as `on_progress`. It updates the elapsed time while
+    the solver reports nothing.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Reporter:
     stream : text file, optional
         Default: standard error.
     interval : float
-        Seconds between plain lines while nothing but the time changes; changes come at most ten times as often.
+        Seconds between plain lines if only the time changes; changes are shown at most ten times as often.
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None, interval: float = 10.0) -> None:
@@ -67,7 +67,7 @@ class Reporter:
             self._live.stop()
 
     def _line(self) -> str | None:
-        """The present line; its time is that of the last news plus what has passed since."""
+        """Return the current line, with the time of the last report plus the time since."""
         with self._lock:
             if self._moment is None:
                 return None
@@ -81,12 +81,12 @@ class Reporter:
                 self._printed, self._pending = now, False
                 try:
                     print(line, file=self._stream, flush=True)
-                except (OSError, ValueError):  # the log is gone; that is no reason to lose a solve
+                except (OSError, ValueError):  # a closed log must not end a solve
                     return
 
 
 class _Live:
-    """A line on a terminal that is drawn again four times a second, whether or not there is news."""
+    """Line on a terminal, redrawn four times a second."""
 
     def __init__(self, line: Callable[[], str | None], stream: TextIO) -> None:
         from rich.live import Live

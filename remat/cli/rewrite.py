@@ -1,4 +1,4 @@
-"""``remat rewrite``: the same network with less to hold at a time."""
+"""``remat rewrite``: rewriting of a graph to lower its least peak."""
 
 from __future__ import annotations
 
@@ -20,38 +20,32 @@ if TYPE_CHECKING:
     from remat.graphs.rewriting.check import NumericalCheck
     from remat.ordering.rewriting_search import RewritingResult
 
-#: Lines of rewrites that are printed.
+#: Most rewrites to print.
 SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """Options of the rewrites and of the search for them."""
+    """Options of rewrites and their search."""
 
     rules: str | None = typer.Option(
         None, metavar="NAMES",
-        help="Of zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, with commas; default: all.",
+        help="zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, separated by commas; default: all.",
     )  # fmt: skip
-    min_parts: int = typer.Option(3, help="Fewest parts that partial sums are made of, from 2.")
-    parts: int | None = typer.Option(None, help="Most parts that an op is split into; default: one for each tensor.")
+    min_parts: int = typer.Option(3, help="Fewest parts for partial sums, at least 2.")
+    parts: int | None = typer.Option(None, help="Most parts of a split op; default: one for each tensor.")
     accumulator_bytes: int | None = typer.Option(
-        None, help="Bytes of an element while sums add up (int32: 4); default: as in the output."
+        None, help="Bytes of an element of partial sums (int32: 4); default: as in the output."
     )
-    split_workspace: bool = typer.Option(
-        False, "--split-workspace", help="A part has its share of the workspace, not all of it."
-    )
+    split_workspace: bool = typer.Option(False, "--split-workspace", help="Split the workspace among the parts.")
     kernels: str | None = typer.Option(
         None,
         metavar="WORD",
         help="in-place: kernels read and write slices and add to their output; whole: they do not. "
         "Default: whole for models of ONNX, TensorFlow Lite, PyTorch and JAX, otherwise in-place.",
     )
-    search: bool = typer.Option(
-        False, "--search", help="Make only the rewrites that the least peak takes, instead of all."
-    )
-    check: bool = typer.Option(
-        False, "--check", help="Compute both graphs with numpy, and compare; an error if they differ."
-    )
+    search: bool = typer.Option(False, "--search", help="Make only rewrites that lower the least peak.")
+    check: bool = typer.Option(False, "--check", help="Compute both graphs with numpy; an error if they differ.")
     seed: SearchSeed = 0
     time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0
 
@@ -65,14 +59,14 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rewrite GRAPH into one that computes the same and can be ordered to need less memory, with its best order.
+    """Rewrite GRAPH into an equivalent graph that needs less memory in its best order, and write it in that order.
 
     Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
-    the shapes of its tensors and attributes of its ops: graphs of the zoo, ONNX and TensorFlow Lite models, and
-    captured graphs have them.
+    shapes of tensors and attributes of ops: graphs of the zoo, ONNX and TensorFlow Lite models, and captured graphs
+    have them.
 
-    Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error; 130: Ctrl-C before the
-    check was done, with the graph written all the same.
+    Exit code 0: done, also after Ctrl-C or without any rewrite; 2: an error; 130: Ctrl-C during the check, with the
+    graph written.
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
@@ -96,13 +90,13 @@ def command(
     )
     loaded = load_graph(graph)
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         if not quiet and sys.stderr.isatty():
             print(f"remat: {line}", file=sys.stderr)
 
     with interrupts():
         method = best_rewriting if wanted.search else all_rewrites
-        result = method(loaded, options, deadline=clock, seed=seed, on_progress=tell)
+        result = method(loaded, options, deadline=clock, seed=seed, on_progress=report)
         verified: NumericalCheck | str | None = None
         if wanted.check:
             try:

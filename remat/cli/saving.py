@@ -1,4 +1,4 @@
-"""Writing what was found, so that nothing is lost: while it is found, and where a file cannot be written."""
+"""Writing of results during the search, and to another place if a file cannot be written."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from remat.schedule import Schedule
     from remat.solving.progress import Progress
 
-#: Seconds between two versions of a schedule on disk; more where writing takes more than so large a share of the time.
+#: Least seconds between two writes of a schedule, and largest share of the time that writing may take.
 EVERY, SHARE = 2.0, 0.05
 
 
 class Keeper:
-    """Writes the best schedule to a file during the search; a killed process loses seconds, not hours.
+    """Writes the best schedule to a file during the search, so that a killed process loses only seconds.
 
     Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes, devices and
-    models receive the final result alone. An error is reported once, and the search continues.
+    models receive only the final result. An error is reported once, and the search continues.
 
     Parameters
     ----------
     path : Path or None
-        None: nothing is written.
+        None: write nothing.
     on_progress : callable
-        Receives every moment as well.
+        Also receives each progress.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress], object]) -> None:
         is_model = path is not None and Path(path).suffix.lower() in MODEL_SUFFIXES
         self._path = None if path is None or is_special(path) or is_model else Path(path)
-        self._tell = on_progress
+        self._report = on_progress
         self._best: Schedule | None = None
         self._written: Schedule | None = None
-        self._complained = False
+        self._reported = False
         self._news, self._end, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -58,7 +58,7 @@ class Keeper:
         if moment.schedule is not None and moment.schedule is not self._best:
             self._best = moment.schedule
             self._news.set()
-        self._tell(moment)
+        self._report(moment)
 
     def __enter__(self) -> Keeper:
         self._rescue = rescued_by(self.rescue)
@@ -75,17 +75,17 @@ class Keeper:
         self._news.set()
         if self._thread is not None:
             self._thread.join()
-        if kind is not None:  # there is no result, and what was found is all that there is
+        if kind is not None:  # there is no result: keep the best schedule so far
             self._write()
         self._rescue.__exit__(kind, error, trace)
 
     def rescue(self) -> bool:
-        """Write the best schedule now, and say so: the process ends. Whether there is one."""
+        """Write the best schedule and report it before the process exits; return True if there is one."""
         if self._best is None:
             return False
         self._write()
         kept = f"; the best schedule is in {self._path}" if self._written is self._best else ""
-        print(f"remat: interrupted before the method ended by itself{one_line(kept)}", file=sys.stderr)
+        print(f"remat: interrupted before the method ended{one_line(kept)}", file=sys.stderr)
         return True
 
     def _keep(self) -> None:
@@ -108,37 +108,37 @@ class Keeper:
                 write_schedule(best, self._path)
                 self._written = best
             except FormatError as error:
-                if not self._complained:
-                    self._complained = True
-                    say("warning", f"{error}; the search goes on")
+                if not self._reported:
+                    self._reported = True
+                    say("warning", f"{error}; the search continues")
 
 
 class Outputs:
-    """Output files of a command; one that cannot be written stops nothing, but is said, and is an error in the end.
+    """Output files of a command; a file that cannot be written is reported and gives an error exit code at the end.
 
     Attributes
     ----------
     failed : bool
-        Whether any file is not where it was asked to be.
+        True if any file could not be written to its path.
     """
 
     def __init__(self) -> None:
         self.failed = False
-        self._complained: set[str] = set()
+        self._reported: set[str] = set()
 
     def attempt(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-        """Write a file that is written again later; what goes wrong is said once."""
+        """Write a file that will be written again later; report the first failure."""
         try:
             write(Path(path))
-        except Exception as error:  # a picture may fail in many ways
-            if str(path) not in self._complained:
-                self._complained.add(str(path))
-                say("warning", f"{_reason(error, path)}; the work goes on")
+        except Exception as error:  # drawing may raise anything
+            if str(path) not in self._reported:
+                self._reported.add(str(path))
+                say("warning", f"{_reason(error, path)}; the command continues")
 
     def save(self, path: str | os.PathLike[str], write: Callable[[Path], object], text: Callable[[], str]) -> None:
-        """Write a file for good: where it was asked for, or else in the current folder or that of temporary files.
+        """Write a final file to its path, or else to the current folder or that of temporary files.
 
-        Where all that fails, its `text` is printed.
+        If all fail, print its `text`.
         """
         try:
             write(Path(path))
@@ -155,20 +155,20 @@ class Outputs:
                 continue
             self.fail(f"{reason}; it is in {other} instead")
             return
-        self.fail(f"{reason}, and nowhere else either; here it is")
+        self.fail(f"{reason}, nor elsewhere; the content follows")
         print(text(), end="", flush=True)
 
     def attempt_text(self, path: str | os.PathLike[str], text: str) -> None:
-        """The same for a text; pipes and devices receive the final one alone."""
+        """Apply :meth:`attempt` to a text; pipes and devices receive only the final one."""
         if not is_special(path):
             self.attempt(path, lambda where: write_atomic(where, text))
 
     def save_text(self, path: str | os.PathLike[str], text: str) -> None:
-        """The same as :meth:`save` for a text."""
+        """Apply :meth:`save` to a text."""
         self.save(path, lambda where: write_atomic(where, text), lambda: text)
 
     def save_schedule(self, path: str | os.PathLike[str], schedule: Schedule, source: str = "") -> None:
-        """The same for a schedule, or for the model `source` that runs by it where `path` has the suffix of one."""
+        """Apply :meth:`save` to a schedule, or to the model `source` in its order if `path` has a model's suffix."""
         from remat.schedule.formats.remat_json import schedule_to_text
         from remat.schedule.io import write_schedule
 
@@ -183,16 +183,16 @@ class Outputs:
         self.save(path, write, lambda: schedule_to_text(schedule))
 
     def fail(self, message: str) -> None:
-        """Something else could not be written."""
+        """Report another output that could not be written."""
         self.failed = True
         say("error", message)
 
     def leave(self, code: int) -> NoReturn:
-        """End the command with an exit code, that of an error if any file is not where it was asked to be."""
+        """Exit the command; with the code of an error if any file could not be written to its path."""
         raise typer.Exit(ERROR if self.failed else code)
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-        """Write a picture for good; it can be drawn again from what is saved."""
+        """Write a final picture; it can be drawn again from saved results."""
         try:
             write(Path(path))
         except Exception as error:

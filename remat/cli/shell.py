@@ -1,4 +1,4 @@
-"""The commands of the shell, and what becomes of an error: one line on standard error and exit code 2."""
+"""Commands of the shell, and handling of errors: one line on standard error and exit code 2."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from remat.compiled.sets import CompilingRemark
 from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
 
-#: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
+#: Base class of usage errors in typer's copy of click, or in click itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
-#: The environment variable that lets what is no error of the user's come out with its traceback.
+#: Environment variable that shows the traceback of an internal error.
 TRACEBACK = "REMAT_TRACEBACK"
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose limits of time and memory hold for reading each of its files, too."""
+    """Command whose limits of time and memory also apply to reading each of its files."""
 
     def invoke(self, ctx: Any) -> Any:
         with read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
@@ -89,7 +89,7 @@ def _remat(
         str | None,
         typer.Option(
             "--read-memory", metavar="SIZE",
-            help="Most memory for reading each file; default: the memory limit, or a quarter of what is available.",
+            help="Most memory for reading each file; default: the memory limit, or a quarter of the available memory.",
         ),
     ] = None,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
@@ -107,7 +107,7 @@ def run(words: list[str]) -> int:
 
 
 def _remark(others: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
-    """One line on standard error for what is to be known of a file or of compiling; others go their usual way."""
+    """Print warnings about files and compilation as one line on standard error; pass on others."""
     if issubclass(category, FormatRemark | CompilingRemark):
         say("remark", str(message))
     else:
@@ -135,18 +135,18 @@ def _run_guarded(words: list[str]) -> int:
         if isinstance(error, OSError) and error.errno is not None:
             _silence_stdout()
             return _complain(f"cannot write: {error.strerror}")
-        if os.environ.get(TRACEBACK):  # a bug of ours, or of a plug-in
+        if os.environ.get(TRACEBACK):  # a fault of remat or of a plug-in
             raise
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _complain(
-            f"internal error, {what} (with {TRACEBACK}=1 in the environment the traceback is shown; "
-            "a report should have it, and what remat.show_versions() prints)"
+            f"internal error, {what} (set {TRACEBACK}=1 in the environment for the traceback; "
+            "please report it with the output of remat.show_versions())"
         )
     return code
 
 
 def _run(words: list[str]) -> int:
-    """The exit code of a command; not by way of typer's ``main``, which has its own ideas on signals and pipes."""
+    """Return the exit code of a command; typer's ``main`` handles signals and pipes differently."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("remat", words) as context:
@@ -162,5 +162,5 @@ def _complain(message: str) -> int:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere when the interpreter closes the stream."""
+    """Discard buffered output after the reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``remat show``: the facts of a graph."""
+"""``remat show``: figures of a graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def command(
     graph: Graph,
-    top: int = typer.Option(5, min=0, help="How many of the largest tensors to list."),
+    top: int = typer.Option(5, min=0, help="Number of largest tensors to list."),
     costs: Costs = None,
     device: Device = None,
     as_json: Json = False,
@@ -29,7 +29,7 @@ def command(
 
 
 def print_facts(facts: dict[str, Any]) -> None:
-    """Print the facts of a graph as a table."""
+    """Print the figures of a graph as a table."""
     largest = facts.pop("largest_tensors")
     bound = facts.pop("structural_bound")
     rows = [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
@@ -41,7 +41,7 @@ def print_facts(facts: dict[str, Any]) -> None:
 
 
 def graph_facts(graph: ComputeGraph, top: int) -> dict[str, Any]:
-    """What there is to know, in JSON values; bytes, and the graph's cost unit."""
+    """Return the figures as JSON values; bytes, and the graph's cost unit."""
     arrays, bound = graph.arrays, graph.structural_bound
     largest = sorted(graph.tensors, key=lambda tensor: (-tensor.size, tensor.name))[:top]
     return {

@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP for the process of a command: it ends within two seconds, with what it has found.
+"""Ctrl-C, SIGTERM and SIGHUP for the process of a command: it exits within two seconds and keeps its results.
 
-The signals wake a thread, whatever the main thread is at (a solver, compiled code, an import), and nothing is ever
-raised. That thread asks the calls that look at :func:`remat.interruption.interrupted` to end. Where no call looks there
-is nothing to lose, and the process ends at once; so it does at a second signal. Where a call has not ended in time,
-what was found last is written and the process ends.
+Signals wake a thread even while the main thread is in a solver, compiled code or an import; nothing is raised. The
+thread requests running calls to end, which check :func:`remat.interruption.interrupted`. If no call checks it, nothing
+can be lost, and the process exits at once, as it does at a second signal. If a call does not end in time, the last
+result is written and the process exits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 
 from remat import interruption
 
-#: What ends a command. Where one of them is ignored from the start (``nohup``) it stays ignored.
+#: Signals that end a command. Signals ignored from the start (``nohup``) stay ignored.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # fmt: skip
-#: Seconds after the first signal in which calls must end by themselves, and those for writing what came of them.
+#: Seconds after the first signal for calls to end, and for writing their results.
 PATIENCE, WRITING_PATIENCE = 1.7, 20.0
-#: Seconds between two looks at whether they have.
+#: Seconds between two checks.
 TICK = 0.05
 
 Rescue = Callable[[], bool]
@@ -35,9 +35,9 @@ _writing = threading.Event()
 
 @contextlib.contextmanager
 def rescued_by(rescue: Rescue) -> Iterator[None]:
-    """For the time of the ``with`` block `rescue` writes what was found last, if the process must end at once.
+    """Call `rescue` if the process must exit during the ``with`` block; it writes the last result.
 
-    It returns whether there is a result.
+    It returns True if there is a result.
     """
     _rescues.append(rescue)
     try:
@@ -47,20 +47,20 @@ def rescued_by(rescue: Rescue) -> Iterator[None]:
 
 
 def writing() -> None:
-    """The search has ended; what follows is written and shown, and has time for that."""
+    """Mark the end of the search: the results are being written, and get more time."""
     _writing.set()
 
 
-class Listener:
-    """Listens to signals in the main thread of a process that is a command."""
+class SignalHandler:
+    """Signal handler in the main thread of a process that runs a command."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the first signal that came."""
+        """Number of the first signal."""
         self.listens = threading.current_thread() is threading.main_thread()
 
     def listen(self) -> None:
-        """Listen from now on, also while the interpreter ends."""
+        """Handle signals from now on, also during the end of the interpreter."""
         _writing.clear()
         if not self.listens:
             return
@@ -73,9 +73,9 @@ class Listener:
         threading.Thread(target=self._listen, daemon=True, name="remat-signals").start()
 
     def leave(self, code: int) -> int:
-        """The work is done and the interpreter ends: soon, as signals cannot change what comes of it any more.
+        """Ignore signals while the interpreter exits; they can no longer change the result.
 
-        Python itself would take back its handlers before its end, so that a signal in that moment gives another code.
+        Python itself would restore its handlers before the end, so that a signal then would change the exit code.
         """
         code = self.exit_code(code)
         if self.listens:
@@ -87,10 +87,10 @@ class Listener:
         return code
 
     def exit_code(self, code: int) -> int:
-        """That of the process, where the command would return `code`: another one after SIGTERM and SIGHUP.
+        """Return the exit code of the process for the command's `code`: another one after SIGTERM and SIGHUP.
 
-        After Ctrl-C it is that of the command, as a person sees what there is; a program that ends another one must be
-        able to tell that it was cut short.
+        After Ctrl-C it is that of the command, since a person sees the result. A program that sends a signal needs the
+        code to detect the interruption.
         """
         return code if self.number in (0, signal.SIGINT) else 128 + self.number
 
@@ -109,7 +109,7 @@ class Listener:
                     threading.Thread(target=self._watch, daemon=True, name="remat-last-resort").start()
 
     def _watch(self) -> None:
-        """See to it that the process ends."""
+        """End the process in time after a signal."""
         waiting = threading.Event()
         while interruption.interrupted():
             waiting.wait(TICK)
@@ -117,16 +117,16 @@ class Listener:
                 self._end(rescue=not _writing.is_set())
 
     def _end(self, *, rescue: bool) -> None:
-        """End the process, whatever it does."""
+        """End the process, regardless of its other threads."""
         some = False
         with contextlib.suppress(Exception):
             some = rescue and any(one() for one in tuple(_rescues))
         with contextlib.suppress(Exception):
             if sys.stderr.isatty():
-                sys.stderr.write("\x1b[?25h")  # the cursor, which a live line hides
+                sys.stderr.write("\x1b[?25h")  # show the cursor, which a live line hides
             sys.stderr.flush()
         os._exit(self.exit_code(0 if some else 128 + signal.SIGINT))
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """A handler that leaves it to the thread."""
+    """Do nothing: the thread handles the signal."""

@@ -1,4 +1,4 @@
-"""``remat solve``: the best schedule for a graph and a budget."""
+"""``remat solve``: best schedule for a graph and a budget."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from remat.cli.options import FILE, LIMITS, RULES, Given, MethodOptions, Optiona
 def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given: Given) -> None:
     """Find the cheapest schedule of GRAPH within a budget, or the one with the least peak.
 
-    Everything can be said in a file (--config; `remat config --example` shows one) or by options, which go before the
-    file. `--option h-partition.max_top=10` is for a partitioner or method in the levels of `hierarchical`. Where GRAPH
-    is an ONNX or TensorFlow Lite model and the output has its suffix, the model that runs by the schedule is written.
+    Define the run in a file (--config; `remat config --example` shows one) or by options, which take precedence.
+    `--option h-partition.max_top=10` is for a partitioner or method in the levels of `hierarchical`. If GRAPH is an
+    ONNX or TensorFlow Lite model and --output has its suffix, the model is written in the order of the schedule.
 
-    Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
+    Exit code 0: a schedule was found (also after Ctrl-C); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
     from remat.cli.clock import from_start

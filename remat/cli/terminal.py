@@ -1,4 +1,4 @@
-"""The one way to the terminal: nothing that comes from a file, a name or a solver reaches it raw."""
+"""Guarded standard streams: text from files, names or solvers is escaped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from remat.io.text import one_line, printable
 
 
 class Guard:
-    """A text stream that writes what is printable, and line ends, and the escapes of everything else.
+    """Text stream that escapes everything except printable characters and line ends.
 
     Parameters
     ----------
     stream : text file
-        Where it goes; what is written to it directly is not looked at.
+        Destination; direct writes to it are not escaped.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -36,10 +36,10 @@ class Guard:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard standard output and standard error; before and after, they are what they were."""
+    """Guard standard output and standard error within the ``with`` block."""
     streams = sys.stdout, sys.stderr
     for stream in streams:
-        if hasattr(stream, "reconfigure"):  # a name that the terminal cannot show is no reason to fail
+        if hasattr(stream, "reconfigure"):  # unsupported characters must not raise
             stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = (cast(TextIO, Guard(stream)) for stream in streams)
     try:
@@ -49,10 +49,10 @@ def guarded() -> Iterator[None]:
 
 
 def say(kind: str, message: str) -> None:
-    """Print an error, a warning or a remark as one line on standard error, without anything that a terminal obeys."""
+    """Print an error, a warning or a remark as one escaped line on standard error."""
     print(f"remat: {kind}: {one_line(message)}", file=sys.stderr)
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream that a guard writes to, for those who send the terminal its own sequences."""
+    """Return the stream that a guard writes to, for terminal control sequences."""
     return stream.stream if isinstance(stream, Guard) else stream

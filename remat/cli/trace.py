@@ -1,4 +1,4 @@
-"""``remat trace``: a schedule for the viewers of others, PyTorch's memory_viz and Perfetto."""
+"""``remat trace``: schedules for PyTorch's memory_viz and Perfetto."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def command(
     ),
     budget: Budget = None,
     addresses: Path | None = typer.Option(
-        None, help="For memory_viz: addresses from `remat allocate`; default: a simple allocator."
+        None, help="Addresses from `remat allocate` for memory_viz; default: a simple allocator."
     ),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
 ) -> None:  # fmt: skip
-    """Write SCHEDULE as a trace that other tools show: steps over time and the bytes that they hold.
+    """Write SCHEDULE as a trace for other tools: steps over time and the bytes that they hold.
 
     Exit code 0: done; 2: an error.
     """

@@ -1,4 +1,4 @@
-"""Schedules given as files, beside what methods find: their table, for ``remat compare``."""
+"""Schedule files for ``remat compare``, and their table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def read_points(paths: Sequence[Path], problem: Problem) -> list[Point]:
-    """The schedules of the files, each certified by the rules of `problem` without its budget.
+    """Return the schedules of files, certified by the rules of `problem` without its budget.
 
-    A schedule that says who made it stands under that name with its file as the knob, another one under its file.
+    A schedule with a source has that name, with its file as the setting; another one has the name of its file.
 
     Raises
     ------
     FormatError
-        Naming a file that cannot be read.
+        With the path of a file that cannot be read.
     """
     from dataclasses import replace
 
@@ -40,7 +40,7 @@ def read_points(paths: Sequence[Path], problem: Problem) -> list[Point]:
 
 
 def with_points(comparison: Comparison, points: Sequence[Point]) -> str:
-    """The JSON text of a comparison, with the schedules of files where there are any."""
+    """Return the JSON text of a comparison, with the schedules of files if there are any."""
     text = comparison.to_json()
     if not points:
         return text
@@ -49,7 +49,7 @@ def with_points(comparison: Comparison, points: Sequence[Point]) -> str:
 
 
 def print_trade_off(found: TradeOff) -> None:
-    """Print a line for each schedule, its peak beside its extra time, and below it what is wrong with which."""
+    """Print a line for each schedule with peak and overhead, followed by faults."""
     from rich.text import Text
 
     from remat.cli.console import NUMBER, TEXT, console, print_columns

@@ -1,4 +1,4 @@
-"""``remat traffic``: what a schedule moves between an on-chip memory and the one behind it."""
+"""``remat traffic``: bytes that a schedule moves between on-chip and off-chip memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def command(
     on_chip: list[str] = typer.Option(
         ..., metavar="BYTES", help="On-chip memory (256KiB); several by commas or repetition."
     ),
-    block: str | None = typer.Option(None, metavar="BYTES", help="Bytes that are moved together; default: 512."),
+    block: str | None = typer.Option(None, metavar="BYTES", help="Bytes per transfer; default: 512."),
     keep: Keep = None,
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw it against the reference order into this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw it with the reference order to this file (.png, .svg)."),
     as_json: Json = False,
 ) -> None:
-    """Bytes that SCHEDULE fetches and writes with each on-chip memory, beside those of GRAPH's reference order.
+    """Show the bytes that SCHEDULE fetches and writes with each on-chip memory, next to those of the reference order.
 
-    What has to leave the chip is chosen in knowledge of the whole schedule (Belady): what is read latest. Graph inputs
-    are fetched once in any case; these bytes are apart, as compulsory ones.
+    Evictions are optimal for the whole schedule (Belady): the value with the latest next read leaves. Graph inputs are
+    fetched once in any case; these compulsory bytes are listed separately.
 
     Exit code 0: done; 2: an error.
     """
@@ -66,9 +66,9 @@ def command(
 
 
 def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:
-    """The numbers of a schedule beside those of the reference order, whose names begin with ``reference_``.
+    """Return the numbers of a schedule and of the reference order, the latter with the prefix ``reference_``.
 
-    ``times_less`` is None where the schedule moves nothing.
+    ``times_less`` is None if the schedule moves nothing.
     """
     reference = {f"reference_{name}": theirs.as_dict()[name] for name in ("fetched", "written", "total")}
     return {**mine.as_dict(), **reference, "times_less": theirs.total / mine.total if mine.total else None}

@@ -1,4 +1,4 @@
-"""``remat validate``: is a schedule right, and if not, why not."""
+"""``remat validate``: certificate of a schedule."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def command(
     schedule: ScheduleFile,
     *,
     order: Order = "free",
-    addresses: Path | None = typer.Option(None, help="Check the addresses in this file, too (see `remat allocate`)."),
+    addresses: Path | None = typer.Option(None, help="Also check the addresses in this file (see `remat allocate`)."),
     given: Given,
 ) -> None:
     """Validate SCHEDULE against GRAPH and print its certificate.
 
-    Exit code 0: every rule is kept; 1: some rule is broken; 2: a file cannot be read.
+    Exit code 0: valid; 1: a rule is violated; 2: a file cannot be read.
     """
     from remat.schedule.address_files import TfliteTensors, read_addresses
     from remat.schedule.addresses import check_addresses
@@ -38,7 +38,7 @@ def command(
         constants = problem.count_constant_memory
         buffers = schedule_buffers(problem.graph, found, keep=problem.keep, constant_memory=constants)
         read = read_addresses(addresses, buffers, TfliteTensors.of(problem.graph))
-        only_tensors = bool((read.buffers.tensor >= 0).any())  # a plan of TFLite
+        only_tensors = bool((read.buffers.tensor >= 0).any())  # a TFLite plan
         placed = check_addresses(read, None if only_tensors else buffers)
     if given.json:
         print_json({**certificate.as_dict(), **({"addresses": placed.as_dict()} if placed else {})})

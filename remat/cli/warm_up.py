@@ -1,4 +1,4 @@
-"""``remat warm-up``: compile what is compiled, so that the first solve need not."""
+"""``remat warm-up``: compilation of all kernels in advance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remat.errors import RematError
 
 
 def command() -> None:
-    """Compile the code of searches and bounds now; otherwise the first solve on a machine does so beside its work."""
+    """Compile the kernels of searches and bounds now rather than during the first solve on a machine."""
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
     from remat.registry import Registered, load
@@ -19,7 +19,7 @@ def command() -> None:
         for name in Registered(group):
             try:
                 found = getattr(load(group, name), "kernels", ())
-            except RematError:  # `remat backends` says what is wrong with it
+            except RematError:  # `remat backends` reports the reason
                 continue
             sets.update({one.name: one for one in found})
     there = {name: one.compiled() for name, one in sets.items()}

@@ -62,7 +62,7 @@ def test_what_was_found_is_on_disk_and_the_code_says_that_it_was_cut_short(line:
     if number == signal.SIGKILL:
         return
     if ran.err:  # something was being compiled, and that had no end in time
-        assert ran.err.startswith("remat: interrupted before the method ended by itself; the best schedule is in ")
+        assert ran.err.startswith("remat: interrupted before the method ended; the best schedule is in ")
     else:
         assert json.loads(ran.out)["stop"] == "interrupted"
     assert seconds < 2 + 8  # the last for a busy machine
@@ -218,7 +218,7 @@ def test_a_schedule_is_printed_where_it_cannot_be_written(folder: Path) -> None:
         ran = ok("minimize chain.json -q -t 20 -o s.json", code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "s.json: cannot be written: File too large, and nowhere else either; here it is" in ran.err
+    assert "s.json: cannot be written: File too large, nor elsewhere; the content follows" in ran.err
     document, end_of_it = json.JSONDecoder().raw_decode(ran.out)
     assert document["format"] == "remat-schedule" and len(document["steps"]) > 9
     assert "proved least" in ran.out[end_of_it:]
@@ -243,7 +243,7 @@ def test_a_table_that_cannot_be_written_stops_no_cell(
     state.rename(full / "state")
     state.symlink_to(full / "state")
     ran = ok(command, code=2)
-    assert "the table has the result, and the same command does that part again" in ran.err
+    assert "the table has the result, and the same command computes that part again" in ran.err
     assert len(Path("f.csv").read_text(encoding="utf-8").splitlines()) == 3
     assert not list((full / "state").glob(".*"))
     monkeypatch.undo()
