@@ -36,7 +36,7 @@ def command(
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
 
-    clock = from_start(Deadline.after(time_limit))  # reading counts
+    clock = from_start(Deadline.after(time_limit))  # includes reading
     options = given.solve_options()
     problem = given.problem(graph, order=order)
     with interrupts():

@@ -214,7 +214,7 @@ def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell
     if result is None:
         if start is not None:
             assert below is not None
-            run = replace(run, error=f"{run.error} (the warm start is what was found at budget {below.budget:,} bytes)")
+            run = replace(run, error=f"{run.error} (started from the schedule for {below.budget:,} bytes)")
         return Cell(method.label, budget, _row(run))
     found_at = None if result.schedule is None else budget
     source = result.source
@@ -394,7 +394,7 @@ def _check(small: Cell, large: Cell) -> None:
     place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that costs {small.cost:,}"
     if large.status == "infeasible":
         raise BackendError(
-            f"the frontier {place}, and at {large.budget:,} bytes it claims that there is none", "contradiction"
+            f"the frontier {place}, and at {large.budget:,} bytes it claims that no schedule exists", "contradiction"
         )
     if large.bound is not None and large.bound > small.cost:
         raise BackendError(

@@ -245,9 +245,9 @@ def check_cell(cell: Cell, method: Contestant, problem: Problem) -> None:
         if not certificate.accepted:
             raise FormatError(f"its schedule is not valid: {certificate.first}")
         if (certificate.cost, certificate.peak) != (cell.cost, cell.row["peak"]):
-            raise FormatError(f"its schedule costs {certificate.cost:,} and not what its row says")
+            raise FormatError(f"its schedule costs {certificate.cost:,}, unlike its row")
     elif cell.cost is not None:
         raise FormatError("its schedule is missing")
     proved = cell.cost is not None and cell.cost == cell.bound
     if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved:
-        raise ValueError("it is of another budget, or its status is not that of its bound")
+        raise ValueError("its budget differs, or its status contradicts its bound")

@@ -107,7 +107,7 @@ def max_batch(
     if not family.grows:
         raise ProblemError(f"no memory of {family.name} grows with the batch size")
     if not any(op.phase == "forward" for op in family.pattern.ops):
-        raise ProblemError(f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known")
+        raise ProblemError(f"no op of {family.name} has phase 'forward'; the cost of a forward pass is unknown")
     uneven = family.uneven_op()
     if uneven is not None:
         raise ProblemError(

@@ -156,7 +156,7 @@ class Recursion:
             here = numbers(child) if part is None else part.place[numbers(child)]
             forward, backward = here[: len(child.forward)], here[len(here) - len(child.backward) :]
             if problem.order is OrderRule.FIXED and not (together(problem, forward) and together(problem, backward)):
-                self.on_note("groups that are not together in the reference order, which is fixed, are no composites")
+                self.on_note("groups that are not contiguous in the fixed reference order are not composites")
                 continue
             options = farthest_first(self.options(child), min(count, self.settings.options))
             made.append(Composite(child.name, forward, backward, [translated(one.option, here) for one in options]))

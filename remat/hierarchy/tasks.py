@@ -173,7 +173,7 @@ def run_elsewhere(
     except (CancelledError, Exception) as error:  # also if pickling fails; errors of the task recur in this process
         if isinstance(error, RematError):
             raise
-        on_fault(f"the executor failed ({type(error).__name__}); the rest was done in this process")
+        on_fault(f"the executor failed ({type(error).__name__}); the remaining tasks ran in this process")
     finally:
         for future in futures:
             with contextlib.suppress(Exception):

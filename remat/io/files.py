@@ -354,5 +354,5 @@ def check_outputs(
         place = "-" if is_standard_stream(path) else os.path.realpath(path)
         if place in places:
             also = "" if places[place] == str(path) else f" (it is also {places[place]})"
-            raise FormatError(f"{path}: stands for two outputs{also}; each needs a file of its own", "output")
+            raise FormatError(f"{path}: names two outputs{also}; each needs a file of its own", "output")
         places[place] = str(path)
