@@ -1,4 +1,4 @@
-"""Answers without a solver: checkpointing baselines, dynamic programmes, local search."""
+"""Heuristics, which find schedules without a solver: checkpointing, dynamic programmes, local search."""
 
 from remat.heuristics.base import Heuristic, HeuristicRun
 

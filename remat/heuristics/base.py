@@ -1,4 +1,4 @@
-"""The interface of a heuristic: a schedule without a solver's proof."""
+"""Interface of heuristics: methods that find a schedule and prove nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from remat.scope import Scope
 
 OnSchedule = Callable[[Schedule], object]
 
-#: Seconds after its deadline from which on it is remarked that a heuristic did not end.
+#: Seconds past its deadline from which a heuristic is reported as late.
 LATE = 1.0
 
 
 def rank(fits: bool, cost: int, peak: int) -> tuple[bool, int, int]:
-    """The smaller, the better: within the budget (`fits`), then cost and peak; over it, peak and cost.
+    """Return a sort key, smaller is better: by cost and peak within the budget (`fits`), by peak and cost over it.
 
     Examples
     --------
@@ -41,22 +41,21 @@ def rank_of(certificate: Certificate) -> tuple[bool, int, int]:
 
 @dataclass(frozen=True)
 class HeuristicRun:
-    """How long a heuristic runs, from where, and who wants to know what it finds on the way.
+    """Limits and inputs of one run of a heuristic, and the receiver of its schedules.
 
     Attributes
     ----------
     options : SolveOptions
-        Those of the solve, whole: deadline, seed and threads for every heuristic; for those that call solvers also
-        the rest.
+        Options of the solve: deadline, seed and threads for every heuristic; the others for those that call solvers.
     start : Schedule or None
-        A valid schedule to improve, perhaps over the budget. Heuristics that build from nothing do not look at it.
+        Valid schedule to improve, perhaps over the budget. Constructive heuristics ignore it.
     on_schedule : callable or None
-        Receives better schedules as they are found; True means that the search may stop.
+        Receives better schedules as they are found; returns True to stop the search.
     backend : Backend or None
         For heuristics that solve models (`uses_backend`); None: their own choice.
     horizon : Deadline or None
-        When the last of several turns ends, where this run is one of them: the same object will be asked again, and
-        may go on where it stopped.
+        End of the last turn if this run is one of several turns. The same object runs again then, and may continue
+        where it stopped.
 
     Examples
     --------
@@ -72,30 +71,30 @@ class HeuristicRun:
 
     @property
     def deadline(self) -> Deadline:
-        """When it must end."""
+        """Time at which the run must end."""
         return self.options.deadline
 
     @property
     def seed(self) -> int:
-        """Fixes everything random."""
+        """Seed of everything random."""
         return self.options.seed
 
     @property
     def threads(self) -> int:
-        """How many may be used: as many as this process may, where nothing is said."""
+        """Number of threads allowed; default: the CPUs available to the process."""
         return self.options.threads or available_cpus()
 
     def until(self, deadline: Deadline) -> HeuristicRun:
-        """The same run with another deadline."""
+        """Return the same run with another deadline."""
         return replace(self, options=replace(self.options, deadline=deadline))
 
     def tell(self, schedule: Schedule) -> bool:
-        """Hand on a schedule; whether the search may stop."""
+        """Pass on a schedule; return whether the search may stop."""
         return self.on_schedule is not None and bool(self.on_schedule(schedule))
 
 
 class Best:
-    """The best schedule of a run: the cheapest within the budget, or else the one of least peak.
+    """Best schedule of a run: the cheapest within the budget, or else the one of least peak.
 
     Parameters
     ----------
@@ -103,17 +102,17 @@ class Best:
     run : HeuristicRun
         Receives each schedule within the budget that is better than those before.
     bound : int, optional
-        A schedule that costs no more is enough.
+        The search may stop at a schedule of at most this cost.
     over_budget : bool
-        The run also receives schedules that only miss the budget.
+        The run also receives schedules whose only fault is the budget.
 
     Attributes
     ----------
     schedule : Schedule or None
     certificate : Certificate or None
-        That of `schedule`.
+        Certificate of `schedule`.
     enough : bool
-        Whether the search may stop: a schedule reached `bound`, or the receiver of schedules asked for no more.
+        True when the search may stop: a schedule reached `bound`, or the receiver returned True.
 
     Examples
     --------
@@ -140,11 +139,11 @@ class Best:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The :func:`rank` of the best schedule; worse than any other without one."""
+        """Return the :func:`rank` of the best schedule, or the worst rank without one."""
         return rank_of(self.certificate) if self.certificate is not None else (True, sys.maxsize, 0)
 
     def offer(self, schedule: Schedule, *, tell: bool = True) -> Certificate:
-        """Validate a schedule, keep it if it is the best, and hand it on unless `tell` is false."""
+        """Validate a schedule, keep it if it is the best, and pass it on unless `tell` is false."""
         certificate = self.problem.validate(schedule)
         if rank_of(certificate) < self.rank:
             self.schedule, self.certificate = schedule, certificate
@@ -155,7 +154,7 @@ class Best:
 
 
 class Heuristic(Algorithm):
-    """A method that makes a schedule and proves nothing.
+    """Method that finds a schedule and proves nothing.
 
     Parameters
     ----------
@@ -165,30 +164,30 @@ class Heuristic(Algorithm):
     Raises
     ------
     ProblemError
-        For anything else.
+        For options of another type.
     """
 
     uses_backend: ClassVar[bool] = False
-    """Whether it solves models by the backend of its run."""
+    """True when it solves models with the backend of its run."""
 
     bound: int | None = None
     scope: Scope | None = None
-    """What no schedule in `scope` beats, where the last run found that out on the way."""
+    """Lower bound within `scope` that the last run found; None without one."""
 
     @property
     def needs_backend(self) -> bool:
-        """Whether this very one solves models by the backend of its run."""
+        """True when this instance solves models with the backend of its run."""
         return self.uses_backend
 
     @abstractmethod
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
-        """The best schedule found before the deadline; it may miss the budget. None: nothing at all.
+        """Return the best schedule found before the deadline, perhaps over the budget; None without any.
 
         The same seed gives the same schedule, unless the deadline cuts the search short.
         """
 
 
 def went_on(heuristic: Heuristic, deadline: Deadline) -> str:
-    """A remark on a heuristic that ended late, empty otherwise: one that does not look at the clock is waited for."""
+    """Return a remark on a heuristic that overran its deadline, or an empty string."""
     late = deadline.elapsed - deadline.seconds
     return f"{heuristic.name} went on for {late:.1f} s after its deadline" if late > LATE else ""

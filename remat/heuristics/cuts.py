@@ -1,4 +1,4 @@
-"""Where the forward pass falls into blocks, as the positions at which they begin; the first of them is 0."""
+"""Cuts of the forward pass into blocks, as the positions at which blocks begin; the first is 0."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 
-#: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
+#: Largest number of ops for which articulation points are searched: networkx takes some 10 µs per link.
 ARTICULATION_OPS = 20_000
-#: Forward ops up to which each of them is tried as a block.
+#: Largest number of forward ops for which single ops are tried as blocks.
 FEW = 130
 
 
 def levels(traffic: Int) -> Iterator[Int]:
-    """Yield ways to cut, from single ops to two blocks.
+    """Yield cuts from fine to coarse, from single ops to two blocks.
 
-    A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
-    next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
-    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter.
+    A cut lies where fewer bytes cross than anywhere within some distance; the distance doubles from one level to the
+    next. Cuts are farther apart than that distance, so plateaus are cut evenly. Tensors that cross for long, such as
+    the skips of a U-Net or the output of an encoder, add the same at all nearby positions and so have no effect.
 
     Parameters
     ----------
     traffic : int64 array, shape (forward ops - 1,)
-        Bytes that pass after each op but the last (:meth:`.TrainingStep.crossing`).
+        Bytes that cross after each op but the last (:meth:`.TrainingStep.crossing`).
 
     Examples
     --------
@@ -65,7 +65,7 @@ def module_paths(problem: Problem, ops: Int) -> list[tuple[str, ...]]:
 
 
 def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
-    """Yield, for each depth, the first positions of the runs whose paths agree up to it.
+    """Yield, for each depth, the first positions of the runs whose paths agree to that depth.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
 
 
 def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
-    """Yield the ways to cut that a source has, ways that make one block among them.
+    """Yield the cuts of a source, including cuts into one block.
 
     Raises
     ------
@@ -103,28 +103,28 @@ def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
 
 
 def all_cuts(step: TrainingStep, source: str) -> list[tuple[int, ...]]:
-    """Return the different ways to cut that a source has, the coarsest first.
+    """Return the different cuts of a source, the coarsest first.
 
     Parameters
     ----------
     step : TrainingStep
     source : {"modules", "names", "valleys", "articulation", "ops", "auto"}
-        ``"modules"`` and ``"names"``: for each depth of the module paths in the graph's ``meta["modules"]``, or of the
-        names of ops, cut at dots, slashes and colons, the runs of one path. ``"valleys"``: where few bytes cross
-        (:func:`levels`). ``"articulation"``: past the articulation points of the forward graph; nothing else crosses
-        there. ``"ops"``: each op is a block. ``"auto"``: all of them together, and ``"ops"`` only where ops are few or
-        nothing else is found.
+        ``"modules"`` and ``"names"``: runs of ops with the same path, for each depth of the module paths in the graph's
+        ``meta["modules"]``, or of the names of ops, split at dots, slashes and colons. ``"valleys"``: where few bytes
+        cross (:func:`levels`). ``"articulation"``: after the articulation points of the forward graph; nothing else
+        crosses there. ``"ops"``: each op is a block. ``"auto"``: all of them, but ``"ops"`` only where ops are few or
+        the others find nothing.
 
     Raises
     ------
     ProblemError
-        If the source has none for this graph.
+        If the source has no cuts for this graph.
     """
     sources = [source]
     if source == "auto":
         sources = ["valleys", "names"]
         sources += ["modules"] * bool(step.problem.graph.meta.get("modules"))
-        sources += ["articulation"] * (step.num_forward <= 2_000)  # of larger graphs valleys find them in a moment
+        sources += ["articulation"] * (step.num_forward <= 2_000)  # in larger graphs valleys find them faster
         sources += ["ops"] * (step.num_forward <= FEW)
     found = {tuple(cuts) for each in sources for cuts in _of_source(step, each) if len(cuts) > 1}
     if not found and source == "auto":

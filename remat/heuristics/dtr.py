@@ -1,4 +1,4 @@
-"""Dynamic tensor rematerialization: eviction by the published scores, which see no future."""
+"""Dynamic tensor rematerialization: online eviction by the published scores."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class DtrOptions(EvictionOptions):
     Attributes
     ----------
     score : str
-        What is evicted first, the least first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``, ``"size"`` or
-        ``"msps"``; see :class:`Dtr`.
+        Score of tensors, of which the least is evicted first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``,
+        ``"size"`` or ``"msps"``; see :class:`Dtr`.
     """
 
     score: Score = "dtr-eq"
 
 
 class Dtr(Eviction):
-    """Dynamic tensor rematerialization: runs the ops in order and evicts the least score where memory is short.
+    """Dynamic tensor rematerialization: run the ops in order and evict the least score when memory is short.
 
     With m the bytes of a tensor, s the time since it was last read or written, c the cost of its op, and N the costs
     of evicted neighbours, the scores are::
@@ -42,13 +42,13 @@ class Dtr(Eviction):
         size       1 / m
         msps       (c + N) / m       N: evicted tensors that t is computed from, alone
 
-    Time is the cost of what was computed. An evicted input is recomputed right before it is read, and so, recursively,
-    are its own inputs. A tensor that the program reads no more is evicted at once (*eager eviction*). The run gives up
-    after `most_computes` computes for each op, or where everything that is left is in use.
+    Time is the cost of all computes so far. An evicted input is recomputed just before it is read, and so, recursively,
+    are its own inputs. A tensor without further reads in the program is evicted at once (*eager eviction*). The run
+    gives up after `most_computes` computes per op, or when all remaining tensors are in use.
 
     Source: Kirisame et al., *Dynamic Tensor Rematerialization*, ICLR 2021, sections 3 and 4; ``msps`` after Peng et
-    al., *Capuchin*, ASPLOS 2020. The method is online: unlike `eviction` it does not use when a tensor is read next.
-    Its cost is not monotone in the budget.
+    al., *Capuchin*, ASPLOS 2020. The method is online: unlike `eviction` it ignores the next read of a tensor. Its cost
+    is not monotone in the budget.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Dtr(Eviction):
 
 
 class _Online(Machine):
-    """Memory with a clock, evicted tensors and their classes."""
+    """Simulated memory with a clock, evicted tensors and their classes."""
 
     def __init__(self, problem: Problem, order: list[int], options: DtrOptions, deadline: Deadline) -> None:
         super().__init__(problem, order, options.most_computes * len(order), deadline)
@@ -117,7 +117,7 @@ class _Online(Machine):
         self.classes.put_in(tensor, [each for each in near if each in self.gone])
 
     def value(self, tensor: int) -> float:
-        """Return the score of a tensor that has bytes."""
+        """Return the score of a tensor with a non-zero size."""
         size, stale = max(1, self.size[tensor]), 1 + self.clock - self.touched[tensor]
         cost = self.cost[self.writer[tensor]]
         match self.score:
@@ -136,7 +136,7 @@ class _Online(Machine):
         return (cost + self.classes.total(near)) / size / stale
 
     def evicted_cost(self, tensor: int, neighbours: Sequence[Sequence[int]]) -> int:
-        """Return the cost of the ops of evicted tensors that `neighbours` reaches through evicted tensors."""
+        """Return the cost of the ops of evicted tensors reachable by `neighbours` through evicted tensors."""
         found, waiting = set[int](), [tensor]
         while waiting:
             new = [t for t in neighbours[waiting.pop()] if t in self.gone and t not in found]
@@ -151,7 +151,7 @@ class _Classes:
     Parameters
     ----------
     costs : sequence of int
-        Of each tensor.
+        Cost of each tensor.
 
     Examples
     --------
@@ -165,7 +165,7 @@ class _Classes:
     def __init__(self, costs: Sequence[int]) -> None:
         self.costs, self.sums = costs, list(costs)
         self.root = list(range(len(costs)))
-        self.at = list(range(len(costs)))  # the class of each tensor; each eviction has a new one
+        self.at = list(range(len(costs)))  # class of each tensor; each eviction creates one
 
     def _find(self, place: int) -> int:
         while self.root[place] != place:
@@ -173,7 +173,7 @@ class _Classes:
         return place
 
     def put_in(self, tensor: int, near: Sequence[int]) -> None:
-        """Add an evicted tensor, and join its class with those of evicted neighbours."""
+        """Add an evicted tensor, and merge its class with those of evicted neighbours."""
         self.at[tensor] = home = len(self.root)
         self.root.append(home)
         self.sums.append(self.costs[tensor])
@@ -183,9 +183,9 @@ class _Classes:
                 self.sums[home] += self.sums[old]
 
     def take_out(self, tensor: int) -> None:
-        """Subtract a tensor that was recomputed from its class, which stays in one piece."""
+        """Subtract the cost of a recomputed tensor from its class, which is not split."""
         self.sums[self._find(self.at[tensor])] -= self.costs[tensor]
 
     def total(self, tensors: Sequence[int]) -> int:
-        """Return the cost of the different classes of these tensors."""
+        """Return the total cost of the distinct classes of these tensors."""
         return sum(self.sums[place] for place in {self._find(self.at[t]) for t in tensors})

@@ -1,4 +1,4 @@
-"""Eviction: run in the given order, drop values when memory is short, and make them again when they are needed."""
+"""Eviction: compute in the given order, drop values when memory is short, and recompute them when they are read."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class EvictionOptions(Options):
     Attributes
     ----------
     most_computes : int
-        Computes for each op, on average, after which it gives up.
+        Average computes per op after which the run gives up.
     """
 
     most_computes: Positive = 20
 
 
 class Eviction(Heuristic):
-    """Eviction as at run time, in the spirit of dynamic tensor rematerialization, with a look at what comes.
+    """Eviction as in dynamic tensor rematerialization, with knowledge of future reads.
 
-    Ops are computed in the reference order, or in that of the start where the order is free. Where memory is short, a
-    value is dropped that nobody waits for: first those of no more use to ops yet to come, then the one with the most
-    bytes times steps to its next use for its cost. An input that was dropped is made again just before it is read, and
-    so, recursively, are its own; inputs of ops that are being made are not dropped. The inputs whose making needs most
+    Ops are computed in the reference order, or in that of the start where the order is free. When memory is short, a
+    value is dropped that no pending compute needs: first values without further use by later ops, then the one with the
+    most bytes times steps to its next use per unit of its cost. A dropped input is recomputed just before it is read,
+    and so, recursively, are its own inputs; inputs of pending computes stay. Inputs whose recomputation needs most
     memory come first. Accumulation buffers are held from the first contribution to the last read.
 
-    After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which sees no future. What it finds is lean
-    rather than cheap: on training graphs of convolutional networks mostly the least budget that there can be, in a
-    fraction of a second; on wide random graphs it gives up early.
+    After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which ignores future reads. Its schedules
+    need little memory rather than little time. On training graphs of convolutional networks they mostly reach the least
+    feasible budget in a fraction of a second; on wide random graphs it gives up early.
 
     Examples
     --------
@@ -66,13 +66,13 @@ class Eviction(Heuristic):
         return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
 
     def machine(self, problem: Problem, order: list[int], deadline: Deadline) -> Machine:
-        """Return memory that drops by the rule of this method, for ops in this order."""
+        """Return the simulated memory with this method's eviction rule, for ops in this order."""
         return Machine(problem, order, self.options.most_computes * len(order), deadline)
 
 
 @dataclass
 class Making:
-    """An op that is being made: inputs still to be seen to, and the tensors that must stay meanwhile."""
+    """Pending compute of an op: inputs still to be provided, and tensors that must stay until it is done."""
 
     op: int
     inputs: list[int]
@@ -80,12 +80,12 @@ class Making:
 
 
 class Machine:
-    """Memory while it runs; ops and tensors by number.
+    """Simulated memory during a run; ops and tensors by number.
 
     Raises
     ------
     OverdueError
-        At the deadline, when made, too: a graph of 20,000 ops and half a million links takes half a second.
+        At the deadline, also during construction: 20,000 ops and half a million links take half a second.
     """
 
     def __init__(self, problem: Problem, order: list[int], most: int, deadline: Deadline) -> None:
@@ -105,7 +105,7 @@ class Machine:
         self.uses = [sorted(at[op] for op in row) for row in each(arrays.consumers.lists())]
         for tensor in self.kept:
             self.uses[tensor].append(len(order))
-        self.width = [0] * len(order)  # bytes that making an op from nothing takes, roughly
+        self.width = [0] * len(order)  # rough estimate of the bytes that making an op from nothing takes
         for op in each(order):
             own = sum(self.size[t] for t in (*self.inputs[op], *self.outputs[op]))
             self.width[op] = max([own, *(self.width[self.writer[t]] for t in self.inputs[op])])
@@ -118,7 +118,7 @@ class Machine:
         self.sequence: list[int] = []
 
     def run(self) -> list[int] | None:
-        """The computes, or None where it gave up.
+        """Return the computes, or None if it gave up.
 
         Raises
         ------
@@ -130,13 +130,13 @@ class Machine:
             if not self.make(op):
                 return None
         self.now = len(self.order)
-        for tensor in self.kept:  # those that are back are held, since they are of use at the end
+        for tensor in self.kept:  # the live ones stay, since the end uses them
             if tensor not in self.live and not self.make(self.writer[tensor]):
                 return None
         return self.sequence if self.live.issuperset(self.kept) else None
 
     def make(self, op: int) -> bool:
-        """Compute `op`, after all that it needs and that is not there; False: no memory or no runs left."""
+        """Compute `op` after all missing inputs; return False if memory or computes run out."""
         stack = [self.begin(op)]
         while stack:
             self.deadline.check()
@@ -157,7 +157,7 @@ class Machine:
         return True
 
     def begin(self, op: int) -> Making:
-        """Inputs that are there stay; the others are made, the last one of the list first."""
+        """Start a compute: pin live inputs and list the others, the last one to be made first."""
         making = Making(op, [])
         for tensor in self.inputs[op]:
             if tensor in self.live:
@@ -168,17 +168,17 @@ class Machine:
         return making
 
     def pin(self, making: Making, tensor: int) -> None:
-        """Keep a tensor until `making` is done."""
+        """Hold a tensor until `making` is done."""
         self.pins[tensor] += 1
         making.pinned.append(tensor)
 
     def may_run(self, op: int) -> bool:
-        """Whether the limits allow another compute."""
+        """Return whether the limits allow another compute."""
         limit = self.limits[op]
         return (limit is None or self.counts[op] < limit) and len(self.sequence) < self.most
 
     def compute(self, making: Making) -> bool:
-        """The compute itself; its inputs are there."""
+        """Compute the op of `making`, whose inputs are live; return False without memory or computes left."""
         op = making.op
         new = []
         for tensor in self.outputs[op]:
@@ -198,7 +198,7 @@ class Machine:
         return True
 
     def make_room(self, needed: int) -> bool:
-        """Drop until that many bytes are free; False where nothing more can go."""
+        """Drop tensors until that many bytes are free; return False if no more can be dropped."""
         while self.left < needed and not self.unlimited:
             self.deadline.check()
             going = [t for t in self.live if not self.pins[t] and self.replaceable(t)]
@@ -208,26 +208,26 @@ class Machine:
         return True
 
     def victim(self, going: list[int]) -> int:
-        """Return the one to drop first of tensors that can go."""
+        """Return the tensor to drop first."""
         return max(going, key=lambda t: (*self.idle(t), -t))
 
     def drop(self, tensor: int) -> None:
-        """Let a tensor go."""
+        """Drop a tensor."""
         self.live.remove(tensor)
         self.left += self.size[tensor]
 
     def replaceable(self, tensor: int) -> bool:
-        """Whether a tensor can be dropped: it is of no more use, or may be made again."""
+        """Return whether a tensor can be dropped: it has no further use, or can be recomputed."""
         return self.next_use(tensor) is None or (self.droppable[tensor] and self.may_run(self.writer[tensor]))
 
     def next_use(self, tensor: int) -> int | None:
-        """Place of the next op in the order that reads it, or the end; None: there is none."""
+        """Return the place of the next op in the order that reads it, or the end; None without one."""
         uses = self.uses[tensor]
         place = bisect_left(uses, self.now)
         return uses[place] if place < len(uses) else None
 
     def idle(self, tensor: int) -> tuple[bool, float]:
-        """How well a tensor can be spared."""
+        """Return the drop priority of a tensor: no further use, then bytes times steps to its next use per cost."""
         following = self.next_use(tensor)
         steps = (len(self.order) if following is None else following) - self.now
         return following is None, steps * self.size[tensor] / (1 + self.cost[self.writer[tensor]])

@@ -1,4 +1,4 @@
-"""Greedy rematerialization: the best drop at the worst stage, one after the other, by Python itself."""
+"""Greedy rematerialization: repeatedly take the best drop at the worst stage, without compiled kernels."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 
-#: How much holding an input may cost against recomputing it, as in drops; the last, never to hold one over the budget,
-#: only where the others find nothing.
+#: Price of holding an input relative to recomputing it, as in drops. The last one never holds an input over the budget,
+#: and is tried only if the others fail.
 LEANINGS = (6.0, 2.0, 1e18)
-#: Stages with most memory at which drops are tried.
+#: Stages with the most memory at which drops are tried.
 WORST = 8
 
 
 class Greedy(Heuristic):
-    """Starts from the reference order and adds recomputations one drop at a time, where memory is highest.
+    """Greedy rematerialization: from the reference order, one drop at a time where memory is highest.
 
-    A *drop* lets an instance go after its last use before the worst stage, and recomputes it in the stage of its next
-    use, together with those of its inputs that would otherwise have to be held over a stage that exceeds the budget.
-    Each round takes the drop with the least cost for the bytes of excess it removes (summed over the stages above the
-    budget), until nothing exceeds it or no drop helps. Recomputations that turn out not to be needed are then taken
-    back, the most expensive first.
+    A *drop* ends an instance at its last use before the worst stage, and recomputes it in the stage of its next use,
+    together with those inputs that would otherwise be held over a stage above the budget. Each round takes the drop
+    with the least cost per byte of excess removed, where the excess is summed over the stages above the budget. It
+    stops when nothing exceeds the budget or no drop helps. Recomputations that prove unnecessary are then taken back,
+    the most expensive first.
 
     The result is staged: first computes in the reference order (where the order is free, also in that of the start),
-    every op at most once in each stage. The functions are those of :class:`remat.heuristics.drops.Drops`, run by Python
-    instead of compiled: up to some hundred ops that takes less time than compiling them. Drops choose among all stages
-    at once; on networks with long skip connections the worst stage is the better choice.
+    every op at most once in each stage. The interpreter runs the kernels of :class:`remat.heuristics.drops.Drops`; up
+    to some hundred ops that takes less time than compiling them. Drops choose among all stages at once; on networks
+    with long skip connections the worst stage is the better choice.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Greedy(Heuristic):
 
 
 class _Functions(NamedTuple):
-    """Functions of drops, run by Python."""
+    """Interpreted kernels of drops."""
 
     start: Any
     change_many: Any
@@ -81,12 +81,12 @@ def _functions() -> _Functions:
         state.number[EXCESS] += excess_change(state, first, last, amount)
         state.memory[first : last + 1] += amount
 
-    instead = {"excess_change": excess_change, "add": add}  # memory in one piece instead of blocks
+    instead = {"excess_change": excess_change, "add": add}  # memory as one array instead of blocks
     return _Functions(interpreted(stages_kernel.start), interpreted(search_kernel.change_many, instead))
 
 
 def _descent(problem: Problem, order: Int, leaning: float, deadline: Deadline) -> Int:
-    """Drop until nothing exceeds the budget, nothing helps or time is up; the computes, by op."""
+    """Drop until nothing exceeds the budget, nothing helps or time is up; return the computes, by op."""
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     tables = bare_tables(problem, order)
@@ -109,7 +109,7 @@ def _descent(problem: Problem, order: Int, leaning: float, deadline: Deadline) -
 
 
 def _drop(net: Any, state: Any, leaning: float, deadline: Deadline) -> bool:
-    """Take the best drop across the worst stage, or one of the next worst; whether there was any."""
+    """Take the best drop across the worst stage, or across one of the next worst; return whether there was one."""
     from remat.heuristics.drops.stages_kernel import BUDGET
 
     found = [0] * CHAINS[-1]
@@ -125,7 +125,7 @@ def _drop(net: Any, state: Any, leaning: float, deadline: Deadline) -> bool:
 
 
 def _across(net: Any, state: Any, stage: int) -> list[int]:
-    """Drops of what lives across a stage and is not read in it, each up to its next read: ascending, as a heap."""
+    """Return drops of tensors live across a stage and not read in it, up to their next read; sorted, hence a heap."""
     stages, found = len(net.order) + 1, set[int]()
     for op in net.order[:stage]:
         runs = [state.runs[op, i] for i in range(state.times[op])]

@@ -1,4 +1,4 @@
-"""Which part of a schedule to think over next: kinds of neighbourhoods, and how their choice and sizes adapt."""
+"""Neighbourhoods of a schedule for large neighbourhood search, and the adaptive choice of their kinds and sizes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from remat.schedule import Schedule
 
 #: Fewest ops of a neighbourhood.
 LEAST = 4
-#: How fast the memory of past success fades, and what every kind keeps of its chance.
+#: Decay of past success, and least weight of every kind.
 FADING, FLOOR = 0.1, 0.08
-#: Factors of the size after a neighbourhood that was exhausted, and one that was too large.
+#: Factors of the size after a neighbourhood that was solved to the end without success, and one that was too large.
 GROWTH, DECAY = 1.15, 0.85
 
 
 class Landscape:
-    """One schedule, as neighbourhoods look at it: what runs, is held and is recomputed when.
+    """Schedule as seen by neighbourhoods: computes, stages, memory and recomputations.
 
     Attributes
     ----------
     num_ops : int
         Ops of the graph.
     sequence, stage : int64 arrays, shape (steps,)
-        The op that each step computes, and its stage, from 0 (number of ops computed for the first time before).
+        Op that each step computes, and its stage, from 0 (number of first computes before it).
     memory : int64 array, shape (steps,)
     again : int64 array
         Steps that recompute.
@@ -47,17 +47,17 @@ class Landscape:
         self.again = np.flatnonzero(~first)
 
     def held_at(self, step: int) -> Int:
-        """Ops whose outputs are held at `step`."""
+        """Return the ops whose outputs are held at `step`."""
         writers = self.problem.graph.arrays.producers.shared_lists()
         return np.array(sorted({op for t in self.run.intervals.live_at(step).tolist() for op in writers[t]}), dtype=int)
 
 
-#: Gives a part of about so many ops.
+#: Returns a part of about the given number of ops.
 Pick = Callable[[Landscape, np.random.Generator, int], Part]
 
 
 def part_of(land: Landscape, ops: Int, centre: int, span: int) -> Part:
-    """Those ops, in about `span` stages around that of step `centre`."""
+    """Return the part with those ops, in about `span` stages around that of step `centre`."""
     chosen = np.zeros(land.num_ops, dtype=np.bool_)
     chosen[ops] = True
     middle = int(land.stage[centre])
@@ -66,7 +66,7 @@ def part_of(land: Landscape, ops: Int, centre: int, span: int) -> Part:
 
 
 def _around(land: Landscape, rng: np.random.Generator, size: int, step: int) -> Part:
-    """What is held at a step, and what runs before and after it, nearest first."""
+    """Return a part of ops held at a step, and of ops computed before and after it, the nearest first."""
     held = rng.permutation(land.held_at(step))
     by_distance = land.sequence[np.argsort(np.abs(np.arange(len(land.sequence)) - step), kind="stable")]
     half = held[: max(1, 2 * size // 3)]
@@ -75,35 +75,35 @@ def _around(land: Landscape, rng: np.random.Generator, size: int, step: int) -> 
 
 
 def _span(land: Landscape, rng: np.random.Generator) -> int:
-    """A number of stages, from an eighth of all to all."""
+    """Return a random number of stages, from an eighth of all to all."""
     return round(land.num_ops * 2.0 ** rng.uniform(-3, 0))
 
 
 def _first_different(ops: Int, count: int) -> Int:
-    """The first `count` different ones, in order."""
+    """Return the first `count` distinct ops, in order."""
     _, first = np.unique(ops, return_index=True)
     return ops[np.sort(first)[:count]]
 
 
 def in_time(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Around a random step."""
+    """Return a part around a random step."""
     return _around(land, rng, size, int(rng.integers(len(land.sequence))))
 
 
 def around_peak(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Around one of the steps that hold most."""
+    """Return a part around one of the steps with the most memory."""
     rank = np.argsort(-land.memory, kind="stable")
     return _around(land, rng, size, int(rank[int(len(rank) * rng.random() ** 4)]))
 
 
 def around_highest(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Around the step that holds most, or one that holds as much."""
+    """Return a part around a step of the largest memory."""
     highest = np.flatnonzero(land.memory == land.memory.max())
     return _around(land, rng, size, int(rng.choice(highest)))
 
 
 def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Around a recomputation, or within the time for which its output was away; expensive ones more often."""
+    """Return a part around a recomputation or within the gap before it; expensive ones more often."""
     if not len(land.again):
         return in_time(land, rng, size)
     cost = land.problem.graph.arrays.cost[land.sequence[land.again]].astype(np.float64) + 1e-9
@@ -119,13 +119,13 @@ def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -
 
 
 def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """An op and its relatives in the graph, the nearest first, at any time."""
+    """Return a part of a random op and its relatives in the graph, the nearest first, in all stages."""
     arrays = land.problem.graph.arrays
     before, after = arrays.op_predecessors.shared_lists(), arrays.op_successors.shared_lists()
     pool = land.sequence[land.again] if len(land.again) and rng.random() < 0.7 else land.sequence
     found = [int(rng.choice(pool))]
     seen = set(found)
-    for op in found:  # grows while it is walked
+    for op in found:  # the loop extends it
         near = [other for other in (*before[op], *after[op]) if other not in seen]
         rng.shuffle(near)
         found += near
@@ -138,13 +138,13 @@ def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
 
 
 def scattered(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Half of the size from what is recomputed, the rest from everything."""
+    """Return a random part, half of it recomputed ops."""
     again = rng.permutation(np.unique(land.sequence[land.again]))[: size // 2]
     ops = _first_different(np.concatenate([again, rng.permutation(land.num_ops)]), size)
     return part_of(land, ops, 0, 2 * land.num_ops)
 
 
-#: The kinds there are, by name.
+#: Kinds of neighbourhoods by name.
 KINDS: dict[str, Pick] = {
     "in time": in_time,
     "peak": around_peak,
@@ -156,7 +156,7 @@ KINDS: dict[str, Pick] = {
 
 @dataclass
 class Portfolio:
-    """Chooses kinds by their success (adaptive large neighbourhood search) and sizes by how hard they proved to be.
+    """Adaptive choice of kinds by success (adaptive large neighbourhood search), and of sizes by difficulty.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Portfolio:
     size : float
         Ops of the first neighbourhoods.
     most : int
-        Ops of the graph.
+        Largest number of ops: those of the graph.
     """
 
     kinds: Mapping[str, Pick]
@@ -178,14 +178,14 @@ class Portfolio:
         self.sizes = dict.fromkeys(self.kinds, float(self.size))
 
     def choose(self, land: Landscape, rng: np.random.Generator) -> tuple[str, Part]:
-        """A kind, and a part of the schedule of that kind."""
+        """Return a kind, and a part of the schedule of that kind."""
         names = list(self.kinds)
         weights = np.array([max(FLOOR, self.weight[name]) for name in names])
         name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
         return name, self.kinds[name](land, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
 
     def learn(self, name: str, *, better: bool, finished: bool) -> None:
-        """Whether that kind's last part made the schedule better, and whether its model was solved to the end."""
+        """Record whether the last part of a kind improved the schedule, and whether its model was solved to the end."""
         self.weight[name] += FADING * (float(better) - self.weight[name])
         if not finished:
             self.sizes[name] = max(float(LEAST), self.sizes[name] * DECAY)

@@ -1,4 +1,4 @@
-"""A formulation around one schedule: stated with room for more, and cut down to a part of it."""
+"""Formulation around one schedule: stated with room for more computes, and restricted to a part of it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from remat.schedule import OrderRule, Schedule
 
 @dataclass(frozen=True)
 class Statement:
-    """One formulation of a problem with room for one more compute of each op than a schedule has.
+    """Formulation of a problem with room for one more compute of each op than a schedule has.
 
     Attributes
     ----------
     formulation : Formulation
     room : int64 array, shape (ops,), or None
-        Computes of each op that it can express and the problem does not forbid; None: it is not limited by itself.
+        Computes of each op that it can express and the problem allows; None: the formulation has no limit.
     """
 
     formulation: Formulation
@@ -49,13 +49,13 @@ class Statement:
     ) -> Statement:
         """State `problem` with the fewest computes that leave room around `schedule`.
 
-        Building the model later raises OverdueError at the deadline. `memory_limit`, in bytes, is that of the call.
+        Building the model later raises OverdueError at the deadline. `memory_limit` is the limit of the call in bytes.
 
         Raises
         ------
         ProblemError
-            For options that the formulation does not have, a problem that it cannot state, or a model that does not fit
-            into memory.
+            For options unknown to the formulation, a problem that it cannot state, or a model that does not fit into
+            memory.
         """
         formulation = _made(kind, options, problem, deadline, memory_limit)
         most = formulation.scope().max_computes
@@ -73,14 +73,14 @@ class Statement:
         return cls(made, np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
-        """Whether `schedule` has all the computes of some op for which the problem allows more."""
+        """Return whether `schedule` uses all room of an op for which the problem allows more computes."""
         if self.room is None:
             return False
         full = np.flatnonzero(counts(problem, schedule) >= self.room).tolist()
         return any((limit := problem.compute_limits[op]) is None or self.room[op] < limit for op in full)
 
     def expresses(self, schedule: Schedule) -> bool:
-        """Whether the formulation has values for `schedule`."""
+        """Return whether the formulation can express `schedule`."""
         try:
             self.formulation.encode(schedule)
         except ProblemError:
@@ -89,18 +89,18 @@ class Statement:
 
     @cached_property
     def model(self) -> Model:
-        """The main model."""
+        """Main model."""
         return self.formulation.build()
 
     @cached_property
     def preliminary(self) -> Preliminary | None:
-        """The model of the least peak, if there is one."""
+        """Model of the least peak, if the formulation has one."""
         return self.formulation.preliminary()
 
     def cut(self, schedule: Schedule, part: Part, *, preliminary: bool = False) -> tuple[Restricted, Float]:
-        """The main model around `schedule` cut down to `part`, and its values for the schedule.
+        """Restrict the main model around `schedule` to `part`; return it and its values for the schedule.
 
-        With `preliminary` the model of the least peak, of which what the main model does not have stays free.
+        With `preliminary`, restrict the model of the least peak; variables that the main model lacks stay free.
         """
         leeway, model = self.formulation.leeway(schedule, part), self.model
         values = leeway.values
@@ -118,7 +118,7 @@ def _made(
     kind: type[Formulation], given: Mapping[str, Any], problem: Problem, deadline: Deadline | None,
     memory_limit: int | None,
 ) -> Formulation:  # fmt: skip
-    """A formulation with options, if its model fits into memory twice: with the preliminary one."""
+    """Make a formulation with options, and require memory for two models: the main and the preliminary one."""
     name, options = f"formulation {kind.name!r}", list[Any]()
     if kind.options_type is not None:
         try:
@@ -140,15 +140,15 @@ def _made(
 
 
 def counts(problem: Problem, schedule: Schedule) -> Int:
-    """Computes of each op; shape (ops,)."""
+    """Return the computes of each op; shape (ops,)."""
     return np.bincount(computed_ops(problem, schedule), minlength=len(problem.graph.ops)).astype(np.int64)
 
 
 def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
-    """`schedule` with what each stage recomputes in the reference order and once, as stages have it.
+    """Return `schedule` with the recomputations of each stage in the reference order and at most once.
 
-    None where the order is free, or first computes do not follow the reference order. It computes no more, and may hold
-    more.
+    None where the order is free, or first computes do not follow the reference order. The result computes no more, and
+    may hold more.
 
     Examples
     --------

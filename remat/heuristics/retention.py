@@ -1,14 +1,14 @@
-"""From what is retained to what is computed: the cheapest recomputation for given retention decisions.
+"""Cheapest recomputation for given retention decisions.
 
-Two functions, shared by everything that decides on retention alone (checkpointing rules, rounded relaxations)::
+Two functions, shared by all methods that decide on retention alone (checkpointing rules, rounded relaxations)::
 
     recomputation_for(problem, S) -> R          # both bool, shape (T, T), T the number of ops
     schedule_for(problem, S, source) -> Schedule
 
 Rows are stages, columns are positions in the reference order. ``S[t, i]`` with ``i < t``: the values of op i are
 retained from stage t - 1 into stage t. ``R[t, i]`` with ``i <= t``: op i is computed in stage t, which ends with the
-first compute of op t. The outputs of an op are retained together, but for tensors to be kept at the end that have
-others beside them (:func:`kept_beside_others`): those are held from the last compute of their op, whatever S says.
+first compute of op t. The outputs of an op are retained together. The exception are tensors to be kept at the end whose
+op has other outputs (:func:`kept_beside_others`): they are held from the last compute of their op, for any S.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from remat.schedule import Schedule
 
 
 def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = None) -> Bool:
-    """The least computes for the retention decisions `S`, every one of which some constraint forces.
+    """Return the least computes for the retention decisions `S`; a constraint forces each of them.
 
     ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
-    the stage reads is computed before it in the stage unless it is retained into it. Stages do not touch one another,
-    so this is the cheapest R for that S, whatever the costs. Tensors to be kept at the end count as retained after the
-    last stage: without ``S[T - 1, i]`` op i is computed again in the last stage. That is not so for those that have
-    others beside them, such as the statistics of a batch normalization: each lasts until the next compute of its op,
-    and nobody who reads it forces one. Memory is not looked at.
+    the stage reads is computed before it in the stage unless it is retained into it. Stages are independent, so this is
+    the cheapest R for that S under any costs. Tensors to be kept at the end count as retained after the last stage:
+    without ``S[T - 1, i]`` op i is computed again in the last stage. Exempt are tensors whose op has other outputs,
+    such as the statistics of a batch normalization: each lasts until the next compute of its op, and its readers force
+    no compute. Memory is ignored.
 
-    Values that cannot be had again are held from their first compute to their last use, whatever `S` says: those of
-    ops that may not be recomputed, and accumulation buffers, which would need all their writers anew. If an op would be
-    computed more often than the problem allows, its values are held in the same way.
+    Values that cannot be recomputed are held from their first compute to their last use, for any `S`: those of ops that
+    must not be recomputed, and accumulation buffers, which would need all their writers again. If an op would exceed
+    its limit of computes, its values are held in the same way.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = Non
     Raises
     ------
     ProblemError
-        If `S` has another shape or type, or retains a value that is not computed yet.
+        If `S` has another shape or type, or retains a value before its first compute.
     OverdueError
         At the deadline.
 
@@ -101,9 +101,9 @@ def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = Non
 
 
 def schedule_for(problem: Problem, S: Bool, source: str = "", deadline: Deadline | None = None) -> Schedule:
-    """The schedule of :func:`recomputation_for`, stage by stage in the reference order, frees implied.
+    """Return the schedule of :func:`recomputation_for`, stage by stage in the reference order, frees implied.
 
-    Recomputations that nobody reads, which an `S` that retains for nothing forces, are left out.
+    Recomputations without a reader, which an unused entry of `S` forces, are omitted.
 
     Raises
     ------
@@ -121,9 +121,9 @@ def schedule_for(problem: Problem, S: Bool, source: str = "", deadline: Deadline
 
 
 def kept_beside_others(problem: Problem) -> Bool:
-    """Tensors to be kept at the end whose op has other outputs that are not; shape (tensors,).
+    """Return a mask of tensors to be kept at the end whose op has other outputs that are not; shape (tensors,).
 
-    If they were retained with the others, a few bytes of statistics would hold an activation to the end.
+    Retained with the others, a few bytes of statistics would hold an activation to the end.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def kept_beside_others(problem: Problem) -> Bool:
 
 
 def _regained(problem: Problem) -> tuple[list[Int], Bool]:
-    """By position: the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
+    """Return by position the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
 
     An *own* output has no other writer, and is retained with all others of its op.
     """
@@ -158,7 +158,7 @@ def _regained(problem: Problem) -> tuple[list[Int], Bool]:
 
 
 def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadline) -> Bool:
-    """R for `S`, with the values of `held` ops always there."""
+    """Return R for `S`, with the values of `held` ops always retained."""
     num_ops = len(S)
     lacking = ~S.T  # by op, then stage
     lacking[held] = False
@@ -172,14 +172,14 @@ def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadl
 
 
 def inputs_by_position(problem: Problem) -> list[list[int]]:
-    """Positions of the ops whose outputs each op reads, ascending, by the op's own position in the reference order."""
+    """Return the positions of the ops that each op reads from, ascending; by its position in the reference order."""
     arrays = problem.graph.arrays
     place, reads = arrays.position.tolist(), arrays.op_predecessors.lists()
     return [sorted(place[other] for other in reads[op]) for op in arrays.order.tolist()]
 
 
 def missing_inputs(op: int, reads: Sequence[Sequence[int]], there: Container[int]) -> list[int]:
-    """Return what must be computed before `op`, in ascending order: values that are not there, and what they read.
+    """Return the ops to compute before `op`, ascending: values not in `there`, and what they read.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Who has the next turn, where several ways of searching share one stretch of time."""
+"""Scheduler of search methods that share one period of time."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-#: How much of what is known of an arm's gains the last turn replaces.
+#: Weight of the last turn in the average gain of an arm.
 NEW = 0.5
-#: Share of its share that an arm keeps which brings nothing while others do.
+#: Part of its share that an arm without gains keeps while others gain.
 KEPT = 0.25
 
 
 @dataclass
 class Arm:
-    """One of those that take turns.
+    """Search method that takes turns.
 
     Attributes
     ----------
     share : float
-        Of the time, against the shares of the others, while all bring the same.
+        Share of the time relative to the shares of the others, as long as all gain the same.
     spent : float
-        What its turns took so far, in units of its share: the less, the sooner it is next.
+        Time of its turns so far, divided by its weighted share; the arm with the least is next.
     rate : float
-        What it brought per unit of time lately; infinite while it has not been tried.
+        Average gain per unit of time of the last turns; infinite before the first one.
     turns, idle : int
-        Turns so far, and how many of the last ones brought nothing.
+        Turns so far, and turns without a gain since the last one with a gain.
     """
 
     share: float
@@ -36,19 +36,18 @@ class Arm:
 
 
 class Turns:
-    """Turns by shares, which move to those that bring more.
+    """Allocation of turns by shares, which shift to the arms that gain more.
 
-    The next turn is that of the arm that has had the least time for its share (stride scheduling; Waldspurger and
-    Weihl, 1995). Shares are weighed by the gain per unit of time in the last turns, from a quarter for those that
-    brought nothing to one for the best, so nobody is ever given up. Units are what the caller counts in: seconds that
-    were really used, or moves.
+    The next turn goes to the arm with the least time relative to its share (stride scheduling; Waldspurger and Weihl,
+    1995). Shares are weighted by the gain per unit of time in the last turns, from a quarter for arms without gains to
+    one for the best, so no arm is ever dropped. The caller chooses the unit of time: seconds used, or moves.
 
     Parameters
     ----------
     shares : mapping of str to float
         By name; ties go to the first.
     spent : mapping of str to float, optional
-        What some of them have had before, in the same units of time.
+        Time that some arms have already used, in the same unit.
 
     Examples
     --------
@@ -71,12 +70,12 @@ class Turns:
         self.arms = {name: Arm(share, before.get(name, 0.0) / share) for name, share in shares.items()}
 
     def next(self, among: Collection[str] | None = None) -> str:
-        """Whose turn it is, of all or of some."""
+        """Return the name of the next arm, of all or of some."""
         names = [name for name in self.arms if among is None or name in among]
         return min(names, key=lambda name: self.arms[name].spent)
 
     def add(self, name: str, time: float, gain: float) -> None:
-        """Count a turn that took `time` and brought `gain`."""
+        """Record a turn that took `time` and gained `gain`."""
         arm = self.arms[name]
         rate = gain / max(time, 1e-9)
         arm.rate = rate if arm.turns == 0 else (1 - NEW) * arm.rate + NEW * rate
@@ -85,6 +84,6 @@ class Turns:
         arm.spent += time / (arm.share * self.weight(name))
 
     def weight(self, name: str) -> float:
-        """From a quarter to one: what an arm brought lately, beside the best."""
+        """Return the weight of an arm, from a quarter to one, by its recent gains relative to the best."""
         best = max((arm.rate for arm in self.arms.values() if arm.turns), default=0.0)
         return 1.0 if best <= 0 else KEPT + (1 - KEPT) * min(1.0, self.arms[name].rate / best)
