@@ -62,7 +62,7 @@ def choose(
 
 
 def _take(session: Session, choice: Choice) -> Worth:
-    seen = session.see(choice.schedule, "groups with options").certificate
+    seen = session.add(choice.schedule, "groups with options").certificate
     return not choice.fits, *((seen.peak, seen.cost) if session.asks_peak else (seen.cost, seen.peak))
 
 

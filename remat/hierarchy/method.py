@@ -238,7 +238,7 @@ class _Run(Policy):
         """Run heuristics by descent on the budget, formulations that support the objective, then the flat search."""
         session, search = self.session, MinPeakSearch(self.session)
         if any(each.name in OPTIONS for each in self.starts) and not self.over:
-            search.ask_chains()
+            search.run_chain_heuristics()
         for heuristic in self.starts:
             if heuristic.name not in OPTIONS and not self.over:
                 deadline = self.share(START_SHARES.get(heuristic.name, START_SHARE))

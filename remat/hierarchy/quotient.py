@@ -217,7 +217,7 @@ def choice_of(
         with contextlib.suppress(ProblemError, BackendError):
             found = answered(quotient.problem(options), effort.methods[0], each, deadline, over=True)
             if found is not None:
-                seen = incumbents.see(quotient.schedule(found, options), "groups with options")
+                seen = incumbents.add(quotient.schedule(found, options), "groups with options")
                 mine = rank(seen.fits, seen.certificate.cost, seen.certificate.peak)
                 if best is None or mine <= best[0]:
                     best = mine, Choice(options, found, seen.schedule, seen.fits)

@@ -1,4 +1,4 @@
-"""The default method: heuristics, bounds, search and a solver in turns, until a schedule meets a bound."""
+"""Default method: heuristics, bounds, search and a solver in turns, until a schedule meets a bound."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from remat.solving.chain_starts import BLOCKS, FEW, LOWER, ROTOR, chain_starts
 from remat.solving.portfolio import EXHAUSTIVE_OPS, WAIT, WAIT_SHARE, Policy, Stage
 from remat.solving.session import Session
 
-#: The name of the method.
+#: Name of the method.
 AUTO = "auto"
-#: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
+#: Initial shares of the time left: drops, each other quick heuristic, bounds, annealing, each whole model.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
-#: Shares of the time left for the heuristics on training graphs. Block checkpointing and Rotor end by themselves, after
-#: tenths of a second on some hundred ops; cut short on thousands, they leave behind what search does not make up for.
+#: Shares of the time left for heuristics on training graphs. Block checkpointing and Rotor finish after tenths of a
+#: second on some hundred ops; if they are cut short on thousands, search does not recover the loss.
 CHAIN_SHARE = {BLOCKS: 0.3, LOWER: 0.05, FEW: 0.2, ROTOR: 0.4}
-#: Share of the time left for orders without recomputation, and of this for the question whether one fits; the rest is
+#: Share of the time left for orders without recomputation, and its part for the search for one that fits; the rest is
 #: for the order of least peak.
 ORDER_SHARE, FITTING_SHARE = 0.1, 0.6
-#: Share of the time left for each whole model while something is still being compiled: little else can be done. It ends
-#: as soon as some of that is ready, and is solved anew after that.
+#: Share of the time left for each whole model while kernels are being compiled and little else can run. The model is
+#: stopped when some of them are ready, and solved again after that.
 PATIENT_SHARE = 0.7
-#: Seconds between two looks at whether it is.
-LOOK = 0.1
-#: Share of the time left in which there is to be some schedule before anything else is done.
+#: Seconds between two checks of that.
+CHECK_INTERVAL = 0.1
+#: Share of the time left for finding a first schedule before anything else runs.
 FIRST_SHARE = 0.4
-#: Seconds for each op that quick heuristics and bounds are given at most, and at least.
+#: Maximum seconds per op for quick heuristics and bounds, and the smallest such limit.
 PER_OP, LEAST = 0.02, 3.0
-#: Ops up to which quick heuristics that are not compiled run beside drops, their most seconds then, and where there is
-#: no schedule yet, ops and seconds.
+#: Ops up to which interpreted quick heuristics run in addition to drops, and their maximum seconds; the same without
+#: a schedule.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
-#: Ops up to which greedy rematerialization runs until drops are compiled.
+#: Ops up to which greedy rematerialization runs while drops are being compiled.
 GREEDY_OPS = 2_000
-#: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
+#: Ops up to which a whole model is built, for fixed and free orders.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
-#: Shares of the time that steps begin with once they take turns; what they bring moves them.
+#: Initial shares of the time in turns; they follow the improvements.
 SHARES = {"annealing": 0.6, "lns": 0.2, "bounds": 0.2}
-#: More than any schedule costs.
+#: Above the cost of any schedule.
 MOST_COST = 2**62
-#: Whole models by backend family, in order: formulation, its options, and the backend where it is another one.
+#: Whole models by backend family, in order: formulation, its options, and the backend if it is another one.
 STAGED = ("stages", {"ahead": False}, "highs")
 INTERVALS: tuple[str, dict[str, Any], str] = ("retention-intervals", {}, "")
 MODELS = {"cp-sat": (STAGED, INTERVALS), "minizinc": (INTERVALS,)}
@@ -62,24 +62,25 @@ OTHER_MODELS = (("stages", {"ahead": False}, ""),)
 
 
 class Auto(Policy):
-    """The method ``auto`` on one session.
+    """Method ``auto`` on one session.
 
-    0. Where the order is free, one without recomputation that fits, by rules and a search for the order of least peak:
-       nothing costs less. If none fits, the others begin from the order of least peak that was found.
+    0. For a free order, one without recomputation that fits, by rules and a search for the order of least peak: nothing
+       costs less. If none fits, the others start from the order of least peak found.
     1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs lower sets, few stages
-       and Rotor, and for some hundred ops eviction and greedy rematerialization (fixed order only). What has to be
-       compiled first is tried again later; until drops are, Python itself runs them up to a first schedule.
-    2. Exhaustive search, where there are few ops.
-    3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
-       every schedule the problem allows. Bounds come again later, with more time, if they are open.
-    4. Annealing, from what is there.
-    5. Whole models, where they are small enough, from the best schedule. With CP-SAT these are the stage formulation by
-       HiGHS, which is at its best on training graphs, and retention intervals. What is proved of a narrower scope is a
-       remark; the bound of the result stays one for all schedules.
-    6. While there is time: bounds, large neighbourhood search and annealing in turns (:mod:`remat.solving.portfolio`):
-       more for those that bring more. Annealing goes on where it was.
+       and Rotor, and for some hundred ops eviction and greedy rematerialization (fixed order only). Heuristics that are
+       still being compiled are tried again later; until drops are compiled, they run interpreted up to a first
+       schedule.
+    2. Exhaustive search for few ops.
+    3. A short annealing if no schedule fits the budget yet; then the best bound on all schedules that the problem
+       allows. Bounds that are not tight run again later with more time.
+    4. Annealing from the best schedule.
+    5. Whole models, if small enough, from the best schedule. With CP-SAT these are the stage formulation by HiGHS, the
+       best on training graphs, and retention intervals. A proof within a narrower scope is a remark; the bound of
+       the result holds for all schedules.
+    6. While time remains: bounds, large neighbourhood search and annealing in turns (:mod:`remat.solving.portfolio`),
+       with more time for those that improve more. Annealing resumes where it stopped.
 
-    It ends when the cost of the best schedule is the bound, and at the deadline; without a deadline, after step 5.
+    It ends when the cost of the best schedule equals the bound, and at the deadline; without a deadline after step 5.
     """
 
     def __init__(self, session: Session) -> None:
@@ -94,10 +95,10 @@ class Auto(Policy):
         self.spent = dict.fromkeys(SHARES, 0.0)
         self.search = Portfolio()
         self.pending = not self.fixed and self.problem.budget_bytes is not None
-        """Whether the search for an order has not run yet."""
+        """True until the search for an order has run."""
 
     def run(self) -> None:
-        """Go through the stages until the session is decided or time is up."""
+        """Run the stages until the session is decided or time is up."""
         self._compile()
         try:
             self.follow(STAGES)
@@ -106,12 +107,11 @@ class Auto(Policy):
                 self.session.not_compiled(name)
 
     def _compile(self) -> None:
-        """Where that has never been done, have compiled beside the first steps what the later ones need.
+        """Start compiling the kernels of later steps in the background, unless that has been done before.
 
-        What is waited for most comes first, and a processor is left to this process. On training graphs, block
-        checkpointing finds a first schedule and is compiled within a second, and what drops and Rotor find is often
-        close to the best. Of other problems, annealing closes the gap where they are small, and drops find a first
-        schedule where they are large.
+        The most urgent kernels come first, and one CPU is left to this process. On training graphs, block checkpointing
+        finds a first schedule and is compiled within a second, and drops and Rotor are often close to the optimum. On
+        other problems, annealing closes the gap of small ones, and drops find a first schedule of large ones.
         """
         if self.chains:
             names = [BLOCKS, "drops", *(name for name in self.chains if name == ROTOR), "annealing"]
@@ -123,35 +123,35 @@ class Auto(Policy):
     # -- when stages apply -------------------------------------------------------------------------------------------
 
     def nothing(self) -> bool:
-        """Whether there is no schedule yet."""
+        """Return whether there is no schedule yet."""
         return self.session.best is None
 
     def closely(self) -> bool:
-        """Whether there is time for a longer search before models, or nothing comes after it."""
+        """Return whether a longer search before models is worthwhile: the graph is small, or no deadline follows."""
         return self.small or not self.timed
 
     def has_chain(self, name: str) -> bool:
-        """Whether a heuristic on training graphs applies; imports it, which is not to be taken from its time."""
+        """Return whether a heuristic on training graphs applies; imports it outside its own time."""
         return name in self.chains and self.made(name) is not None
 
     def most(self) -> float:
-        """Seconds that quick heuristics and bounds are given at most."""
+        """Return the maximum seconds of quick heuristics and bounds."""
         return max(LEAST, PER_OP * self.num_ops)
 
     def most_first(self) -> float:
-        """Seconds for what looks for a first schedule, at most."""
+        """Return the maximum seconds of searches for a first schedule."""
         return PER_OP * self.num_ops
 
-    def _patience(self, name: str) -> float | None:
-        """How long to wait for a heuristic: not at all if it is still being compiled; None: until it is loaded."""
+    def _wait(self, name: str) -> float | None:
+        """Return the seconds to wait for a heuristic: 0 while it is being compiled, None until it is loaded."""
         return None if self.made(name).compiled() or not self.timed else 0.0
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
     def find_order(self, deadline: Deadline) -> None:
-        """Look for an order that fits without recomputation, or one of low peak to begin with.
+        """Search for an order that fits without recomputation, or one of low peak to start from.
 
-        The rules alone where the code of the search is still being compiled.
+        Only rules are tried while the search is being compiled.
         """
         session, budget = self.session, self.problem.budget_bytes
         assert budget is not None
@@ -160,15 +160,15 @@ class Auto(Policy):
         with session.step("order"):
             if soon and self.search.prepared(wait):
                 self.pending = False
-                found = session.ask_order(self.search, deadline.share(FITTING_SHARE), budget + 1)
+                found = session.search_order(self.search, deadline.share(FITTING_SHARE), budget + 1)
                 if not session.enough and found.bound > budget and self.once:
                     session.infeasible, session.scope = True, own_scope(self.problem)
                     session.proof = f" (by {self.search.name})"
                 elif not session.enough:
-                    session.ask_order(self.search, deadline)
+                    session.search_order(self.search, deadline)
             else:
                 for rule in RULES if self.warm_start is None else ():
-                    session.ask_order(rule(), deadline)
+                    session.search_order(rule(), deadline)
                     if session.enough or deadline.expired:
                         break
         least = session.incumbents.least_peak
@@ -176,35 +176,35 @@ class Auto(Policy):
             self.warm_start = least.schedule
 
     def chain(self, name: str, deadline: Deadline, *, alone: bool = False) -> None:
-        """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""
-        wait = self._patience(name)
+        """Run a heuristic on training graphs; wait for it only if nothing else is faster."""
+        wait = self._wait(name)
         alone = alone or (name == BLOCKS and self.num_ops > WITHOUT_DROPS["eviction"][0])
         self.heuristic(name, deadline, wait=FIRST_SHARE * self.clock.remaining if alone and wait == 0 else wait)
 
     def drops(self, deadline: Deadline) -> None:
-        """Find a schedule by drops; of tiny problems, they would be waited for longer than the search takes."""
+        """Run drops; tiny problems do not wait for its compilation, which takes longer than their search."""
         others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
-        self.heuristic("drops", deadline, wait=0.0 if self.tiny else self._patience("drops") if others_can else None)
+        self.heuristic("drops", deadline, wait=0.0 if self.tiny else self._wait("drops") if others_can else None)
 
     def drops_again(self, deadline: Deadline) -> None:
-        """Wait for drops where nothing else has found a schedule."""
+        """Wait for drops if no schedule has been found otherwise."""
         self.heuristic("drops", deadline, wait=FIRST_SHARE * self.clock.remaining)
 
     def anneal(self, deadline: Deadline) -> None:
         """Anneal from the best schedule."""
-        self.heuristic("annealing", deadline, wait=self._patience("annealing"))
+        self.heuristic("annealing", deadline, wait=self._wait("annealing"))
 
     def greedy(self, _: Deadline) -> None:
-        """Find a schedule by greedy rematerialization, in less time than compiling drops takes; once."""
-        if "greedy" in self.kept or not EXHAUSTIVE_OPS < self.num_ops <= GREEDY_OPS:  # fewer are searched sooner
+        """Run greedy rematerialization once, in less time than compiling drops takes."""
+        if "greedy" in self.kept or not EXHAUSTIVE_OPS < self.num_ops <= GREEDY_OPS:  # fewer are searched faster
             return
-        ready = _Ready(lambda: self.loaded("drops") if "drops" in self.waiting else self.made("drops").compiled())
+        ready = _CachedFlag(lambda: self.loaded("drops") if "drops" in self.waiting else self.made("drops").compiled())
         with self.session.step("greedy"):
             share = self.share(QUICK_SHARE if self.chains else FIRST_SHARE)
             self.session.improve(self.made("greedy"), share.until(ready), self.warm_start)
 
     def quick(self, _: Deadline) -> None:
-        """Find a schedule by what needs no compiled code."""
+        """Run the heuristics that need no compilation."""
         others, share = BESIDE_DROPS, QUICK_SHARE
         if "drops" in self.waiting and self.nothing():
             others, share = WITHOUT_DROPS, FIRST_SHARE
@@ -213,7 +213,7 @@ class Auto(Policy):
                 self.heuristic(name, self.share(share, seconds))
 
     def exhaust(self, deadline: Deadline) -> None:
-        """Search everything."""
+        """Search exhaustively."""
         session, budget = self.session, self.problem.budget_bytes
         limit = 1 + MOST_COST if session.cost is None else session.cost
         with session.step("exhaustive search"):
@@ -221,7 +221,7 @@ class Auto(Policy):
             if found is None:
                 return
             if found.schedule is not None:
-                session.incumbents.see(found.schedule, "exhaustive search")
+                session.incumbents.add(found.schedule, "exhaustive search")
             if found.bound > MOST_COST:
                 session.infeasible, session.scope = True, own_scope(self.problem)
                 session.proof = " (by exhaustive search)"
@@ -237,13 +237,13 @@ class Auto(Policy):
                 self.heuristic(name, self.share(share))
 
     def models(self, _: Deadline) -> None:
-        """Solve whole models, in order; while something is compiled they are a pastime, and begin anew after it."""
+        """Solve whole models, in order; those interrupted by finished compilation start again."""
         left = list(MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,))
         while left and not self.over:
             self.try_again()
             name, given, backend = left[0]
             if self.waiting and self.timed:
-                ready = _Ready(lambda: any(self.loaded(other) for other in self.waiting))
+                ready = _CachedFlag(lambda: any(self.loaded(other) for other in self.waiting))
                 self.whole_model(name, given, backend, self.share(PATIENT_SHARE).until(ready))
                 if ready():
                     continue
@@ -252,14 +252,14 @@ class Auto(Policy):
             del left[0]
 
     def whole_model(self, name: str, given: dict[str, Any], other: str, deadline: Deadline) -> None:
-        """Solve a whole model, from the best schedule."""
+        """Solve a whole model, starting from the best schedule."""
         session = self.session
         if self.over:
             return
         backend = make_backend(other) if other else self.backend
         kind = load("formulations", name)
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
-        if self.waiting:  # or the solver would take the time of the process that compiles
+        if self.waiting:  # otherwise the solver would slow down the compiling process
             call = replace(call, threads=max(1, (call.threads or available_cpus()) - 1))
         part = self.model(kind, backend, call, kind.options_type(**given) if given else None)
         if part is None or covers(part.scope, self.problem):
@@ -287,7 +287,7 @@ def _chain(name: str, share: float, *, alone: bool = False) -> Stage:
     )  # fmt: skip
 
 
-#: The method as a table: what runs, its share of the time left, its most seconds, and when.
+#: The method as a table: stage, share of the time left, maximum seconds, condition.
 STAGES = (
     Stage(Auto.find_order, ORDER_SHARE, Auto.most, lambda auto: auto.pending),
     _chain(BLOCKS, CHAIN_SHARE[BLOCKS]),
@@ -301,7 +301,7 @@ STAGES = (
     _chain(BLOCKS, FIRST_SHARE, alone=True),
     Stage(Auto.drops_again, FIRST_SHARE, Auto.most_first, lambda auto: auto.nothing() and not auto.tiny),
     Stage(Auto.exhaust, BOUND_SHARE, when=lambda auto: auto.tiny and auto.problem.budget_bytes is not None),
-    # something soon, before what proves how good it is
+    # a schedule first, before proofs of its quality
     Stage(lambda auto, deadline: auto.heuristic("annealing", deadline), QUICK_SHARE, Auto.most_first, Auto.nothing),
     Stage(Auto.bounds, BOUND_SHARE, Auto.most),
     Stage(lambda auto, _: auto.try_again()),
@@ -312,15 +312,15 @@ STAGES = (
 )
 
 
-class _Ready:
-    """Whether something is so, asked by many and looked at now and then; once it is, it stays so."""
+class _CachedFlag:
+    """Flag with rate-limited evaluation; it stays true once it is."""
 
-    def __init__(self, look: Callable[[], bool]) -> None:
-        self.look, self.next, self.so = look, 0.0, False
+    def __init__(self, evaluate: Callable[[], bool]) -> None:
+        self.evaluate, self.next, self.value = evaluate, 0.0, False
 
     def __call__(self) -> bool:
         now = time.monotonic()
-        if not self.so and now >= self.next:
-            self.next = now + LOOK
-            self.so = self.look()
-        return self.so
+        if not self.value and now >= self.next:
+            self.next = now + CHECK_INTERVAL
+            self.value = self.evaluate()
+        return self.value

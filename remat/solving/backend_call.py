@@ -1,4 +1,4 @@
-"""Calling a backend safely: from any thread, with callbacks that fail, and with solvers that crash or contradict."""
+"""Safe calls of a backend: callbacks from any thread, failing callbacks, crashing and contradictory solvers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.solving.incumbents import one_line
 
 
 class SolverFailedError(BackendError):
-    """The solver gave up or crashed; what it had found before is still good."""
+    """The solver gave up or crashed; its earlier solutions remain valid."""
 
 
 def call_backend(
@@ -27,31 +27,31 @@ def call_backend(
     on_values: Callable[[Values, float], bool],
     on_bound: Callable[[float], object],
 ) -> RawResult:
-    """Let the backend solve `model`.
+    """Solve `model` by the backend.
 
     Parameters
     ----------
     on_values : callable
-        Receives values and claimed objective of every solution, the last one included; a true answer stops the solver.
+        Receives values and claimed objective of every solution, including the last; a true return stops the solver.
     on_bound : callable
-        Receives every better lower bound; a true answer stops the solver at its next solution.
+        Receives every better lower bound; a true return value stops the solver at its next solution.
 
     Returns
     -------
     RawResult
-        Its `stop` is `FINISHED` where `on_values` asked for the stop, so that `INTERRUPTED` always means Ctrl-C.
+        Its `stop` is `FINISHED` if `on_values` requested the stop, so that `INTERRUPTED` always means Ctrl-C.
 
     Raises
     ------
     ModelError
-        If the backend cannot take the model.
+        If the backend cannot express the model.
     SolverFailedError
-        If it crashed, or says that it failed.
+        If it crashed or reports a failure.
     BackendError
-        If what it gives does not fit the model or its own status.
+        If its answer does not fit the model or its own status.
     Exception
-        The first one from a callback. It stops the solver and is raised after that, since solvers swallow exceptions
-        of callbacks.
+        The first exception of a callback. It stops the solver and is raised afterwards, since solvers swallow
+        exceptions of callbacks.
     """
     failures: list[BaseException] = []
     asked = False

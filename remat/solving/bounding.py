@@ -1,4 +1,4 @@
-"""Bounds for what a call of solve() knows so far."""
+"""Bounds for a running session."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from remat.solving.session import Session
 
 
 def raise_bounds(session: Session, deadline: Deadline) -> None:
-    """Ask all bounds until the deadline, as a step of the session, which takes the best of them.
+    """Compute all bounds until the deadline, as a step of the session, which keeps the best.
 
     Raises
     ------
     BackendError
-        If a bound is above the cost of a schedule that the session has, or says that there is none; naming both.
+        If a bound exceeds the cost of a known schedule, or claims that there is none; names both.
     """
 
     def take(bound: Bound) -> bool:

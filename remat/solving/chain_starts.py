@@ -1,4 +1,4 @@
-"""Heuristics on training graphs that other searches start from: their options, and the sizes up to which they run."""
+"""Heuristics on training graphs that provide starts: their options and size limits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from remat.heuristics.checkpointing.step import training_step
 from remat.problem import Problem
 from remat.registry import make
 
-#: Heuristics on training graphs with their options. The first one is compiled soonest, the second one needs no compiled
-#: code, nor does the third.
+#: Heuristics on training graphs with their options. The first compiles fastest; the second and third need no kernels.
 BLOCKS, LOWER, FEW, ROTOR = "block-checkpointing", "lower-sets", "few-stages", "rotor"
 OPTIONS = {BLOCKS: BlockOptions(drops=True), LOWER: None, FEW: None, ROTOR: None}
-#: Ops up to which Rotor and few stages are starts, and forward ops up to which lower sets are: they take long beyond.
+#: Ops up to which Rotor and few stages provide starts, and forward ops for lower sets; they are slow beyond.
 ROTOR_OPS, FEW_OPS, LOWER_OPS = 5_000, 5_000, 1_000
 
 
 def chain_starts(problem: Problem) -> list[str]:
-    """Return the names of the heuristics on training graphs that apply to a problem, the one ready soonest first.
+    """Return the names of the heuristics on training graphs that apply to a problem, fastest to be ready first.
 
     Examples
     --------
@@ -35,6 +34,6 @@ def chain_starts(problem: Problem) -> list[str]:
 
 
 def chain_start(name: str) -> Heuristic:
-    """Return the heuristic with the options that it has as a start."""
+    """Return a heuristic with its options as a start."""
     found: Heuristic = make("heuristics", name, OPTIONS[name])
     return found

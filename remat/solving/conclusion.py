@@ -1,4 +1,4 @@
-"""The result that a session makes in the end."""
+"""Result of a session."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from remat.solving.min_peak import least_known_budget
 from remat.solving.result import Result
 from remat.solving.session import NOT_COMPILED, Session
 
-#: Seconds in which a low peak is looked for when a budget is refused, and where time is over.
+#: Seconds of the search for a low peak when a budget is refused, and after the deadline.
 LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
-#: Ops up to which it is looked for even where time is over: beyond, one look at the graph takes seconds.
+#: Ops up to which it runs after the deadline: beyond, reading the graph alone takes seconds.
 LEAST_OPS = 3000
-#: Heuristics that price budgets that suffice, seconds for each, and seconds that must be left (loading takes some).
+#: Heuristics that price sufficient budgets, seconds for each, and minimum seconds left (loading takes some).
 PRICED_BY, PRICE_SECONDS, PRICED_ABOVE = ("greedy", "drops"), 0.1, 2.0
 
 
 def concluded(session: Session) -> Result:
-    """Return everything that a session knows, with the best schedule validated once more."""
+    """Return the result of a session, after validating the best schedule once more."""
     if interrupted() and not session.enough:
         session.stop = StopReason.INTERRUPTED
     if session.reached is not None and session.stop is not StopReason.INTERRUPTED:
         session.stop = session.reached.reason
-    lowest = _look_for_least(session) if session.best is None else None
+    lowest = _search_least(session) if session.best is None else None
     best, base = session.best, session.problem.graph.base_cost
     status = Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
     schedule = certificate = over = None
@@ -104,8 +104,8 @@ def _why_none(session: Session) -> str:
     return f"no schedule was found {when.get(session.stop, 'before the solver gave up')}, and none is ruled out"
 
 
-def _look_for_least(session: Session) -> Certified:
-    """The least peak that is known, after a short look for a lower one."""
+def _search_least(session: Session) -> Certified:
+    """Return the least known peak, after a short search for a lower one."""
     assert session.incumbents.least_peak is not None
     known = session.incumbents.least_peak
     if session.stop is StopReason.INTERRUPTED:
@@ -114,9 +114,9 @@ def _look_for_least(session: Session) -> Certified:
         return known
     seconds = min(LEAST_SECONDS, max(LATE_SECONDS, session.call.deadline.remaining))
     found = least_known_budget(session.problem, seconds, session.call.seed)
-    # A schedule by another method than the one that was asked is no answer.
+    # A schedule of a method other than the requested one is no answer.
     other = session.incumbents if session.any_method else Incumbents(session.problem)
-    if other.see(found.schedule, found.source).fits and session.infeasible and covers(session.scope, session.problem):
+    if other.add(found.schedule, found.source).fits and session.infeasible and covers(session.scope, session.problem):
         raise BackendError(
             f"it is claimed that no schedule exists{session.proof}, but {found.source} found one", "refuted"
         )
@@ -124,23 +124,23 @@ def _look_for_least(session: Session) -> Certified:
 
 
 def _suffices(session: Session, lowest: Certified) -> str:
-    """Name a budget that suffices, and prices of it and of the next ten percent; its share, rounded up, is one too."""
+    """Describe a sufficient budget, with prices of it and of the next ten percent; its share is rounded up."""
     peak, whole = lowest.certificate.peak, session.problem.reference_peak
     if not whole:
         return f"{peak:,} bytes are known to suffice"
     share = -(-10_000 * peak // whole) / 100
-    told, ten = f"{peak:,} bytes ({share:.12g} %) are known to suffice", 10 * (int(share) // 10 + 1)
+    text, ten = f"{peak:,} bytes ({share:.12g} %) are known to suffice", 10 * (int(share) // 10 + 1)
     late = session.call.deadline.remaining < PRICED_ABOVE or interrupted()
     if late or len(session.problem.graph.ops) > LEAST_OPS or not lowest.certificate.overhead:
-        return told
-    told += f" at +{_price(session, peak, lowest):.3g} % cost"
-    return told if ten >= 100 else f"{told}, {ten} % at +{_price(session, whole * ten // 100, lowest):.3g} %"
+        return text
+    text += f" at +{_price(session, peak, lowest):.3g} % cost"
+    return text if ten >= 100 else f"{text}, {ten} % at +{_price(session, whole * ten // 100, lowest):.3g} %"
 
 
 def _price(session: Session, budget: int, lowest: Certified) -> float:
     """Return the extra cost, in %, of the cheapest schedule within a budget that quick heuristics find."""
     quick = Session(replace(session.problem, budget=budget, objective=Objective.LEAST_COST), session.call, "auto")
-    quick.see(lowest.schedule, lowest.source)
+    quick.add(lowest.schedule, lowest.source)
     for name in PRICED_BY:
         with contextlib.suppress(ProblemError):
             quick.improve(load("heuristics", name)(), session.call.deadline.earlier(PRICE_SECONDS))

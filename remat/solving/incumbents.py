@@ -1,4 +1,4 @@
-"""The best schedules so far: each is validated and its cost computed from its steps before it counts."""
+"""Best schedules so far, each validated and priced from its steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.schedule.validate import validate
 
-#: Solvers that compute with floats meet integrality and bounds up to about this much, relative to what they sum.
+#: Relative tolerance at which floating-point solvers meet integrality and bounds.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Certified:
-    """A schedule that has been validated.
+    """A validated schedule.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Certified:
     certificate : Certificate
         Valid, or over budget and otherwise valid.
     source : str
-        Who made it.
+        Origin of the schedule.
     """
 
     schedule: Schedule
@@ -40,19 +40,19 @@ class Certified:
 
     @property
     def by_peak(self) -> tuple[int, int]:
-        """Peak and cost."""
+        """Sort key: peak, then cost."""
         return self.certificate.peak, self.certificate.cost
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps the budget too."""
+        """Return whether it is within the budget."""
         return self.certificate.accepted
 
 
 class Incumbents:
-    """Validates schedules for one problem, and keeps the best that fits and the one with the least peak.
+    """Validates schedules for one problem; stores the best one within the budget and the one with the least peak.
 
-    The best is the cheapest, or the one with the least peak where the problem asks for that; ties go to the other.
+    The best is the cheapest, or the one with the least peak, by the problem's objective; the other value breaks ties.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -60,8 +60,8 @@ class Incumbents:
         self.best: Certified | None = None
         self.least_peak: Certified | None = None
 
-    def see(self, schedule: Schedule, source: str) -> Certified:
-        """Validate `schedule` and remember it.
+    def add(self, schedule: Schedule, source: str) -> Certified:
+        """Validate and store `schedule`.
 
         Raises
         ------
@@ -80,19 +80,19 @@ class Incumbents:
         return seen
 
     def _known(self, schedule: Schedule) -> Certificate | None:
-        """What was found of the very same steps: searches hand on what they end with, or began with, once more."""
+        """Return the certificate of a stored schedule with the same steps: searches often return those again."""
         for one in (self.best, self.least_peak):
             if one is not None and _are_same(one.schedule, schedule):
                 return one.certificate
         return None
 
     def rank(self, certified: Certified) -> tuple[int, int]:
-        """The smaller, the better: the value of the objective, then the other."""
+        """Return a sort key, smaller is better: the objective, then the other value."""
         return certified.by_peak if self.problem.objective is Objective.LEAST_PEAK else certified.by_peak[::-1]
 
 
 def _are_same(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules are for one graph and have the same steps, by the same tables of names."""
+    """Return whether two schedules have the same graph, steps and name tables."""
     return one is other or (
         one.graph_digest == other.graph_digest
         and np.array_equal(one.kinds, other.kinds)
@@ -102,7 +102,7 @@ def _are_same(one: Schedule, other: Schedule) -> bool:
 
 
 class Reader:
-    """Reads a backend's values as schedules, and compares what was claimed with what came.
+    """Decodes a backend's values into schedules, and checks its claims against them.
 
     Parameters
     ----------
@@ -119,28 +119,27 @@ class Reader:
         self._formulation = formulation
         self._model = model
         self._integral = np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value))
-        # Whole costs of whole variables add up without error; with others the solver's tolerance stays in the sum.
+        # Integer variables give exact sums; with others the solver's tolerance remains.
         self._exact = bool(self._integral[model.objective.index].all())
         self._source = source
         self.notes: set[str] = set()
 
     def preliminary(self, values: Values) -> Certified:
-        """The schedule that values of the preliminary model stand for; it may be over budget."""
-        return self._incumbents.see(self._decode(values[: self._model.num_vars]), self._source)
+        """Return the schedule for values of the preliminary model; it may be over budget."""
+        return self._incumbents.add(self._decode(values[: self._model.num_vars]), self._source)
 
     def main(self, values: Values, claimed: float) -> Certified:
-        """The schedule that values of the main model stand for, whose objective is its cost or its peak.
+        """Return the schedule for values of the main model, whose objective is its cost or its peak.
 
         Raises
         ------
         BackendError
-            If it breaks a rule (the budget included), or costs more than was claimed, or the values do not cost what
-            was claimed.
+            If it breaks a rule (including the budget), costs more than claimed, or the values contradict the claim.
         """
         if not math.isfinite(claimed) or not np.isfinite(values).all():
             raise BackendError(f"{self._source} gives a cost or values that are not finite", "not-finite")
         schedule = self._decode(values)
-        seen = self._incumbents.see(schedule, self._source)
+        seen = self._incumbents.add(schedule, self._source)
         problem = self._incumbents.problem
         peak, cost = problem.objective is Objective.LEAST_PEAK, problem.value(seen.certificate)
         if not seen.fits and not peak:
@@ -158,7 +157,7 @@ class Reader:
             raise BackendError(
                 f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {cost:,}", "wrong-cost"
             )
-        if cost < worth - slack and not peak:  # decode() dropped computes that nothing needs
+        if cost < worth - slack and not peak:  # decode() dropped useless computes
             self.notes.add("decoding dropped useless computes from the solver's schedule")
         return seen
 
@@ -166,7 +165,7 @@ class Reader:
         try:
             found = self._formulation.decode(values)
             given, wanted = self._formulation.problem.graph, self._incumbents.problem.graph
-            if given is not wanted and found.graph_digest == given.digest:  # the same but for outputs in place
+            if given is not wanted and found.graph_digest == given.digest:  # they differ only in outputs in place
                 found = replace(found, graph_digest=wanted.digest)
             return replace(found, source=self._source)
         except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -176,13 +175,13 @@ class Reader:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of `error` in one line, with its type unless it is one of ours."""
+    """Return the message of `error` in one line, with its type unless it is a RematError."""
     text = " ".join(str(error).split())
     return text if isinstance(error, RematError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def lower_bound(bound: float | None) -> int | None:
-    """A solver's lower bound on whole costs, rounded up, after what its arithmetic may be off by.
+    """Return a solver's lower bound on integer costs, rounded up after subtracting its numerical error.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Methods: whatever answers a problem, by one door.
+"""Methods: the common interface of everything that answers a problem.
 
-``auto``, a formulation with a backend, a heuristic, a search for an order and whatever is registered in the entry-point
-group ``remat.methods`` are all a :class:`Method` to :func:`remat.solve`.
+``auto``, formulations with a backend, heuristics, order searches and entry points of the group ``remat.methods`` are
+all a :class:`Method` to :func:`remat.solve`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from remat.solving.model_method import ModelMethod
 if TYPE_CHECKING:
     from remat.solving.session import Session
 
-#: The heuristic that starts a solver, where it is registered.
+#: Heuristics that provide a solver's start, if registered.
 START_HEURISTICS = {OrderRule.FIXED: "greedy", OrderRule.FREE: "annealing"}
-#: Shares of the time left in which the start heuristic must be loaded, and in which it may run then.
+#: Shares of the time left for loading and running the start heuristic.
 PREPARE_SHARE, START_SHARE = 0.4, 0.1
-#: Most seconds of the start heuristic for each op.
+#: Maximum seconds of the start heuristic per op.
 START_SECONDS = 0.02
-#: The groups in which a name is looked up, the first that has it winning.
+#: Groups in which a name is looked up, in this order.
 GROUPS = ("methods", "heuristics", "formulations")
 
 
 class Method(ABC):
-    """Answers a problem by whatever means; it may solve many models and let other methods work on the same session.
+    """Answers a problem by any means; it may solve many models and run other methods on the same session.
 
     Parameters
     ----------
     options : optional
-        Of the class's `options_type`; None: its defaults.
+        An object of the class's `options_type`; None: its defaults.
 
     Examples
     --------
@@ -68,14 +68,14 @@ class Method(ABC):
 
     name: ClassVar[str]
     objectives: frozenset[Objective] = frozenset({Objective.LEAST_COST})
-    """What it can be asked for."""
+    """Supported objectives."""
     options_type: ClassVar[type | None] = None
-    """The dataclass of its options; None where it has none."""
+    """Dataclass of the options; None: no options."""
     uses_backend: ClassVar[bool] = False
-    """Whether it solves models by the backend of the session; otherwise a backend other than the default is refused."""
+    """True if it solves models by the session's backend; otherwise only the default backend is accepted."""
     counts_in_place: ClassVar[bool] = False
-    """Whether what it proves holds where ops write outputs in place of inputs; otherwise it is given problems without,
-    and what it proves of these is left out."""
+    """True if its proofs hold for graphs whose ops write outputs in place of inputs. Otherwise it receives problems
+    without that, and its proofs are discarded."""
 
     def __init__(self, options: Any = None) -> None:
         if options is not None and self.options_type is None:
@@ -87,16 +87,16 @@ class Method(ABC):
 
     @property
     def needs_backend(self) -> bool:
-        """Whether this very one solves models by the backend of the session."""
+        """Return whether this object solves models by the session's backend."""
         return self.uses_backend
 
     @abstractmethod
     def run(self, session: Session) -> None:
-        """Improve what `session` knows until it is enough, its deadline is over, or there is nothing left to try.
+        """Improve `session` until it is enough, the deadline passes, or nothing is left to try.
 
-        `session` has the problem, the options (`call`), the backend (`solver`), the warm start, and everything that is
-        known; :meth:`~remat.solving.session.Session.improve` runs a heuristic and
-        :meth:`~remat.solving.session.Session.raise_bound` takes a bound.
+        `session` has the problem, the options (`call`), the backend (`solver`), the warm start and all results so far.
+        :meth:`~remat.solving.session.Session.improve` runs a heuristic and
+        :meth:`~remat.solving.session.Session.raise_bound` records a bound.
         """
 
 
@@ -125,7 +125,7 @@ class AutoMethod(Method):
 
 
 class HeuristicMethod(Method):
-    """A heuristic, alone; for the least peak it is asked for less and less."""
+    """A single heuristic; for the least peak it runs with ever smaller budgets."""
 
     objectives = frozenset(Objective)
     counts_in_place = True
@@ -148,7 +148,7 @@ class HeuristicMethod(Method):
 
 
 class FormulationMethod(Method):
-    """A formulation, whose model the backend solves, from the schedule of a quick heuristic unless told otherwise."""
+    """A formulation, whose model the backend solves, by default from the schedule of a quick heuristic."""
 
     uses_backend = True
     counts_in_place = True
@@ -162,7 +162,7 @@ class FormulationMethod(Method):
         return name in getattr(self.kind.options_type, "__dataclass_fields__", {})
 
     def with_options(self, **values: Any) -> FormulationMethod:
-        """Return the same with these options in place of its own."""
+        """Return a copy with these options replaced."""
         assert self.kind.options_type is not None
         return FormulationMethod(self.kind, replace(self.options or self.kind.options_type(), **values))
 
@@ -175,7 +175,7 @@ class FormulationMethod(Method):
 
     @staticmethod
     def _begin(session: Session) -> None:
-        """Have a heuristic make a start for a solver."""
+        """Run the start heuristic."""
         name, deadline = START_HEURISTICS.get(OrderRule(session.problem.order), ""), session.call.deadline
         if name not in heuristics():
             return
@@ -187,18 +187,18 @@ class FormulationMethod(Method):
 
     @staticmethod
     def _begin_with_orders(session: Session) -> None:
-        """Have rules make orders for a solver that looks for the least peak."""
+        """Run the ordering rules, as starts for the least peak."""
         problem = session.problem
         if problem.order is OrderRule.FIXED:
             return
         deadline = session.call.deadline.share(START_SHARE)
         with session.timed("start"):
             for rule in RULES:
-                session.ask_order(rule(), deadline)
+                session.search_order(rule(), deadline)
 
 
 class OrderMethod(Method):
-    """A search for the order of least peak, each op computed once (:mod:`remat.ordering`)."""
+    """A search for the order of least peak without recomputation (:mod:`remat.ordering`)."""
 
     objectives = frozenset({Objective.LEAST_PEAK})
     counts_in_place = True
@@ -210,26 +210,26 @@ class OrderMethod(Method):
     def run(self, session: Session) -> None:
         problem = session.problem
         if problem.order is OrderRule.FIXED:
-            raise ProblemError(f"method {self.name!r} looks for an order, and that of the problem is fixed")
+            raise ProblemError(f"method {self.name!r} searches for an order, but the problem fixes it")
         session.raise_peak_bound(problem.structural_peak, "the structural bound")
         if not session.enough:
             self._search(session)
         session.conclude()
 
     def _search(self, session: Session) -> None:
-        """Look for a lower peak than that of the best schedule known.
+        """Search for a lower peak than that of the best known schedule.
 
-        The bound of the search counts where the problem allows one compute of each op; otherwise it is a remark.
+        The search's bound counts if the problem allows one compute per op; otherwise it is a remark.
         """
         problem, search, deadline = session.problem, self.search, session.call.deadline
         known = session.incumbents.least_peak
         assert known is not None  # the reference order is one
-        with session.timed("load"):  # compiled code; the first time on a machine it is compiled
+        with session.timed("load"):  # compiles the kernels on first use
             if not search.prepared(deadline, lambda: session.enter(f"{self.name}: {COMPILING}")):
                 session.not_compiled(self.name)
                 return
         with session.timed(self.name):
-            found = session.ask_order(search, deadline, known.certificate.peak)
+            found = session.search_order(search, deadline, known.certificate.peak)
         best = session.incumbents.least_peak
         assert best is not None
         if all(limit == 1 for limit in problem.compute_limits):
@@ -240,24 +240,24 @@ class OrderMethod(Method):
             session.note(note)
 
 
-#: What stands for a method: a name, a class or an object.
+#: Specification of a method: a name, a class or an object.
 MethodLike = (
     str | type[Method] | type[Formulation] | type[Heuristic] | type[OrderSearch] | Method | Heuristic | OrderSearch
 )
 
 
 def known_methods() -> list[str]:
-    """Names of everything that answers a problem, sorted."""
+    """Return the names of everything that answers a problem, sorted."""
     return sorted({name for group in GROUPS for name in registry.Registered(group)} | {AUTO})
 
 
 def method_class(name: str) -> type[Any]:
-    """The class that a name stands for: of a method, a search for an order, a heuristic or a formulation.
+    """Return the class with a name: a method, an order search, a heuristic or a formulation.
 
     Raises
     ------
     RematError
-        If there is none, with the names there are, the nearest first; or if it cannot be imported.
+        If the name is unknown (the message lists similar names), or the class cannot be imported.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def method_class(name: str) -> type[Any]:
 
 
 def unknown_method(name: str) -> str:
-    """Return the message for a `name` that is no method, with what was probably meant."""
+    """Return the message for an unknown method, with a suggestion."""
     known = known_methods()
     method, slash, backend = name.partition("/")
     if slash and method in known:
@@ -290,21 +290,21 @@ def unknown_method(name: str) -> str:
 
 
 def make_method(method: MethodLike, options: Any = None) -> Method:
-    """The method that a name, a class or an object stands for.
+    """Return the method for a name, a class or an object.
 
     Parameters
     ----------
     method : str, class or object
-        A registered name; a subclass of Method, OrderSearch, Formulation or Heuristic; or an object of one (no
-        formulation) that is made already, which has its options.
+        A registered name; a subclass of Method, OrderSearch, Formulation or Heuristic; or an object of one (except
+        Formulation), which has its options already.
     options : optional
-        Of the class's `options_type`.
+        An object of the class's `options_type`.
 
     Raises
     ------
     RematError
-        For a name that is not registered; a ProblemError for anything else that is no method, or options where there
-        are none.
+        If a name is not registered; a ProblemError for anything else that is no method, or for options of a method
+        without options.
     """
     kind: Any = method_class(method) if isinstance(method, str) else method
     if _is_a(kind, Heuristic):
@@ -323,7 +323,7 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
 
 
 def _is_a(one: Any, kind: type) -> bool:
-    """Tell whether `one` is an object or a class of a kind."""
+    """Return whether `one` is an object or a class of a kind."""
     return issubclass(one if isinstance(one, type) else type(one), kind)
 
 

@@ -1,4 +1,4 @@
-"""minimize(): the smallest budget for which a schedule is known, and a bound below which there is none."""
+"""minimize(): the smallest known feasible budget, with a lower bound."""
 
 from __future__ import annotations
 
@@ -34,48 +34,48 @@ def minimize(
     method_options: Any = None,
     on_progress: OnProgress | None = None,
 ) -> Result:
-    """Find the smallest budget for which there is a schedule, and among schedules of that peak a cheap one.
+    """Find the smallest budget with a schedule, and a cheap schedule of that peak.
 
-    It is :func:`remat.solve` for the objective ``least-peak`` without a budget, and any method that can state it will
-    do. With ``auto``, heuristics are asked for less and less memory, each time starting from the schedule with the
-    least peak so far; small graphs are searched exhaustively; orders without recomputation up to some two hundred ops;
-    and a solver minimises the peak in the model of retention intervals. The time that is left goes into a
-    lower cost at the peak found. The bound is that of what cannot be made again, or comes from an exhaustive search, or
+    Equivalent to :func:`remat.solve` with the objective ``least-peak`` and no budget; any method that supports the
+    objective can be used. ``auto`` runs heuristics with ever smaller budgets, each from the schedule of least peak so
+    far. It searches small graphs exhaustively, and orders without recomputation up to some two hundred ops. A solver
+    minimises the peak in the model of retention intervals. The remaining time lowers the cost at the peak found. The
+    bound comes from tensors that cannot be recomputed, from an exhaustive search, or from the solver if its model
+    contains all schedules that the problem allows.
     from the solver where its model holds all schedules that the problem allows.
 
     Parameters
     ----------
     problem : Problem or ComputeGraph
-        Graph and rules; its budget is not looked at. A graph alone: its reference order is kept, and ops may be
-        computed any number of times.
+        Graph and rules; its budget is ignored. For a plain graph the reference order is kept, and ops may be computed
+        any number of times.
     method : str, class or object
         As for :func:`remat.solve`: ``auto``, a formulation that can state the least peak (``retention-intervals``), or
-        a heuristic, which is asked for less and less.
+        a heuristic, which runs with ever smaller budgets.
     backend : str, class, Backend or None
-        For the models; None, with ``auto``: no solver.
+        Solver of the models; None, with ``auto``: no solver.
     stop : float, Deadline, StoppingCriterion or None
-        As for :func:`remat.solve`; None: until there is nothing more to try, with at most a minute for each way of
-        searching that has no end of its own.
+        As for :func:`remat.solve`; None: until nothing is left to try, with at most a minute for each endless search.
     warm_start : Schedule, optional
         A valid schedule to start from.
     options : SolveOptions
-        Threads, seed and the like, as for :func:`remat.solve`.
+        Threads, seed and others, as for :func:`remat.solve`.
     method_options : optional
-        Of the method.
+        Options of the method.
     on_progress : callable, optional
         Receives a :class:`remat.solving.progress.Progress` at every new phase, schedule and bound.
 
     Returns
     -------
     Result
-        Always with a schedule, since the reference order is one; also after Ctrl-C.
+        Always has a schedule, since the reference order is one; also after Ctrl-C.
 
     Raises
     ------
     ProblemError
-        For an option out of range, or a start that is not a valid schedule.
+        If an option is out of range, or the warm start is not a valid schedule.
     BackendError
-        If there is no such backend, or what is claimed contradicts a schedule.
+        If the backend does not exist, or a claim contradicts a schedule.
 
     Examples
     --------
@@ -97,20 +97,20 @@ def minimize(
 
 
 def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0, seed: int = 0) -> Certified:
-    """A schedule with a low peak, by heuristics alone: what to say when a budget is refused.
+    """Return a schedule with a low peak, found by heuristics alone, to report when a budget is refused.
 
     Parameters
     ----------
     problem : Problem
-        Its budget is not looked at.
+        Its budget is ignored.
     deadline : float, Deadline or None
-        A second or two are enough for some hundreds of ops.
+        A second or two suffice for some hundreds of ops.
     seed : int
 
     Returns
     -------
     Certified
-        The schedule, its certificate (whose `peak` is a budget that suffices), and who made it.
+        The schedule, its certificate (whose `peak` is a sufficient budget) and its source.
 
     Raises
     ------

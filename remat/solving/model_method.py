@@ -1,4 +1,4 @@
-"""Solving by a formulation and a backend: build, look for a start, solve, and check every answer."""
+"""Solve by a formulation and a backend: build, find a start, solve, and check every answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound
 from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
 from remat.solving.warm_start import best_hint, expressed, why_no_hint
 
-#: Share of the time left that the preliminary model may use.
+#: Share of the time left for the preliminary model.
 PRELIMINARY_SHARE = 0.5
 
 
@@ -31,11 +31,11 @@ class ModelMethod:
     Parameters
     ----------
     session : Session
-        Learns what is found; its bound and scope become those of the formulation.
+        Receives all results; its bound and scope become those of the formulation.
     kind : subclass of Formulation
     backend : Backend
     options : optional
-        Of the formulation.
+        Options of the formulation.
     """
 
     def __init__(self, session: Session, kind: type[Formulation], backend: Backend, options: Any = None) -> None:
@@ -44,29 +44,29 @@ class ModelMethod:
         self.incumbents = session.incumbents
         self.source = f"{kind.name} by {backend.full_name}"
         self.last_cost = session.bound
-        #: Whether what it proves holds for the problem of the session, and not only without outputs in place of inputs.
+        #: True if its proofs hold for the session's problem, and not only without outputs in place of inputs.
         self.proves = kind.counts_in_place or not session.problem.graph.in_place
         self.problem = session.problem if self.proves else session.problem.plain
-        #: Bytes that peaks of the model are too large by.
+        #: Excess of the model's peaks, in bytes.
         self.shift = 0
         if not self.proves and all(limit == 1 for limit in session.problem.compute_limits):
             most, sure = saved_in_place(session.problem)
-            if (most == sure).all():  # whatever the order, the same outputs are written in place
+            if (most == sure).all():  # every order writes the same outputs in place
                 self.proves = True
                 self.problem, self.shift = session.problem.saving(sure)
         if not session.asks_peak:
             self.shift = 0
 
     def run(self, warm_start: Schedule | None = None) -> None:
-        """Solve.
+        """Build and solve the model.
 
         Raises
         ------
         BackendError
-            If the backend is not available, fails with nothing found, or its answer is not what the schedule shows.
+            If the backend is not available, fails before finding anything, or its answer contradicts the schedule.
         ProblemError
-            If the formulation cannot state the problem, does not take the options, or its model does not fit into
-            memory and no schedule is known.
+            If the formulation cannot state the problem or does not accept the options, or its model exceeds the memory
+            and no schedule is known.
         """
         session, availability = self.session, self.backend.ready()
         if not availability.ready:
@@ -94,7 +94,7 @@ class ModelMethod:
                 return
             self.model = formulation.build()
             session.size = (self.model.num_vars, self.model.num_constraints)
-            self.call.deadline.check()  # a hint may take as long as the model
+            self.call.deadline.check()  # a hint can take as long as the model
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
             if warm_start is not None:
                 own = warm_start.graph_digest == session.problem.graph.digest
@@ -125,17 +125,17 @@ class ModelMethod:
         session.notes.extend(sorted(self.reader.notes))
 
     def _given(self, warm_start: Schedule | None) -> Certified | None:
-        """A warm start within the budget. It may be costlier than the best schedule, but one that can be expressed."""
-        seen = None if warm_start is None else self.incumbents.see(warm_start, "the warm start")
+        """Return the warm start if it is within the budget: the formulation may be able to express only this one."""
+        seen = None if warm_start is None else self.incumbents.add(warm_start, "the warm start")
         return seen if seen is not None and seen.fits else None
 
     def _fits(self, formulation: Formulation) -> bool:
-        """Whether the model may be built in the memory and the time that are left.
+        """Return whether the model fits into the remaining memory and time.
 
         Raises
         ------
         ProblemError
-            If it does not fit into memory and no schedule is known.
+            If it exceeds the memory and no schedule is known.
         """
         session, rows = self.session, self.backend.reads_rows(self.call)
         size = formulation.linear_estimate() if rows else formulation.estimate()
@@ -177,7 +177,7 @@ class ModelMethod:
         return formulation.preliminary()
 
     def _run_preliminary(self, formulation: Formulation, preliminary: Preliminary, hint: Values | None) -> bool:
-        """Look for a start within the budget; whether the main model is worth solving then."""
+        """Search for a start within the budget; return whether to solve the main model."""
         self.session.enter("preliminary")
         goal = preliminary.goal + TOLERANCE * max(1.0, abs(preliminary.goal))
 
@@ -208,16 +208,16 @@ class ModelMethod:
         hint: Values | None,
         on_values: Callable[[Values, float], bool],
     ) -> RawResult | None:
-        """Let the backend solve `model`, every solution going to `on_values`; None if it failed with one at hand."""
+        """Solve `model`, passing every solution to `on_values`; return None if it failed but a schedule is known."""
         session = self.session
 
         def take(values: Values, objective: float) -> bool:
             enough = on_values(values, objective)
-            session.tell()
+            session.report_progress()
             return enough or session.reached is not None
 
         def on_bound(bound: float) -> bool:
-            if model is self.model and self.proves:  # the bound of a preliminary model is not one on cost
+            if model is self.model and self.proves:  # a preliminary model's bound is not a bound on cost
                 session.raise_bound(self._bound(bound))
             return session.reached is not None
 
@@ -240,7 +240,7 @@ class ModelMethod:
     # -- conclusions -------------------------------------------------------------------------------------------------
 
     def _conclude(self, formulation: Formulation, raw: RawResult) -> None:
-        """What the solver's last word says of all schedules in the scope."""
+        """Record the final status of the solver for all schedules in the scope."""
         session = self.session
         if raw.status is Status.INFEASIBLE:
             self._prove_infeasible(formulation)
@@ -249,7 +249,7 @@ class ModelMethod:
             return
         session.raise_bound(self._bound(raw.bound))
         if raw.stop is StopReason.GAP and raw.bound is None and raw.objective is not None and not self.call.solver:
-            # A solver that does not tell its bound, but has kept to the gap that it was given.
+            # The solver reports no bound, but stops at the given gap.
             session.raise_bound(self._bound(raw.objective - self.call.relative_gap * abs(raw.objective)))
         closed = raw.bound is None or _reaches(raw.bound, raw.objective)
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
@@ -287,7 +287,7 @@ class ModelMethod:
 
     @staticmethod
     def _in_scope(formulation: Formulation, seen: Certified) -> bool:
-        """Whether a claim of the model certainly covers that schedule."""
+        """Return whether claims of the model certainly cover a schedule."""
         return restrictions_hold(formulation.scope(), seen.certificate) and expressed(formulation, seen) is not None
 
 

@@ -31,15 +31,15 @@ def order(
 ) -> Result:
     """Find the order of least peak in which each op is computed once.
 
-    It is :func:`remat.solve` for the objective ``least-peak``, a free order and one compute of each op.
+    Equivalent to :func:`remat.solve` with the objective ``least-peak``, a free order and one compute per op.
 
     Parameters
     ----------
     problem : Problem or ComputeGraph
-        What to keep, whether constant memory counts, and a budget as an upper limit, where there is one; its order
-        rule, its limits of computes and its objective are not looked at.
+        Tensors to keep, constant memory, and the budget as an upper limit, if any; its order rule, limits of computes
+        and objective are ignored.
     method : str, class or object
-        As for :func:`remat.solve`: ``auto``, ``serenity`` or another search for an order (:mod:`remat.ordering`), a
+        As for :func:`remat.solve`: ``auto``, ``serenity`` or another order search (:mod:`remat.ordering`), a
         formulation that can state the least peak, or a heuristic.
     backend, stop, warm_start, options, method_options, on_progress
         As for :func:`remat.solve`.
@@ -47,7 +47,7 @@ def order(
     Returns
     -------
     Result
-        With a schedule unless there is a budget, since the reference order is one; also after Ctrl-C.
+        Has a schedule unless there is a budget, since the reference order is one; also after Ctrl-C.
 
     Raises
     ------

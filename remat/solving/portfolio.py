@@ -1,4 +1,4 @@
-"""The engine of portfolios: stages on one session, each with a share of the time that is left."""
+"""Portfolio engine: stages on one session, each with a share of the remaining time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from remat.solving.chain_starts import OPTIONS, chain_start
 from remat.solving.model_method import ModelMethod
 from remat.solving.session import Session
 
-#: Ops up to which everything is searched.
+#: Ops up to which the search is exhaustive.
 EXHAUSTIVE_OPS = 24
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
-#: Share of the time left, and most seconds, that compiled code is waited for while there is something else to do, and
-#: most seconds where it is only to be loaded: less than one on an idle processor.
+#: Share of the time left and maximum seconds to wait for compilation while other work remains, and maximum seconds if
+#: kernels only need loading, which takes less than one on an idle CPU.
 WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
-#: Seconds of a turn: share of the time left, at least, at most, and by how much it grows while turns bring nothing.
-#: Annealing goes on where its last turn ended, the others begin anew.
+#: Seconds of a turn: share of the time left, minimum, maximum, and growth while turns bring no improvement. Annealing
+#: resumes where its last turn stopped; the others restart.
 TURN_SHARE, TURN_LEAST, TURN, GROWTH = 0.1, 1.0, 10.0, 1.5
 
 
@@ -41,11 +41,11 @@ class Stage:
     run : callable
         Receives the policy and the deadline of the stage.
     share : float
-        Of the time left.
+        Share of the time left.
     most : callable
-        Seconds at most, for a policy.
+        Returns the maximum seconds, given a policy.
     when : callable
-        Whether a policy has this stage, asked when its turn comes.
+        Returns whether the stage applies, given a policy; called when its turn comes.
     """
 
     run: Callable[[Any, Deadline], object]
@@ -55,14 +55,14 @@ class Stage:
 
 
 class Policy:
-    """Several ways of searching on one session; a subclass says in which order, and for how long.
+    """Several search methods on one session; a subclass defines their order and time.
 
     Parameters
     ----------
     session : Session
     """
 
-    #: Seconds of a share where there is no deadline.
+    #: Seconds of a share if there is no deadline.
     endless = math.inf
 
     def __init__(self, session: Session) -> None:
@@ -72,21 +72,21 @@ class Policy:
         self.once = all(limit == 1 for limit in self.problem.compute_limits)
         self.seeds = 0
         self.kept: dict[str, Heuristic] = {}
-        """Heuristics that ran before, or are still being compiled."""
+        """Heuristics created so far."""
         self.waiting: list[str] = []
-        """Those that are still being compiled."""
+        """Names of heuristics that are still being compiled."""
         self.spent: dict[str, float] = {}
-        """Seconds that heuristics and bounds have had."""
+        """Seconds used by each heuristic and by bounds."""
         self.last_bounds = 0.0
-        """Of these, what bounds had when they were last asked."""
+        """Seconds of the last computation of bounds."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do, or no time."""
+        """Return whether the search should end: decided, stopped or out of time."""
         return self.session.enough or self.clock.expired
 
     def follow(self, stages: Iterable[Stage]) -> None:
-        """Run the stages that apply, until nothing is left to do."""
+        """Run the stages that apply, until the search should end."""
         for stage in stages:
             if self.over:
                 return
@@ -94,21 +94,21 @@ class Policy:
                 stage.run(self, self.share(stage.share, stage.most(self)))
 
     def share(self, share: float, most: float = math.inf) -> Deadline:
-        """A deadline after a share of the time left, and after `most` seconds."""
+        """Return the deadline after a share of the time left, at most `most` seconds."""
         return self.clock.share(share, self.endless).earlier(most)
 
-    # -- ways of searching -------------------------------------------------------------------------------------------
+    # -- search methods ----------------------------------------------------------------------------------------------
 
     def made(self, name: str) -> Heuristic:
-        """The heuristic of that name, the same one each time."""
+        """Return the heuristic with a name, the same object each time."""
         if name not in self.kept:
             self.kept[name] = chain_start(name) if name in OPTIONS else load("heuristics", name)()
         return self.kept[name]
 
     def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float | None = None) -> bool:
-        """Let a heuristic improve the best schedule, unless loading it takes over `wait` seconds; whether it ran.
+        """Improve the best schedule by a heuristic, unless loading takes over `wait` seconds; return whether it ran.
 
-        Without a deadline nothing comes later, so it is waited for.
+        Without a deadline it waits for loading, as nothing follows.
         """
         name = given.name if isinstance(given, Heuristic) else given
         if self.over or (name == "lns" and self.num_ops > LNS_OPS):
@@ -131,12 +131,12 @@ class Policy:
                 return False
             self.waiting = [other for other in self.waiting if other != name]
             session.enter(name)
-            # What loading took is not taken from the turn.
+            # Loading time does not count as part of the turn.
             deadline = self.clock.earlier(deadline.remaining + self.clock.elapsed - began)
             began = self.clock.elapsed
             try:
                 session.improve(heuristic, deadline, best, self.seeds, self.clock)
-                self.seeds += 1  # another turn is another seed
+                self.seeds += 1  # the next turn has another seed
             except (ProblemError, ModelError, BackendError) as error:
                 session.note(f"{name} was left out: {error}")
                 return False
@@ -147,14 +147,14 @@ class Policy:
         self.spent[name] = self.spent.get(name, 0.0) + self.clock.elapsed - began
 
     def loaded(self, name: str) -> bool:
-        """Whether a heuristic could run at once."""
+        """Return whether a heuristic can run at once."""
         return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
 
     def try_again(self) -> None:
-        """Run what had not been loaded when its time came."""
+        """Run heuristics that were not loaded at their turn."""
 
     def bounds(self, deadline: Deadline) -> bool:
-        """Raise the bound on all schedules; whether there was anything to do."""
+        """Raise the bound on all schedules; return whether there was anything to do."""
         if self.over or self.problem.budget_bytes is None:
             return False
         began = self.clock.elapsed
@@ -166,7 +166,7 @@ class Policy:
     def model(
         self, kind: type[Formulation], backend: Backend, call: SolveOptions, options: Any = None
     ) -> Session | None:
-        """Solve a model of the whole problem; its session, None where it cannot be solved."""
+        """Solve a model of the whole problem; return its session, or None if it cannot be solved."""
         return self.session.part(
             kind.name, lambda part: ModelMethod(part, kind, backend, options).run(), call, backend,
             step="" if self.session.asks_peak else f"{kind.name} by {backend.full_name}",
@@ -175,20 +175,20 @@ class Policy:
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def turns(self, shares: Mapping[str, float]) -> None:
-        """Give turns to those that bring the most, until time is up.
+        """Give turns to the methods with the largest improvements, until time is up.
 
-        Without a deadline it ends with the first turn that brings nothing.
+        Without a deadline it ends after the first turn without improvement.
 
         Parameters
         ----------
         shares : mapping of str to float
-            Of the time that heuristics and ``bounds`` begin with; what they bring moves them.
+            Initial shares of the time of heuristics and ``bounds``; they follow the improvements.
         """
         turns, session = Turns(shares, self.spent), self.session
         while not self.over and turns.arms:
             self.try_again()
             ready = [name for name in turns.arms if self.loaded(name)]
-            again = GROWTH * self.last_bounds  # in less time than before, bounds would say the same once more
+            again = GROWTH * self.last_bounds  # in less time bounds would not improve
             if again > self.clock.remaining and ready != ["bounds"]:
                 ready = [name for name in ready if name != "bounds"]
             name = turns.next(ready or None)
@@ -202,7 +202,7 @@ class Policy:
             else:
                 went = self.heuristic(name, deadline, wait=WAIT if ready else math.inf)
             spent = self.clock.elapsed - began
-            # Bounds that end before their time have no more to say.
+            # Bounds that end early cannot improve further.
             early = name == "bounds" and spent < 0.5 * (deadline.seconds - began)
             if (not went and name not in self.waiting) or early:
                 del turns.arms[name]

@@ -1,4 +1,4 @@
-"""What a solve is doing right now."""
+"""Progress of a running solve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment of a solve.
+    """State of a solve at one moment.
 
     Attributes
     ----------
@@ -26,16 +26,16 @@ class Progress:
     base_cost : int
         Cost of computing each op once.
     objective, bound : int or None
-        Certified cost (or peak in bytes, as the problem asks) of the best schedule so far, and what no schedule in the
-        scope can beat.
+        Certified cost (or peak in bytes, by the problem's objective) of the best schedule so far, and the bound for the
+        scope.
     improved : float
-        Seconds at which the best schedule so far was found.
+        Seconds at which the best schedule was found.
     schedule : Schedule or None
-        The best so far, validated; whoever keeps it loses nothing, whatever happens next.
+        Best schedule so far, validated.
     aim : Objective
-        What the problem asks for.
+        Objective of the problem.
     cost : int or None
-        Certified cost of the best schedule so far, where the objective is its peak.
+        Certified cost of the best schedule so far, if the objective is its peak.
     """
 
     phase: str
@@ -50,17 +50,17 @@ class Progress:
 
     @property
     def overhead(self) -> float | None:
-        """Overhead of the best schedule so far in %, None without one (or where every op is free)."""
+        """Overhead of the best schedule so far in %; None without one, or if every op is free."""
         cost = self.cost if self.aim is Objective.LEAST_PEAK else self.objective
         return None if cost is None else overhead_percent(cost, self.base_cost)
 
     @property
     def gap(self) -> float | None:
-        """(objective − bound) / objective, None while either is unknown."""
+        """(objective − bound) / objective; None while either is unknown."""
         return relative_gap(self.objective, self.bound)
 
     def facts(self) -> list[str]:
-        """What is known at that moment, in words."""
+        """Return the known facts as text."""
         if self.objective is None:
             return ["no schedule yet"]
         gap = [] if self.gap is None else [f"gap {100 * self.gap:.2f} %"]
@@ -75,7 +75,7 @@ class Progress:
 
 
 def relative_gap(objective: int | None, bound: int | None) -> float | None:
-    """(objective − bound) / objective; 0 for an objective of 0, None while either is unknown.
+    """Return (objective − bound) / objective; 0 for an objective of 0, None if either is unknown.
 
     Examples
     --------
@@ -87,12 +87,12 @@ def relative_gap(objective: int | None, bound: int | None) -> float | None:
     return (objective - bound) / objective if objective else 0.0
 
 
-#: Told of every new phase, schedule and bound; may be called from another thread.
+#: Called at every new phase, schedule and bound, possibly from another thread.
 OnProgress = Callable[[Progress], object]
 
 
 def describe(moment: Progress, elapsed: float | None = None) -> str:
-    """`moment` in one line, at `elapsed` seconds if it is later by now.
+    """Describe `moment` in one line, at `elapsed` seconds if given.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What solve() answers: a certified schedule or the reason why there is none, with every number that goes with it."""
+"""Result of solve(): a certified schedule, or the reason why there is none, with all figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """Where a solve stood when it found a better schedule or a better bound.
+    """State of a solve when it found a better schedule or bound.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Point:
     objective : int or None
         Certified cost of the best schedule; None before the first.
     bound : int
-        What no schedule in the scope can beat.
+        Lower bound for the scope.
     """
 
     time: float
@@ -45,16 +45,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a method of several steps came to.
+    """Outcome of one step of a method.
 
     Attributes
     ----------
     name : str
     seconds : float
     objective : int or None
-        Certified cost of the best schedule after it.
+        Certified cost of the best schedule after the step.
     bound : int
-        What no schedule in the scope can beat, after it.
+        Lower bound for the scope after the step.
     """
 
     name: str
@@ -71,44 +71,44 @@ class Result:
     ----------
     problem : Problem
     schedule : Schedule or None
-        The best schedule found; always within the rules of the problem.
+        Best schedule found; always within the rules of the problem.
     certificate : Certificate or None
-        What the validator says of it; None without a schedule.
+        The validator's certificate of it; None without a schedule.
     status : Status
         ``optimal``: no schedule in the scope is cheaper. ``infeasible``: no schedule in the scope exists.
         ``unknown``: nothing was found in time, and nothing proved.
     stop : StopReason
     bound : int
-        Cost (or peak in bytes, as the problem asks) that no schedule in the scope can beat.
+        Lower bound on the cost (or peak in bytes, by the problem's objective) of all schedules in the scope.
     bound_kind, bound_cause, cost_bound : str, str, int or None
-        For the least peak: what gives the bound; the op at whose step, where there is one; and what no schedule with
-        that peak costs less than.
+        For the least peak: source of the bound; the op that causes it, if any; and a lower bound on the cost of all
+        schedules with that peak.
     scope : Scope
-        The schedules that status and bound speak of.
+        Schedules that status and bound cover.
     least_feasible_budget : int
-        The smallest peak among all schedules that were found: a budget that is known to suffice.
+        Smallest peak of all schedules found: a budget known to suffice.
     least_peak_schedule, least_peak_certificate : optional
-        Where there is no schedule within the budget: the one over it with the least peak among those that the method
-        found (the reference order is always among them), and what the validator says of it. None otherwise.
+        If no schedule fits the budget: the one with the least peak that the method found (the reference order counts),
+        and its certificate. None otherwise.
     incumbents : tuple of Point
         In order of time.
     steps : tuple of Step
-        What ``auto`` did, in order; empty for other methods.
+        Steps of ``auto``, in order; empty for other methods.
     timings : mapping of str to float
-        Seconds of each phase and ``total``: ``start`` (the heuristic that starts a solver), ``build``, ``preliminary``
-        (phase 1) and ``solve`` of a formulation, or that of a heuristic by its name.
+        Seconds of each phase and ``total``: ``start`` (the start heuristic), ``build``, ``preliminary`` (phase 1) and
+        ``solve`` of a formulation, or the name of a heuristic.
     variables, constraints : int or None
-        Size of the model; None where no model was needed.
+        Size of the model; None without a model.
     method, backend : str
-        Names of the formulation and the backend, or of the heuristic and nothing; `source` says who made the schedule.
+        Names of formulation and backend, or of a heuristic and nothing; `source` is the origin of the schedule.
     states : int or None
-        How many states a search for an order looked at; None where there was none.
+        Number of states of an order search; None without one.
     source : str
-        Who made the schedule; empty without one.
+        Origin of the schedule; empty without one.
     seed, threads : int, int or None
     versions : mapping of str to str
     message : str
-        The reason where there is no schedule, and anything else worth knowing.
+        Reason if there is no schedule, and other remarks.
     """
 
     problem: Problem = field(repr=False)
@@ -140,74 +140,74 @@ class Result:
 
     @property
     def asks_peak(self) -> bool:
-        """Whether the objective is the peak."""
+        """Return whether the objective is the peak."""
         return self.problem.objective is Objective.LEAST_PEAK
 
     @property
     def objective(self) -> int | None:
-        """Certified cost of the schedule, or its peak where the problem asks for that; None without one."""
+        """Certified cost of the schedule, or its peak, by the problem's objective; None without one."""
         return self.peak if self.asks_peak else self.cost
 
     @property
     def cost(self) -> int | None:
-        """Certified cost of the schedule, None without one."""
+        """Certified cost of the schedule; None without one."""
         return None if self.certificate is None else self.certificate.cost
 
     @property
     def peak(self) -> int | None:
-        """Certified peak of the schedule in bytes, None without one."""
+        """Certified peak of the schedule in bytes; None without one."""
         return None if self.certificate is None else self.certificate.peak
 
     @property
     def overhead(self) -> float | None:
-        """Overhead of the schedule in %, None without one or where computing each op once costs nothing."""
+        """Overhead of the schedule in %; None without one, or if computing each op once costs nothing."""
         return None if self.certificate is None else self.certificate.overhead
 
     @property
     def proved(self) -> bool:
-        """Whether no schedule in the scope is better."""
+        """Return whether the schedule is proved optimal in the scope."""
         return self.status is Status.OPTIMAL
 
     @property
     def cost_proved(self) -> bool:
-        """Whether no schedule with the least peak costs less, or none in the scope where the objective is the cost."""
+        """Return whether the cost is proved least: at the least peak, or in the scope, by the objective."""
         return self.cost_bound == self.cost if self.asks_peak else self.proved
 
     @property
     def gap(self) -> float | None:
-        """(objective − bound) / objective, None without a schedule."""
+        """(objective − bound) / objective; None without a schedule."""
         return relative_gap(self.objective, self.bound)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the schedule to a file, whole or not at all.
+        """Write the schedule to a file atomically.
 
         Raises
         ------
         ProblemError
-            If there is none within the budget. One that is over it is never written as the answer; as what it is it can
-            be had by ``write_schedule(result.least_peak_schedule, path)``.
+            If no schedule fits the budget. To write the one over budget, call
+            ``write_schedule(result.least_peak_schedule, path)``.
         FormatError
-            Naming the file, if it cannot be written.
+            If the file cannot be written; names it.
         """
         write_schedule(self._schedule_to("save"), path)
 
     def plot(self, max_tensors: int = 1000) -> Figure:
-        """Memory over the steps of the schedule with the budget, and below it when each tensor is held.
+        """Plot the memory over the steps of the schedule with the budget, and below it the lifetimes of tensors.
 
         Parameters
         ----------
         max_tensors : int
-            Where there are more tensors than this, only the largest are drawn.
+            Draw only the largest tensors if there are more.
 
         Returns
         -------
         matplotlib Figure
-            As :func:`remat.schedule.plots.plot_schedule` draws it; ``savefig`` writes it to a file.
+            Drawn by :func:`remat.schedule.plots.plot_schedule`; ``savefig`` writes it to a file.
 
         Raises
         ------
         ProblemError
-            If there is no schedule within the budget.
+            If no schedule fits the budget.
 
         Examples
         --------
@@ -225,7 +225,7 @@ class Result:
         )  # fmt: skip
 
     def _schedule_to(self, do: str) -> Schedule:
-        """The schedule, without which `do` is refused."""
+        """Return the schedule, or refuse `do` without one."""
         if self.schedule is None:
             over = self.least_peak_schedule is not None
             advice = "; the one with the least peak is over the budget (result.least_peak_schedule)" if over else ""
@@ -233,7 +233,7 @@ class Result:
         return self.schedule
 
     def as_dict(self) -> dict[str, Any]:
-        """The same in JSON values; the steps of the schedule are left to its own file format."""
+        """Return the result in JSON values, without the schedule's steps, which have their own file format."""
         return {
             "aim": str(self.problem.objective),
             "status": str(self.status),
@@ -278,18 +278,18 @@ class Result:
         return "\n".join(f"{word:<9} {text}" for word, text in self.rows())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the lines of ``str(result)`` as a table, and the memory of the schedule."""
+        """Return the notebook's view: the lines of ``str(result)`` as a table, and the memory of the schedule."""
         return as_html(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The lines of ``str(result)``: a word, and what there is to say."""
+        """Return the lines of ``str(result)`` as pairs of label and text."""
         rows = [("status", f"{self._verdict()} (stopped: {self.stop})"), *self._answer_rows()]
         rows.append(("scope", str(self.scope)))
         size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
         size += "" if self.states is None else f", {self.states:,} states"
         rows.append(("method", self.method + (f" by {self.backend}" if self.backend else "") + size))
         if self.steps:
-            rows.append(("steps", ", ".join(self._told(step) for step in self.steps)))
+            rows.append(("steps", ", ".join(self._describe(step) for step in self.steps)))
         threads = "all" if self.threads is None else str(self.threads)
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.timings.items() if name != "total")
         how = f"threads {threads}, seed {self.seed}"
@@ -300,15 +300,15 @@ class Result:
         return rows
 
     def _over_rows(self) -> list[tuple[str, str]]:
-        """Row of the schedule over the budget, without the reference order where a lower peak is known."""
+        """Return the row of the schedule over budget, omitting the reference order if a lower peak is known."""
         schedule, found = self.least_peak_schedule, self.least_peak_certificate
         if schedule is None or found is None or found.peak >= self.problem.reference_peak > self.least_feasible_budget:
             return []
         over = f"{found.peak - (self.problem.budget_bytes or 0):,} bytes over the budget"
         return [("least", f"peak of {schedule.source}, {over}: {_memory(self.problem, found.peak)}")]
 
-    def _told(self, step: Step) -> str:
-        """A step, its time, and where it left cost and bound."""
+    def _describe(self, step: Step) -> str:
+        """Return a step's name, time, cost and bound."""
         base = 0 if self.asks_peak else self.problem.graph.base_cost
         known = [] if step.objective is None else [_share(step.objective, base)]
         if step.bound > base:
@@ -321,7 +321,7 @@ class Result:
         return str(self.status)
 
     def _peak_rows(self, found: Certificate, unit: str) -> list[tuple[str, str]]:
-        """Peak, bound and overhead, where the objective is the peak."""
+        """Return the rows of peak, bound and overhead, if the objective is the peak."""
         overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
         again = " (no schedule within this peak is cheaper)" if self.cost_proved else ""
         by = f", {self.bound_kind}" if self.bound_kind else ""
@@ -354,18 +354,18 @@ class Result:
 
 
 def _memory(problem: Problem, size: int) -> str:
-    """Bytes, and their share of the reference peak."""
+    """Format bytes with their share of the reference peak."""
     peak = problem.reference_peak
     return f"{size:,} bytes" + (f" ({100 * size / peak:.4g} % of the reference peak)" if peak else "")
 
 
 def _share(cost: int, base: int) -> str:
-    """A cost as an overhead, where that says something."""
+    """Format a cost as an overhead if the base cost is positive."""
     return overhead_text(cost, base) if base else f"cost {cost:,}"
 
 
 def base_versions() -> dict[str, str]:
-    """Versions of what every result depends on."""
+    """Return the versions of Python, numpy and this package."""
     import numpy as np
 
     from remat._version import __version__

@@ -1,4 +1,4 @@
-"""A result as a notebook shows it."""
+"""HTML view of a result for notebooks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _TEXT = "text-align: left; white-space: pre-wrap; overflow-wrap: anywhere"
 
 
 def as_html(result: Result) -> str:
-    """A table of what ``str(result)`` says and, where there is a schedule, a picture of its memory.
+    """Return a table of ``str(result)`` and, if there is a schedule, a plot of its memory.
 
-    Names come from files: whatever they contain stands there as text. The page loads nothing and runs nothing, and
-    the picture is part of it.
+    Names come from files and are escaped. The page loads and runs nothing; the plot is embedded.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known so far in one call of solve()."""
+"""State of one call of solve()."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from remat.solving.progress import OnProgress, Progress, relative_gap
 from remat.solving.result import Point, Step, base_versions
 from remat.solving.stop import AnyOf, StoppingCriterion
 
-#: The remark on a method of which no proof counts.
+#: Remark on a method whose proofs do not count.
 NOT_COUNTED = "writes no output in place of an input: what it proves does not count"
-#: What a method that writes no output in place of an input says of a budget that is too small for that.
+#: Remark on a budget that is too small without outputs in place of inputs.
 NOT_IN_PLACE = "it writes no output in place of an input, and the budget is too small for that"
-#: Share of the time of a search for an order that its bound has, where bounds and orders are two questions.
+#: Share of an order search's time for its bound, if bounds and orders need separate runs.
 BOUND_SHARE = 0.5
-#: End of the remark on a method that was left out.
+#: End of the remark on a method that was skipped.
 NOT_COMPILED = " was not compiled in time"
 
 
 @dataclass
 class Session:
-    """One call of :func:`remat.solve`; its state is what is known so far.
+    """State of one call of :func:`remat.solve`: all results so far.
 
     Attributes
     ----------
     problem : Problem
     call : SolveOptions
-        Deadline, threads, seed and the like, for everything that solves a part of it.
+        Deadline, threads, seed and others, for everything that solves a part of it.
     method, backend : str
-        Names of who answers; `backend` is empty without one.
+        Names of method and backend; `backend` is empty without one.
     on_progress : callable or None
     criterion : StoppingCriterion or None
-        What ends it besides the deadline, a proof and the gap; `reached` is it, or the one of several, once that is so.
+        Criterion in addition to deadline, proof and gap; `reached` is the one that was met.
     incumbents : Incumbents
         Keeps the best schedule.
     bound : int
-        Cost (or peak in bytes, as the problem asks) that no schedule in `scope` can beat.
+        Lower bound on the cost (or peak in bytes, by the problem's objective) of all schedules in `scope`.
     bound_kind, bound_cause : str
-        For a peak: what gives the bound, and the op at whose step, where there is one.
+        For a peak: source of the bound, and the op that causes it, if any.
     cost_bound : int
-        For a peak: what no schedule with the least peak known costs less than.
+        For a peak: lower bound on the cost of schedules with the least known peak.
     infeasible : bool
-        Whether it is proved that no schedule in `scope` exists; `proof` says by what, with the punctuation before it.
+        True if no schedule in `scope` exists; `proof` says why, starting with its punctuation.
     """
 
     problem: Problem
@@ -68,10 +68,10 @@ class Session:
     on_progress: OnProgress | None = None
     criterion: StoppingCriterion | None = None
     solver: Backend | None = None
-    """Solves the models of methods that have some."""
+    """Solves the models of methods that use a backend."""
     warm_start: Schedule | None = None
     whole: Session | None = None
-    """The session on the same problem that this one is a part of: they share what is found."""
+    """Session of which this one is a part; both share their schedules."""
 
     reached: StoppingCriterion | None = None
     improved: float = 0.0
@@ -87,11 +87,11 @@ class Session:
     timings: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=base_versions)
     size: tuple[int, int] | None = None
-    """Variables and constraints of the model, where there is one."""
+    """Variables and constraints of the model, if any."""
     states: int | None = None
-    """How many states searches for an order have looked at."""
+    """Number of states of order searches."""
     any_method: bool = False
-    """Whether a schedule is an answer whoever found it: nobody in particular was asked."""
+    """True if schedules of any method count as answers."""
     begun: float = field(default_factory=time.monotonic)
     bound_kind: str = ""
     bound_cause: str = ""
@@ -99,7 +99,7 @@ class Session:
     def __post_init__(self) -> None:
         if self.whole is None:
             self.incumbents = Incumbents(self.problem)
-            self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+            self.reference = self.incumbents.add(Schedule.reference(self.problem.graph), "the reference order")
             if self.call.start == "alone" and not self.asks_peak:
                 self.incumbents.best = None
         else:
@@ -109,56 +109,56 @@ class Session:
 
     @property
     def best(self) -> Certified | None:
-        """The best schedule so far."""
+        """Best schedule so far."""
         return self.incumbents.best
 
     @property
     def cost(self) -> int | None:
-        """Its cost."""
+        """Cost of the best schedule."""
         return None if self.best is None else self.best.certificate.cost
 
     @property
     def asks_peak(self) -> bool:
-        """Whether the objective is the peak."""
+        """Return whether the objective is the peak."""
         return self.problem.objective is Objective.LEAST_PEAK
 
     @property
     def least_bound(self) -> int:
-        """What is known of the objective before anything is done."""
+        """Trivial bound on the objective."""
         return 0 if self.asks_peak else self.problem.graph.base_cost
 
     @property
     def value(self) -> int | None:
-        """The objective of the best schedule so far: its cost or its peak."""
+        """Objective of the best schedule so far: its cost or its peak."""
         return None if self.best is None else self.problem.value(self.best.certificate)
 
     @property
     def decided(self) -> bool:
-        """Whether nothing can beat the best schedule, or there is none at all."""
-        self.tell()
+        """Return whether the best schedule is proved optimal, or that none exists."""
+        self.report_progress()
         return self.infeasible or (self.value is not None and self.value <= self.bound)
 
     @property
     def enough(self) -> bool:
-        """Whether it is decided, near enough to that, or at what it was asked to stop at."""
+        """Return whether to end: decided, within the gap, or at the stopping criterion."""
         return self.decided or self.near or self.reached is not None
 
     @property
     def near(self) -> bool:
-        """Whether the gap is as small as was asked for."""
+        """Return whether the gap is within its limit."""
         gap = relative_gap(self.value, self.bound)
         return gap is not None and gap <= self.call.relative_gap
 
     def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
-        """Take note of a bound on the objective if it is better; `scope` is whom it speaks of, where that is new."""
+        """Record a bound on the objective if it is better, with its `scope` if that is new."""
         if bound is not None and bound > self.bound:
             self.bound = bound
             if scope is not None:
                 self.scope = scope
-            self.tell()
+            self.report_progress()
 
     def raise_peak_bound(self, bound: int, kind: str, cause: str = "") -> None:
-        """Take note of a better bound on the peak of every schedule that the problem allows, and of what gives it.
+        """Record a better bound on the peak of every schedule that the problem allows, with its source.
 
         Raises
         ------
@@ -181,23 +181,23 @@ class Session:
             "refuted",
         )
 
-    def see(self, schedule: Schedule, source: str) -> Certified:
-        """Certify a schedule, keep it, and report it.
+    def add(self, schedule: Schedule, source: str) -> Certified:
+        """Certify a schedule, record it, and report it.
 
         Raises
         ------
         BackendError
-            If it is not valid, or has a lower peak than is said to be possible.
+            If it is invalid, or its peak is below the bound.
         """
-        certified = self.incumbents.see(schedule, source)
+        certified = self.incumbents.add(schedule, source)
         self.check(certified)
         return certified
 
     def check(self, certified: Certified) -> None:
-        """Refuse a bound on the peak that a schedule contradicts, and report the schedule."""
+        """Raise an error if a schedule contradicts the bound on the peak; otherwise report progress."""
         if self.asks_peak and self.bound > certified.certificate.peak:
             self._refute(self.bound, self.bound_kind, certified)
-        self.tell()
+        self.report_progress()
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
@@ -205,13 +205,13 @@ class Session:
         self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0,
         horizon: Deadline | None = None,
     ) -> None:  # fmt: skip
-        """Let a heuristic look for something better, with a seed for each `turn`; all it finds is checked.
+        """Run a heuristic, with a different seed for each `turn`; validate all its schedules.
 
-        With a `horizon`, its last run may be gone on with.
+        With a `horizon`, its last run may be resumed.
         """
 
-        def see(schedule: Schedule) -> bool:
-            self.incumbents.see(schedule, heuristic.name)
+        def add(schedule: Schedule) -> bool:
+            self.incumbents.add(schedule, heuristic.name)
             return self.enough
 
         phase = self.phase
@@ -225,71 +225,71 @@ class Session:
         if problem is not self.problem and problem.hopeless:
             self.note(f"{heuristic.name} was left out: {NOT_IN_PLACE}")
             return
-        run = HeuristicRun(call, start and self.problem.for_plain(start), see, self.solver, horizon)
+        run = HeuristicRun(call, start and self.problem.for_plain(start), add, self.solver, horizon)
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(problem, run)
         self.note(went_on(heuristic, deadline))
         if schedule is not None:
-            see(schedule)
+            add(schedule)
         if problem is self.problem:
             self.raise_bound(heuristic.bound, heuristic.scope)
 
-    # -- other searches ----------------------------------------------------------------------------------------------
+    # -- order searches ----------------------------------------------------------------------------------------------
 
     @cached_property
     def orders(self) -> OrderInstance:
-        """The problem as searches for an order read it; bounds for it hold."""
+        """Problem in the form of order searches; its bounds are valid."""
         return OrderInstance.of(self.problem)
 
     @cached_property
-    def surest_orders(self) -> OrderInstance:
-        """The same, itself where it is exact; otherwise no order has a higher peak than here."""
+    def pessimistic_orders(self) -> OrderInstance:
+        """The same if it is exact; otherwise with peaks that no order exceeds."""
         return self.orders if self.orders.exact else OrderInstance.of(self.problem, least=False)
 
-    def ask_order(
+    def search_order(
         self, search: OrderSearch, deadline: Deadline, upper: int | None = None,
         done: Callable[[], bool] | None = None,
     ) -> Ordering:  # fmt: skip
-        """Let a search look for an order of low peak; all it finds is certified and kept.
+        """Search for an order of low peak; certify and record all orders found.
 
         Parameters
         ----------
         search : OrderSearch
         deadline : Deadline
         upper : int, optional
-            Only orders with a lower peak than this are wanted.
+            Search only for orders with a lower peak than this.
         done : callable, optional
-            Ends the search once it returns true; default: :attr:`enough`.
+            Ends the search when it returns true; default: :attr:`enough`.
 
         Raises
         ------
         BackendError
-            If an order has another peak than is claimed, or one below the bound.
+            If an order has another peak than claimed, or one below the bound.
         """
         if self.orders.exact:
-            return self._ask_order(self.orders, search, deadline, upper, done)
-        # A bound comes from the one, a low peak rather from the other.
-        found = self._ask_order(self.orders, search, deadline.share(BOUND_SHARE), upper, done)
+            return self._search_order(self.orders, search, deadline, upper, done)
+        # The first instance gives a bound, the second a low peak.
+        found = self._search_order(self.orders, search, deadline.share(BOUND_SHARE), upper, done)
         over = self.enough if done is None else done()
         if not over and (upper is None or found.bound < upper):
-            self._ask_order(self.surest_orders, search, deadline, upper, done)
+            self._search_order(self.pessimistic_orders, search, deadline, upper, done)
         return found
 
-    def _ask_order(
+    def _search_order(
         self, instance: OrderInstance, search: OrderSearch, deadline: Deadline, upper: int | None,
         done: Callable[[], bool] | None,
     ) -> Ordering:  # fmt: skip
-        def see(order: Int, peak: int) -> bool:
-            found = self.see(instance.schedule(self.problem, order, search.name), search.name).certificate.peak
+        def add(order: Int, peak: int) -> bool:
+            found = self.add(instance.schedule(self.problem, order, search.name), search.name).certificate.peak
             if found != peak and instance.exact:
                 text = f"{search.name} claims a peak of {peak:,} bytes for an order that has {found:,}"
                 raise BackendError(text, "wrong-peak")
             return self.enough if done is None else done()
 
-        found = search.search(instance, deadline=deadline, seed=self.call.seed, upper=upper, on_order=see)
+        found = search.search(instance, deadline=deadline, seed=self.call.seed, upper=upper, on_order=add)
         if found.order is not None and found.peak is not None:
-            see(found.order, found.peak)
+            add(found.order, found.peak)
         if self.asks_peak and found.states is not None:
             self.states = (self.states or 0) + found.states
         return found
@@ -298,26 +298,26 @@ class Session:
         self, name: str, run: Callable[[Session], None], call: SolveOptions, solver: Backend | None = None, *,
         start: Schedule | None = None, step: str = "",
     ) -> Session | None:  # fmt: skip
-        """Let another method answer the problem as a step, and take over what it proves of every schedule.
+        """Run another method on the problem as a step, and adopt its proofs that cover every schedule.
 
         Parameters
         ----------
         name : str
-            Of the method.
+            Name of the method.
         run : callable
-            Answers the session that it receives.
+            Runs the method on the session that it receives.
         call : SolveOptions
         solver : Backend, optional
-            For the models of the method.
+            Solver of the method's models.
         start : Schedule, optional
-            To begin with.
+            Warm start.
         step : str, optional
-            Name of the step; none where it is empty.
+            Name of the step; empty: no step.
 
         Returns
         -------
         Session or None
-            Of the method; None with a remark where it does not apply, or its solver is missing or fails.
+            Session of the method; None with a remark if it does not apply, or its solver is missing or fails.
 
         Raises
         ------
@@ -331,7 +331,7 @@ class Session:
             self.note(f"backend {backend!r} was left out: {solver.ready().reason}")
             return None
         part = Session(self.problem, call, name, backend, solver=solver, warm_start=start, whole=self)
-        part.on_progress, part.criterion, part.bound = lambda _: self.tell(), self.criterion, self.bound
+        part.on_progress, part.criterion, part.bound = lambda _: self.report_progress(), self.criterion, self.bound
         with self.step(step) if step else contextlib.nullcontext():
             try:
                 run(part)
@@ -355,9 +355,9 @@ class Session:
         return part
 
     def conclude(self) -> None:
-        """After a method that tries one thing after the other: why it has ended, where nothing else says so.
+        """Set the stop reason after a method that tries several things, unless it is set already.
 
-        No schedule fits where a bound on the peak is above the budget.
+        A bound on the peak above the budget proves that no schedule fits.
         """
         budget = self.problem.budget_bytes
         if self.asks_peak and budget is not None and self.bound > budget:
@@ -365,24 +365,24 @@ class Session:
         if self.stop is StopReason.FINISHED and not self.enough:
             self.stop = StopReason.DEADLINE if self.call.deadline.expired else StopReason.EXHAUSTED
 
-    # -- news --------------------------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------------------
 
     def note(self, remark: str) -> None:
-        """Remember a remark for the result, once."""
+        """Add a remark to the result, once."""
         if remark and remark not in self.notes:
             self.notes.append(remark)
 
     def not_compiled(self, name: str) -> None:
-        """Remember that a method was left out; a proved result does not mention it."""
+        """Note that a method was skipped; proved results omit the remark."""
         self.note(name + NOT_COMPILED)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
+        """Start a phase."""
         self.phase = phase
-        self.tell()
+        self.report_progress()
 
-    def tell(self) -> None:
-        """Report where things stand, and remember it if anything is better."""
+    def report_progress(self) -> None:
+        """Report the current state, and record it if it improved."""
         now = self.call.deadline.elapsed
         value = self.value
         bound = self.bound if value is None else min(self.bound, value)
@@ -401,7 +401,7 @@ class Session:
 
     @contextlib.contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """A phase whose seconds are a part of the timings."""
+        """Run a phase and add its seconds to the timings."""
         self.enter(phase)
         begun = time.monotonic()
         try:
@@ -411,7 +411,7 @@ class Session:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """A step of several, remembered with what came of it."""
+        """Run a step and record its outcome."""
         self.enter(name)
         begun = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""solve(): a problem and a method make a certified result."""
+"""solve(): from a problem and a method to a certified result."""
 
 from __future__ import annotations
 
@@ -36,39 +36,37 @@ def solve(
     method_options: Any = None,
     on_progress: OnProgress | None = None,
 ) -> Result:
-    """Find the best schedule that keeps the rules of `problem`: the cheapest, or the one with the least peak.
+    """Find the best schedule within the rules of `problem`: the cheapest, or the one with the least peak.
 
-    What needs no search is answered at once: a budget below the structural bound, and a budget that the reference order
-    without recomputation keeps (but with ``start="alone"``). Then the method has its turn:
+    Two cases are answered without a search: a budget below the structural bound, and a budget that the reference order
+    without recomputation fits (except with ``start="alone"``). Otherwise the method runs:
 
     ``auto``
         Heuristics, bounds that hold for every schedule the problem allows, search, and the backend, in turns
-        (:mod:`remat.solving.auto`); ends as soon as a schedule costs no more than the best bound, or is within
-        `options.relative_gap` (0.0001 % unless told otherwise) of it.
+        (:mod:`remat.solving.auto`). It ends when a schedule meets the best bound, or is within
+        `options.relative_gap` (default 0.0001 %) of it.
     a formulation
-        Its model is built and solved by the backend; where no start within the budget is known, its preliminary model
-        looks for one first.
+        The backend solves its model. If no start within the budget is known, its preliminary model finds one first.
     a heuristic
         It runs alone.
 
-    Every schedule on the way is validated and priced by itself.
+    Every schedule on the way is validated and priced independently.
 
     Parameters
     ----------
     problem : Problem
     method : str, class or object
-        ``auto``, the name of a registered formulation, heuristic or method; a class of one, registered or not; or a
-        heuristic or method that is made already.
+        ``auto``, the name of a registered formulation, heuristic or method; such a class, registered or not; or an
+        object of a heuristic or method.
     backend : str, class or Backend
-        Name of a registered backend, a class of one, or a backend itself; for methods that solve models.
+        Name of a registered backend, a class or an object, for methods that solve models.
     stop : float, Deadline, StoppingCriterion or None
-        Seconds for everything, a deadline whose clock runs already, or a criterion of :mod:`remat.solving.stop`; None:
-        as long as it takes.
+        Seconds for everything, a running deadline, or a criterion of :mod:`remat.solving.stop`; None: no limit.
     warm_start : Schedule, optional
-        A valid schedule to start from; within the budget it is also the answer if nothing better is found. Where the
+        A valid schedule to start from; within the budget it is also the answer if nothing better is found. If the
         formulation cannot express it, the result's message says so.
     options : SolveOptions
-        Threads, seed, gap, isolation and the like, the same for whatever solves a part of it.
+        Threads, seed, gap, isolation and others, the same for everything that solves a part.
     method_options : optional
         Options of the formulation or heuristic; ``auto`` has none.
     on_progress : callable, optional
@@ -77,18 +75,18 @@ def solve(
     Returns
     -------
     Result
-        With the best schedule found, also after Ctrl-C or a crash of the solver. Its status is ``optimal`` only where
-        the schedule costs what is proved to be the least; within the gap it is ``feasible``, stopped by ``gap``.
+        Has the best schedule found, also after Ctrl-C or a crash of the solver. The status is ``optimal`` only if the
+        cost is proved least; within the gap it is ``feasible``, stopped by ``gap``.
 
     Raises
     ------
     RematError
-        For a name that is not registered; a ProblemError for options out of range, a warm start that is not a valid
-        schedule of the graph, or a problem that the formulation cannot state.
+        If a name is not registered; a ProblemError if options are out of range, the warm start is not a valid schedule
+        of the graph, or the formulation cannot state the problem.
     BackendError
-        If the backend is not available, fails with nothing found, or its answer is not what the schedule shows.
+        If the backend is not available, fails before finding anything, or its answer contradicts the schedule.
     KeyboardInterrupt
-        If Ctrl-C comes before there is any schedule, and not while the solver runs.
+        If Ctrl-C is pressed before there is any schedule, except while the solver runs.
 
     Examples
     --------
@@ -105,7 +103,7 @@ def solve(
     call, criterion = stopping(stop, options)
     warm_start = _first_schedule(warm_start, call)
     _check_problem(problem)
-    # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
+    # Unknown names are errors even if no solver is needed; loading a name imports no solver.
     answerer = make_method(method, method_options)
     _check_objective(problem, answerer)
     solver = _solver(answerer, backend, call, problem.objective is Objective.LEAST_PEAK)
@@ -124,7 +122,7 @@ def solve(
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
-        # Nobody begins late: for a heuristic its compiled code would be loaded, which takes a second.
+        # Skip methods whose turn starts after the deadline: loading kernels alone takes a second.
         late = call.deadline.expired and not session.asks_peak
         if late and not session.enough:
             session.stop = StopReason.DEADLINE
@@ -155,7 +153,7 @@ def _check_objective(problem: Problem, method: Method) -> None:
 
 
 def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -> Backend | None:
-    """The backend, made; None for a method that needs none, which refuses what only a backend could honour."""
+    """Return the backend object, or None for a method without one, which refuses options that need a backend."""
     if backend is None and asks_peak and not isinstance(method, FormulationMethod):  # heuristics and search alone
         return None
     if method.needs_backend:
@@ -166,7 +164,7 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
 
 
 def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
-    """The schedule to start from, wherever it is given."""
+    """Return the schedule to start from, given in either way."""
     if warm_start is None and call.start not in STARTS:
         warm_start = call.start
     elif warm_start is not None and call.start not in (*STARTS, warm_start):

@@ -1,8 +1,8 @@
-"""When a solve ends: seconds, or a criterion that looks at what is known so far.
+"""Stopping rules of a solve: seconds, or a criterion on the current state.
 
-Every place that takes ``stop`` takes seconds (``10``), a :class:`remat.deadline.Deadline` whose clock runs already, or
-one of the classes here. They are looked at whenever there is news (a schedule, a bound, a phase), so a solver that is
-silent is not interrupted by them; seconds hold always.
+Every parameter ``stop`` accepts seconds (``10``), a running :class:`remat.deadline.Deadline`, or a class of this
+module. Criteria are evaluated at every new schedule, bound or phase, so they do not interrupt a silent solver; seconds
+always apply.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Seconds = Annotated[float, Range(above=0)]
 
 
 class StoppingCriterion(ABC):
-    """Says whether what is known so far is enough. Immutable: one may serve many solves."""
+    """Decides whether the current state suffices. Immutable, so one object can be used in many solves."""
 
     reason: StopReason = StopReason.CRITERION
-    """What a result that it ended gives as its reason."""
+    """Stop reason of results that it ended."""
 
     @abstractmethod
     def reached(self, moment: Progress) -> bool:
-        """Whether to end the solve at that moment."""
+        """Return whether to end the solve at that moment."""
 
     @property
     def seconds(self) -> float:
-        """Seconds after which it ends a solve in any case; infinite where it has none."""
+        """Seconds after which it ends a solve in any case; infinite without such a limit."""
         return math.inf
 
     @property
     def gap(self) -> float:
-        """Relative gap that it asks for, for solvers that can stop there by themselves; 0 where it asks for none."""
+        """Relative gap, for solvers that can stop at it; 0 without one."""
         return 0.0
 
     @abstractmethod
@@ -48,7 +48,7 @@ class StoppingCriterion(ABC):
 
 @dataclass(frozen=True)
 class MaxSeconds(Options, StoppingCriterion):
-    """So many seconds, as a criterion; a plain number means the same.
+    """A number of seconds as a criterion; a plain number is equivalent.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class MaxSeconds(Options, StoppingCriterion):
 
 @dataclass(frozen=True)
 class TargetCost(Options, StoppingCriterion):
-    """A schedule whose objective (cost, or peak where that is asked for) is at most so much, or the proof of none.
+    """A schedule with at most this objective (cost or peak, by the problem), or the proof that there is none.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class TargetCost(Options, StoppingCriterion):
 
 @dataclass(frozen=True)
 class Gap(Options, StoppingCriterion):
-    """A relative gap, (objective − bound) / objective, of at most so much.
+    """A relative gap, (objective − bound) / objective, of at most `relative`.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class Gap(Options, StoppingCriterion):
 
 @dataclass(frozen=True)
 class NoImprovement(Options, StoppingCriterion):
-    """So many seconds without a better schedule, counted from the last one.
+    """A number of seconds without a better schedule, since the last one.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class FirstFeasible(StoppingCriterion):
 
 @dataclass(frozen=True, init=False)
 class AnyOf(StoppingCriterion):
-    """Whichever of several comes first; plain numbers are seconds.
+    """The first of several criteria to be reached; plain numbers are seconds.
 
     Examples
     --------
@@ -182,24 +182,24 @@ class AnyOf(StoppingCriterion):
         return self.first(moment) is not None
 
     def first(self, moment: Progress) -> StoppingCriterion | None:
-        """The criterion that is reached, None if none is."""
+        """Return the criterion that is reached, or None."""
         return next((one for one in self.criteria if one.reached(moment)), None)
 
     def __str__(self) -> str:
         return ", or ".join(str(one) for one in self.criteria)
 
 
-#: What `stop` may be: seconds, a deadline whose clock runs already, a criterion, or None for no end but the proof.
+#: Values of `stop`: seconds, a running deadline, a criterion, or None to end at the proof only.
 Stop: TypeAlias = "float | Deadline | StoppingCriterion | None"
 
 
 def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingCriterion | None]:
-    """The options with the deadline and gap that `stop` means, and the criterion to look at; the clock runs from here.
+    """Return the options with the deadline and gap of `stop`, and the criterion to evaluate; the clock starts here.
 
     Raises
     ------
     ProblemError
-        If `stop` is none of what it may be, or `options` are no :class:`SolveOptions`.
+        If `stop` is invalid, or `options` are no :class:`SolveOptions`.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingC
             )
         given, criterion = Deadline.after(stop), None
     own = options.deadline
-    if math.isfinite(own.seconds):  # both hold
+    if math.isfinite(own.seconds):  # both apply
         deadline = own if stop is None else given.earlier(own.remaining)
     else:
         deadline = given
@@ -233,7 +233,7 @@ def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingC
 
 
 def described(stop: Stop) -> float | str | None:
-    """`stop` as it stands in tables and files: a number of seconds, or words."""
+    """Return `stop` for tables and files: a number of seconds, or text."""
     if isinstance(stop, StoppingCriterion):
         return str(stop)
     return stop.seconds if isinstance(stop, Deadline) else stop

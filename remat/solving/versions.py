@@ -1,4 +1,4 @@
-"""What is installed: this package, all it depends on, and the solvers it can call."""
+"""Versions of this package, its dependencies and the available solvers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOT_INSTALLED = "not installed"
 
 
 def installed_versions() -> dict[str, dict[str, str]]:
-    """Versions by part: ``system``, ``dependencies``, ``optional`` and ``solvers``.
+    """Return versions by part: ``system``, ``dependencies``, ``optional`` and ``solvers``.
 
-    Nothing heavy is imported for it; programs of solvers are asked for their version.
+    Imports nothing heavy; runs programs of solvers to query their versions.
 
     Returns
     -------
     dict of str to (dict of str to str)
-        What is missing is ``"not installed"``; a solver that cannot be used says why.
+        Missing parts are ``"not installed"``; an unusable solver has the reason.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def installed_versions() -> dict[str, dict[str, str]]:
 
 
 def show_versions() -> None:
-    """Print what is installed, for the report of a fault.
+    """Print the installed versions, for bug reports.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def show_versions() -> None:
 
 
 def _requirements() -> list[str]:
-    """Of this package as it is installed; none where it is used without being installed."""
+    """Return the requirements of the installed package; empty if it is not installed."""
     try:
         return metadata.requires("remat") or []
     except metadata.PackageNotFoundError:
@@ -77,7 +77,7 @@ def _version(name: str) -> str:
 
 
 def _solvers() -> dict[str, str]:
-    """Each backend's version, or in words why it cannot be used."""
+    """Return each backend's version, or the reason why it cannot be used."""
     found = {}
     for name in registry.backends():
         try:

@@ -1,4 +1,4 @@
-"""Where a search starts: which of the schedules that are known a formulation can express."""
+"""Starting points of a search: known schedules that a formulation can express."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from remat.solving.incumbents import Certified, Incumbents
 
 
 def expressed(formulation: Formulation, seen: Certified) -> Values | None:
-    """The model's values for that schedule, None if it cannot express it."""
+    """Return the model's values for a schedule; None if it cannot express it."""
     graph, schedule = formulation.problem.graph, seen.schedule
     if (
         graph.digest != schedule.graph_digest == seen.certificate.graph_digest
-    ):  # but for outputs in place it is the same
+    ):  # the graphs differ only in outputs in place
         schedule = replace(schedule, graph_digest=graph.digest)
     try:
         return formulation.encode(schedule)
@@ -27,9 +27,9 @@ def expressed(formulation: Formulation, seen: Certified) -> Values | None:
 def best_hint(
     formulation: Formulation, incumbents: Incumbents, reference: Certified, given: Certified | None = None
 ) -> Values | None:
-    """Values of the best schedule that the formulation can express: one within the budget before a lean one.
+    """Return values of the best schedule that the formulation can express, those within the budget first.
 
-    What was `given` to start from counts where the best one is none that the formulation can express.
+    `given` is used if the formulation cannot express the best schedule.
     """
     for seen in (incumbents.best, given, incumbents.least_peak, reference):
         if seen is not None and (values := expressed(formulation, seen)) is not None:
@@ -38,12 +38,12 @@ def best_hint(
 
 
 def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
-    """Take a warm start among the incumbents, also with nothing held longer than it is of use.
+    """Add a warm start to the incumbents, also with frees moved to the last uses.
 
     Returns
     -------
     str
-        A remark if it is over the budget in both ways, empty otherwise.
+        A remark if both variants are over budget; empty otherwise.
 
     Raises
     ------
@@ -51,16 +51,16 @@ def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
         If it is not a valid schedule.
     """
     try:
-        seen = incumbents.see(schedule, "the warm start")
+        seen = incumbents.add(schedule, "the warm start")
     except BackendError as error:
         raise ProblemError(str(error), "invalid-schedule") from None
     if schedule.has_frees:
-        seen = incumbents.see(schedule.without_frees(), "the warm start, freed at last use")
+        seen = incumbents.add(schedule.without_frees(), "the warm start, freed at last use")
     return "" if seen.fits else f"the warm start is over the budget (peak {seen.certificate.peak:,} bytes)"
 
 
 def why_no_hint(formulation: Formulation, schedule: Schedule) -> str:
-    """A remark if the formulation cannot express a warm start, empty otherwise."""
+    """Return a remark if the formulation cannot express a warm start; empty otherwise."""
     try:
         formulation.encode(schedule)
     except ProblemError as error:

@@ -1,4 +1,4 @@
-"""Methods that write no outputs in place of inputs, on problems in which that may be done."""
+"""Methods without outputs in place of inputs, on problems that allow them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
 
 
 def answer_without_in_place(session: Session, method: Method) -> None:
-    """Let a method answer the problem of a session without outputs in place of inputs.
+    """Run a method on a session's problem without outputs in place of inputs.
 
-    Its schedules are schedules of the problem, with a peak at most as high; what it proves does not count.
+    Its schedules are valid for the problem, with at most the same peak; its proofs do not count.
     """
     problem = session.problem.plain
     session.note(f"{method.name} {NOT_COUNTED}")
@@ -29,8 +29,8 @@ def answer_without_in_place(session: Session, method: Method) -> None:
     def take(_: Progress | None = None) -> None:
         for found in (part.incumbents.best, part.incumbents.least_peak):
             if found is not None:
-                session.incumbents.see(found.schedule, found.source)
-        session.tell()
+                session.incumbents.add(found.schedule, found.source)
+        session.report_progress()
 
     part.on_progress = take
     try:

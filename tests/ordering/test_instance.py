@@ -117,7 +117,7 @@ def test_a_search_is_a_method() -> None:
         solve(problem, Kahn, method_options=3)
     with pytest.raises(ProblemError, match="has its options already"):
         solve(problem, Kahn(), method_options=3)
-    with pytest.raises(ProblemError, match="looks for an order, and that of the problem is fixed"):
+    with pytest.raises(ProblemError, match="searches for an order, but the problem fixes it"):
         solve(replace(problem, order="fixed"), "kahn")
     with pytest.raises(ProblemError, match="cannot be asked for the least cost"):
         solve(replace(problem, objective="least-cost", budget="90%"), "kahn")

@@ -20,17 +20,17 @@ def test_the_same_steps_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(remat.solving.incumbents, "validate", lambda *given: looks.append(1) or validate(*given))
     graph = unit_chain(3)
     incumbents = Incumbents(Problem(graph, "100%"))
-    first = incumbents.see(Schedule.reference(graph), "first")
-    second = incumbents.see(Schedule.reference(graph), "second")
+    first = incumbents.add(Schedule.reference(graph), "first")
+    second = incumbents.add(Schedule.reference(graph), "second")
     assert (second.certificate, second.source, len(looks)) == (first.certificate, "second", 1)
     assert incumbents.best is first
     with refused("backend.invalid-schedule"):
-        incumbents.see(replace(Schedule.reference(graph), graph_digest="0" * 64), "third")
+        incumbents.add(replace(Schedule.reference(graph), graph_digest="0" * 64), "third")
     with refused("backend.invalid-schedule"):
-        incumbents.see(Schedule.of_computes(graph, first.schedule.targets[::-1].copy()), "fourth")
+        incumbents.add(Schedule.of_computes(graph, first.schedule.targets[::-1].copy()), "fourth")
     names = graph.op_names[::-1]
     with refused("backend.invalid-schedule"):
-        incumbents.see(replace(Schedule.reference(graph), op_names=names), "fifth")
+        incumbents.add(replace(Schedule.reference(graph), op_names=names), "fifth")
     assert len(looks) == 4
 
 

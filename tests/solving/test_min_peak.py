@@ -94,7 +94,7 @@ def test_a_solver_lowers_the_peak() -> None:
         search = MinPeakSearch(session)
         search.bounds(options.deadline)
         before = search.bound
-        search.ask_solver(options.deadline)
+        search.solve_model(options.deadline)
         least = explore(problem, Aim.PEAK, limit=10**9).bound
         assert least <= search.peak <= graph.reference_peak
         if limit == 1:
@@ -114,7 +114,7 @@ def larger(order: str, limit: int | None) -> Problem:
 
 @pytest.fixture
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("descend", "ask_chains", "_cheapen"):
+    for name in ("descend", "run_chain_heuristics", "_cheapen"):
         monkeypatch.setattr(MinPeakSearch, name, lambda *_: None)
 
 
@@ -268,7 +268,7 @@ def test_drops_are_asked_first_where_there_are_no_blocks(monkeypatch, compiled, 
     asked = []
     monkeypatch.setattr(MinPeakSearch, "descend", lambda _, name, *__: asked.append(name))
     monkeypatch.setattr(MinPeakSearch, "_cheapen", lambda _: None)
-    monkeypatch.setattr(MinPeakSearch, "ask_chains", lambda _: None)
+    monkeypatch.setattr(MinPeakSearch, "run_chain_heuristics", lambda _: None)
     monkeypatch.setattr(Drops, "compiled", lambda *_: compiled)
     graph = unit_chain(40) if training else layered(60, seed=1)
     session = Session(Problem(graph, objective="least-peak"), SolveOptions(Deadline.after(0.9 if quick else 60)), "")

@@ -403,7 +403,7 @@ def test_a_costlier_warm_start_is_the_hint_where_the_best_schedule_is_none() -> 
             self.left_out.append(cost)
 
     session = Session(Problem(skip_graph(), 8), SolveOptions(), "menu")
-    session.incumbents.see(sequence("abcad"), "somebody else")
+    session.incumbents.add(sequence("abcad"), "somebody else")
     backend = Scripted(says(stop=StopReason.DEADLINE))
     ModelMethod(session, Short, backend).run(sequence("abcaad"))
     ((_, _, hint),) = backend.calls
