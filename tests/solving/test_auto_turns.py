@@ -111,7 +111,7 @@ class Stages:
         patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
         patch.setattr(portfolio, "raise_bounds", lambda _, deadline: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
-        patch.setattr(auto, "LOOK", 0.0)
+        patch.setattr(auto, "CHECK_INTERVAL", 0.0)
         patch.setattr(auto, "STAGES", (Stage(lambda _, deadline: step("order", deadline)), *auto.STAGES[1:]))
         patch.setattr(Auto, "made", Policy.made)
         patch.setattr(Auto, "whole_model", lambda _, name, options, other, deadline: step(name, deadline))
