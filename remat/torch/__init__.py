@@ -1,7 +1,6 @@
-"""Real models in, real training steps out: PyTorch (``pip install remat[torch]``).
+"""PyTorch: capture models, execute training steps by a schedule (``pip install remat[torch]``).
 
-Using a name raises :class:`~remat.errors.CaptureError` if torch is not installed, or is a version that this package is
-not tested with.
+Using a name raises :class:`~remat.errors.CaptureError` if torch is not installed or its version is not a tested one.
 """
 
 from remat.runtime.lazy import import_lazily

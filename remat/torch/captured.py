@@ -1,4 +1,4 @@
-"""A captured step: the computation graph, and the fx graph that it stands for, node by node."""
+"""Captured steps: a computation graph, and the fx graph that it represents node by node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph
 
-#: The op between forward and backward pass: it stands for what the user does with the outputs, and writes the tangents.
+#: Op between forward and backward pass: it represents the use of the outputs, and writes the tangents.
 BEGIN_BACKWARD = "begin_backward"
 
 
@@ -27,12 +27,12 @@ class Input:
     kind : str
         ``"parameter"``, ``"buffer"``, ``"input"`` or ``"tangent"``.
     name : str
-        Name of the parameter or buffer in the module (the first one of what is shared), or the position of an input
+        Name of the parameter or buffer in the module (the first name of a shared one), or the position of an input
         among the leaves of ``(args, kwargs)`` as :mod:`torch.utils._pytree` flattens them, as text.
     size : int
-        Bytes of its storage; 0 for what is no tensor.
+        Bytes of its storage; 0 if it is no tensor.
     output : int or None
-        Of a tangent: the position, among the results of kind ``"output"``, of the output that it belongs to.
+        Of a tangent: the position of its output among the results of kind ``"output"``.
     """
 
     node: torch.fx.Node
@@ -49,13 +49,13 @@ class ResultValue:
     Attributes
     ----------
     node : torch.fx.Node or None
-        None where the module returned no tensor there, or a parameter has no gradient.
+        None where the module returned no tensor, or a parameter has no gradient.
     kind : str
         ``"output"`` (what the module returns), ``"gradient"``, or ``"mutation"`` (the new value of a buffer or input).
     name : str
         Position of the output as text, or the name of the parameter, buffer or input (see :class:`Input`).
     value : Any
-        What the module returned there, where it is no tensor.
+        Return value of the module at this position if it is no tensor.
     """
 
     node: torch.fx.Node | None
@@ -66,9 +66,9 @@ class ResultValue:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Traced:
-    """A functional fx graph whose inputs and outputs are known; for the attributes see :class:`Captured`.
+    """A functional fx graph with known inputs and outputs; for the attributes see :class:`Captured`.
 
-    Every node has ``meta["val"]``, and nothing is changed in place.
+    Every node has ``meta["val"]``, and no node changes a tensor in place.
     """
 
     module: torch.fx.GraphModule
@@ -84,14 +84,14 @@ class Traced:
 class Captured(Traced):
     """The forward pass, or the forward and backward pass, of a module as a graph, tied to its fx nodes.
 
-    Views, items of tuples and aliases are no ops: their values live in the storage of another node's value, their
-    *home*, and are derived again wherever they are read, at no cost. Parameters, buffers and inputs are constant memory
-    of the graph and never its tensors.
+    Views, items of tuples and aliases are no ops. Their values live in the storage of another node's value, their
+    *home*, and are derived again at each reader, at no cost. Parameters, buffers and inputs are constant memory of the
+    graph, never its tensors.
 
     Attributes
     ----------
     graph : ComputeGraph
-        One op per fx node that computes, named like it, and in a training step :data:`BEGIN_BACKWARD` between the
+        One op per fx node that computes, of the same name; in a training step also :data:`BEGIN_BACKWARD` between the
         passes. Output `i` of a node with several is the tensor ``node.i``. `meta` has ``modules`` (op to dotted module
         path), ``source_lines`` (op to file, line and function of the user), ``random_ops``, ``effects`` (ops that
         change a buffer), ``constant_bytes`` (per kind of input), and shapes and descriptions for
@@ -101,24 +101,24 @@ class Captured(Traced):
     nodes : tuple of torch.fx.Node or None
         The fx node of each op; None for :data:`BEGIN_BACKWARD`.
     homes : mapping of torch.fx.Node to tuple of str or None
-        For every fx node, for each of its values (one, or one per item of a tuple), the tensor in whose storage it
-        lives; None for what lives in a parameter, buffer or input, and for what is no tensor.
+        For each value of every fx node (one, or one per item of a tuple), the tensor in whose storage it lives; None
+        for values in a parameter, buffer or input, and for values that are no tensors.
     inputs : tuple of Input
-        The placeholders, in order.
+        Placeholders, in order.
     results : tuple of ResultValue
-        The outputs of the fx graph, in order.
+        Outputs of the fx graph, in order.
     route : str
         ``"joint"`` or ``"make_fx"``.
     mode : str
         ``"training"`` or ``"inference"``.
     outputs_spec : torch.utils._pytree.TreeSpec or None
-        How the results of kind ``"output"`` make up what the module returns.
+        Structure of the module's return value, whose leaves are the results of kind ``"output"``.
     partitioner_facts : mapping
-        What torch's partitioner wants to know of a joint graph: ``num_forward_outputs`` and
-        ``static_lifetime_input_indices``; empty for other routes.
+        Input of torch's partitioner for a joint graph: ``num_forward_outputs`` and ``static_lifetime_input_indices``;
+        empty for other routes.
     constants : mapping of str to torch.Tensor
-        Tensors that the module reads and that are neither its parameters, nor its buffers, nor arguments; inputs of
-        kind ``"buffer"`` with these names.
+        Tensors that the module reads and that are neither its parameters, nor its buffers, nor arguments. They appear
+        as inputs of kind ``"buffer"`` with these names.
     """
 
     graph: ComputeGraph
@@ -137,11 +137,11 @@ class Captured(Traced):
         return {node: op.name for node, op in zip(self.nodes, self.graph.ops, strict=True) if node is not None}
 
     def op_of(self, node: torch.fx.Node) -> str | None:
-        """The op that an fx node stands for; None for views, items, placeholders and the output."""
+        """Return the op of an fx node; None for views, items, placeholders and the output."""
         return self._op_of.get(node)
 
     def node_of(self, op: str) -> torch.fx.Node | None:
-        """The fx node of an op; None for :data:`BEGIN_BACKWARD`.
+        """Return the fx node of an op; None for :data:`BEGIN_BACKWARD`.
 
         Raises
         ------
@@ -154,11 +154,11 @@ class Captured(Traced):
             raise CaptureError(f"graph {self.graph.name!r} has no op {op!r}", "name") from None
 
     def inputs_of(self, kind: str) -> tuple[Input, ...]:
-        """The inputs of one kind, in order."""
+        """Return the inputs of one kind, in order."""
         return tuple(each for each in self.inputs if each.kind == kind)
 
     def results_of(self, kind: str) -> tuple[ResultValue, ...]:
-        """The results of one kind, in order."""
+        """Return the results of one kind, in order."""
         return tuple(each for each in self.results if each.kind == kind)
 
     @property

@@ -1,4 +1,4 @@
-"""What must not happen twice when an op is computed again: random numbers drawn anew, statistics updated."""
+"""Ops that need care in recomputations: they draw random numbers or update statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def random_state(device: str) -> torch.Tensor:
-    """The state of the random number generator of a device (a copy)."""
+    """Return a copy of the state of a device's random number generator."""
     if device == "cpu":
         return torch.get_rng_state()
     state: torch.Tensor = torch.get_device_module(torch.device(device).type).get_rng_state(device)
@@ -21,13 +21,13 @@ def random_state(device: str) -> torch.Tensor:
 
 
 def run_and_save_state(device: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
-    """The state before `op`, and what `op` returns."""
+    """Run `op`; return the generator's state before it, and the result of `op`."""
     state = random_state(device)
     return state, op(*args, **kwargs)
 
 
 def run_with_state(device: str, state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What `op` returns from `state` on; the generator then goes on as if nothing had happened."""
+    """Run `op` from a generator state; restore the generator afterwards."""
     kind = torch.device(device).type
     with torch.random.fork_rng([] if kind == "cpu" else [device], device_type=kind):
         if kind == "cpu":
@@ -43,25 +43,25 @@ def device_of(node: fx.Node) -> str:
 
 
 def state_bytes(device: str) -> int:
-    """Bytes of a saved state in main memory."""
+    """Return the bytes of a saved state in main memory."""
     return random_state(device).untyped_storage().nbytes() if device == "cpu" else 16
 
 
-#: In training mode: the batch normalisation that also returns new statistics, and its number of results without them.
+#: Batch normalisation that returns updated statistics, and its equivalent that neither reads nor updates them.
 _WITH_STATISTICS = {aten._native_batch_norm_legit_functional.default: aten._native_batch_norm_legit.no_stats}
 _TRAINING = 5  # position of the argument `training`; running mean and variance stand before it
 
 
 def without_statistics(node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
-    """Target and arguments of a batch normalisation that is computed again: with the batch's statistics, updating none.
+    """Return target and arguments for recomputing a batch normalisation, which then updates no statistics.
 
-    The statistics that the module keeps have changed since the first run, and must not change again.
+    The first run has already updated the module's running statistics; they must not change twice.
 
     Returns
     -------
     (target, args) or None
-        None for any other node, and for a batch normalisation by kept statistics (evaluation). The first three results
-        are the same.
+        None for any other node, and for a batch normalisation by running statistics (evaluation). The target's three
+        results equal the node's first three.
     """
     target = _WITH_STATISTICS.get(node.target)
     if target is None or node.kwargs or len(node.args) < 8 or node.args[_TRAINING] is not True:
@@ -71,10 +71,10 @@ def without_statistics(node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
 
 
 def read_arguments(node: fx.Node) -> tuple[Any, ...]:
-    """The arguments of a node, without those that its kernel takes but never reads.
+    """Return the arguments of a node, with None for those that its kernel never reads.
 
-    Autograd hands the new running statistics to the backward pass of a batch normalisation; in training mode it works
-    by the batch's alone, so that nobody has to keep the others until then.
+    Autograd passes the new running statistics to the backward pass of a batch normalisation. In training mode the
+    kernel uses the batch's statistics alone, so the running ones need not be retained.
     """
     args = tuple(node.args)
     if node.target is aten.native_batch_norm_backward.default and args[7] is True:  # `train`

@@ -1,4 +1,4 @@
-"""Layout of a tensor: what a captured step fixes."""
+"""Layout of a tensor, as a captured step fixes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Layout(NamedTuple):
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def difference(self, other: Layout) -> str:
-        """Return what `other` has and this has not, in words; empty where they are equal."""
+        """Describe the first difference of `other` to this layout; empty if they are equal."""
         for what in ("shape", "dtype", "device", "strides"):
             mine, its = getattr(self, what), getattr(other, what)
             if mine != its:
@@ -29,5 +29,5 @@ class Layout(NamedTuple):
         return ""
 
     def empty(self) -> torch.Tensor:
-        """Return memory of this layout."""
+        """Allocate an uninitialised tensor of this layout."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)

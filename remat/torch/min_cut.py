@@ -29,7 +29,7 @@ from remat.schedule.saved_sets import schedule_of_saved
 from remat.torch.turns import in_turn
 from remat.torch.versions import check_version
 
-#: Seconds for each op that one partition may take, which nothing interrupts: 0.4 s on 71 ops, 1.6 s on 353.
+#: Seconds per op that one uninterruptible partition may take: 0.4 s on 71 ops, 1.6 s on 353.
 SECONDS_PER_OP = 0.005
 
 
@@ -40,7 +40,7 @@ class TorchMinCutOptions(Options):
     Attributes
     ----------
     knobs : tuple of float
-        Values of torch's ``activation_memory_budget``, one after the other.
+        Values of torch's ``activation_memory_budget``, tried in turn.
     solver : str
         Of the knapsack (``activation_memory_budget_solver``).
     """
@@ -52,13 +52,13 @@ class TorchMinCutOptions(Options):
 class TorchMinCut(Heuristic):
     """The partitioner of ``torch.compile``: a knapsack over what the forward pass saves, and a minimum cut.
 
-    The graph is handed to torch as a joint graph of forward and backward pass. Each op is a product of matrices to
-    torch, whose runtime is the cost of the op; an op that costs nothing is an addition, which torch recomputes freely.
-    Ops that may run only once are tagged to be saved. For each value of `knobs` torch chooses the *saved set*; the
-    backward pass recomputes the rest, each op at most once and right before its first reader
-    (:func:`remat.schedule.saved_sets.schedule_of_saved`). The cheapest schedule within the budget is taken.
+    Torch receives the graph as a joint graph of forward and backward pass. Each op is a matrix product whose runtime
+    is the cost of the op; an op of cost 0 is an addition, which torch recomputes freely. Ops that may run only once are
+    tagged to be saved. For each value of `knobs` torch chooses the *saved set*. The backward pass recomputes the other
+    tensors, each op at most once and right before its first reader
+    (:func:`remat.schedule.saved_sets.schedule_of_saved`). The result is the cheapest schedule within the budget.
 
-    Torch's budget is a share of saved bytes, not a peak: no knob may keep the budget. For a step that was captured,
+    Torch's budget is a share of saved bytes, not a peak, so possibly no knob keeps the budget. For a captured step,
     :func:`remat.torch.peers.partitioner_schedule` lets torch decide by its own classes of ops.
 
     Needs the extra ``torch``. For training graphs without accumulation buffers.
@@ -99,7 +99,7 @@ class TorchMinCut(Heuristic):
         return best.schedule
 
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait for the import of torch, but not beyond the deadline; also true without torch, which `run` refuses."""
+        """Wait for the import of torch, at most until the deadline; also true without torch, which `run` refuses."""
         if "torch._functorch.partitioners" in sys.modules or find_spec("torch") is None:
             return True
         if on_wait is not None:
@@ -111,18 +111,18 @@ class TorchMinCut(Heuristic):
 
 
 def _load() -> None:
-    with contextlib.suppress(Exception):  # run() meets and reports it
+    with contextlib.suppress(Exception):  # run() raises and reports it
         for name in ("torch._functorch.partitioners", "torch._inductor.custom_graph_pass"):
             import_module(name)
 
 
 class _JointGraph:
-    """A training step as torch's partitioner takes it.
+    """Training step in the form that torch's partitioner takes.
 
     Raises
     ------
     ProblemError
-        If the graph is no training graph, naming a buffer that several ops write, or where the partitioner fails.
+        If the graph is no training graph, if several ops write one buffer, or if the partitioner fails.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -139,7 +139,7 @@ class _JointGraph:
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
-        """Tensors that forward and backward pass give back: outputs, and what their own pass reads no more."""
+        """Tensors that forward and backward pass return: outputs, and tensors without a reader in their own pass."""
         arrays, ends = self.graph.arrays, ([], [])  # type: tuple[Any, tuple[list[int], list[int]]]
         writer = arrays.position[arrays.producers.indices]
         for tensor, place in zip(np.flatnonzero(arrays.producers.counts).tolist(), writer.tolist(), strict=True):
@@ -169,7 +169,7 @@ class _JointGraph:
                 tracing(TracingContext(detect_fake_mode(values))),
             ):  # fmt: skip
                 forward, _ = min_cut_rematerialization_partition(module, None, num_fwd_outputs=count)
-        except Exception as error:  # it raises whatever it likes
+        except Exception as error:  # the partitioner documents no exception types
             reason = one_line(str(error)) or type(error).__name__
             raise ProblemError(f"torch's partitioner failed: {reason}", "partitioner-failed") from error
         (output,) = forward.graph.find_nodes(op="output")
@@ -179,7 +179,7 @@ class _JointGraph:
         )  # fmt: skip
 
     def schedule(self, saved: frozenset[str], source: str) -> Schedule:
-        """Return the schedule of a saved set; what the loss writes and what may run only once stays, too."""
+        """Return the schedule of a saved set, with the outputs of the loss and of ops that may run only once."""
         return schedule_of_saved(
             self.graph, [*saved, *self._always()], source=source, first_backward=self.first_backward
         )
@@ -209,7 +209,7 @@ class _JointGraph:
 
         arrays, limits = self.graph.arrays, self.problem.compute_limits
         sizes = arrays.size.tolist()
-        nothing = placeholder("primals_1", 0)  # what ops without inputs read
+        nothing = placeholder("primals_1", 0)  # read by ops without inputs
         given = np.flatnonzero(arrays.is_input).tolist()
         nodes = {tensor: placeholder(f"primals_{k}", sizes[tensor]) for k, tensor in enumerate(given, 2)}
         tangent = placeholder("tangents_1", 1)
@@ -240,7 +240,7 @@ class _JointGraph:
 
 
 def _estimator(costs: list[int]) -> Any:
-    """Return an estimator of runtimes that gives the costs of the ops."""
+    """Return an estimator of runtimes that returns the costs of the ops."""
     from torch._inductor.custom_graph_pass import CustomRuntimeEstimator
 
     class Costs(CustomRuntimeEstimator):

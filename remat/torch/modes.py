@@ -1,4 +1,4 @@
-"""What a module is besides its tensors: training or evaluation mode, and plain attributes, of all its parts."""
+"""State of modules besides tensors: training or evaluation mode, and plain attributes, of all submodules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 @contextmanager
 def kept_modes(module: nn.Module) -> Iterator[None]:
-    """Whatever happens inside, each part of `module` is afterwards in the mode that it was in.
+    """Restore the mode of each submodule of `module` when the block ends, also after an exception.
 
     Examples
     --------
@@ -35,9 +35,9 @@ _KINDS = (list, dict, set, OrderedDict)
 
 @contextmanager
 def kept_attributes(module: nn.Module) -> Iterator[None]:
-    """Whatever happens inside, each part of `module` has afterwards the attributes and buffers that it had.
+    """Restore attributes and buffers of each submodule of `module` when the block ends, also after an exception.
 
-    Lists, dictionaries and sets among them have the same items; so hooks are the same, too.
+    Lists, dictionaries and sets among them get their items back, and so do hooks.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def _refill(collection: Any, items: Any) -> None:
 
 
 def same_items(one: Any, other: Any) -> bool:
-    """Whether two lists, or two dictionaries, have the same objects in the same order, or two sets are equal."""
+    """Return whether two lists or dictionaries have identical objects in the same order, or two sets are equal."""
     if isinstance(one, set):
         return bool(one == other)
     flat = [

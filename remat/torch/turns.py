@@ -1,4 +1,4 @@
-"""One thread at a time: tracing, torch's settings and its random generators belong to the process."""
+"""Lock for functions that trace or change torch's settings and random generators, which belong to the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = threading.RLock()
 
 
 def in_turn(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
-    """Let calls in other threads, of all functions with this decorator, wait until a call returns."""
+    """Run calls of all functions with this decorator one at a time: a call waits for those in other threads."""
 
     @wraps(function)
     def locked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:

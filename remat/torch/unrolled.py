@@ -1,4 +1,4 @@
-"""A captured step and a schedule as one fx graph: a node per compute, views beside their readers, frees by node."""
+"""A captured step and a schedule as one fx graph: a node per compute, views next to their readers, frees by node."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Unrolled:
     Attributes
     ----------
     graph : torch.fx.Graph
-        Its placeholders are the inputs of the step but the tangents. A call of :func:`begin_backward`, with results of
-        the forward pass, returns the tangents. The output has the results of the step, None for those that are missing.
+        Its placeholders are the inputs of the step except the tangents. A call of :func:`begin_backward`, with results
+        of the forward pass, returns the tangents. The output has the results of the step, with None for missing ones.
     runs : dict of torch.fx.Node to Run
         The op that each node computes.
     frees : dict of torch.fx.Node to list of torch.fx.Node
-        The nodes whose values are freed right before a node runs.
+        Nodes whose values are freed right before a node runs.
     states : dict of torch.fx.Node to str
         States of random number generators, with the device of each.
     begin : torch.fx.Node or None
@@ -64,16 +64,16 @@ class Unrolled:
 
 
 def begin_backward(*results: Any) -> tuple[Any, ...]:
-    """Stand for what the user does between the passes: an interpreter returns the tangents instead of calling it."""
+    """Mark the code between the passes: an interpreter returns the tangents instead of calling it."""
     raise ExecutionError(f"{BEGIN_BACKWARD} is carried out by an interpreter")
 
 
 def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Unrolled:
     """Write the graph that carries out `schedule`, step by step.
 
-    An op that is computed again is copied (``x_recompute``, ``x_recompute_2``, ...), unless all that it writes is live.
-    Its old values are freed before, so that none is held twice. A random op starts again from the state of the
-    generator that its first run started from. A batch normalisation leaves live statistics alone.
+    A recomputed op is copied (``x_recompute``, ``x_recompute_2``, ...), unless all its outputs are live. Its old values
+    are freed first, so that memory holds only one copy. A random op restarts from the generator state of its first
+    run. A batch normalisation leaves live statistics unchanged.
 
     Parameters
     ----------
@@ -81,13 +81,13 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
     schedule : Schedule
         Valid, with its frees written out.
     apart : bool
-        Whether the passes run apart. Results of the forward pass are then held by others from
-        :func:`begin_backward` on, and no step replaces them; the output has the gradients only.
+        True if the passes run separately. The caller then holds results of the forward pass from
+        :func:`begin_backward` on, and no step replaces them; the output has only the gradients.
 
     Raises
     ------
     ExecutionError
-        Naming an op that cannot be repeated.
+        With the name of an op that cannot be repeated.
     """
     _check(captured)
     writer = _Writer(captured, schedule, apart)
@@ -102,7 +102,7 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
 
 
 class _Writer:
-    """The graph while it is written, and where the values of the captured nodes are now."""
+    """Graph under construction, and the present nodes of the captured nodes' values."""
 
     def __init__(self, captured: Captured, schedule: Schedule, apart: bool) -> None:
         self.captured, self.apart = captured, apart
@@ -115,7 +115,7 @@ class _Writer:
         self._current: dict[Value, fx.Node] = {}
         self._values_in: dict[str, list[Value]] = {name: [] for name in captured.graph.tensor_names}
         self._held: set[fx.Node] = set()
-        self._owners: set[fx.Node] = set()  # all that were ever held
+        self._owners: set[fx.Node] = set()  # all nodes that were ever held
         self._waiting: list[fx.Node] = []  # freed before the next node
         self._derived: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
         self._states: dict[str, fx.Node] = {}
@@ -133,7 +133,7 @@ class _Writer:
             self._drop(value)
 
     def compute(self, step: int, name: str) -> None:
-        """Compute an op, unless all that it writes is live."""
+        """Compute an op, unless all its outputs are live."""
         node = self.captured.node_of(name)
         assert node is not None
         outputs = self.captured.graph.ops[self.captured.graph.op_index[name]].outputs
@@ -159,7 +159,7 @@ class _Writer:
         self._live.update(outputs)
 
     def begin_backward(self, step: int) -> None:
-        """Hand results out, and take the tangents."""
+        """Return the results of the forward pass, and take the tangents."""
         given = [each.node for each in self.captured.results if each.kind in self._handed_kinds]
         known = [None if node is None else self._computed(node) for node in given]
         run = Run(step, BEGIN_BACKWARD, 0)
@@ -169,11 +169,11 @@ class _Writer:
             self._handed_out = homes - {None}
         for place, each in enumerate(self.captured.inputs_of("tangent")):
             self._hold((each.node, 0), self._add(operator.getitem, (begin, place), {}, each.node.name, each.node.meta))
-        self._derived.clear()  # views do not cross
+        self._derived.clear()  # views of the forward pass end here
         self._live.update(self.captured.graph.ops[self.captured.graph.op_index[BEGIN_BACKWARD]].outputs)
 
     def finish(self) -> Unrolled:
-        """End with the results; whatever is in no tensor of the schedule is freed after its last use."""
+        """Write the output; free values outside the schedule's tensors after their last use."""
         left_out = self._handed_kinds if self.apart else ()
         results = [each for each in self.captured.results if each.kind not in left_out]
         values = tuple(None if each.node is None else self._value(each.node) for each in results)
@@ -190,7 +190,7 @@ class _Writer:
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def _call(self, node: fx.Node, name: str, run: Run) -> fx.Node:
-        """Call an op; where a random op runs several times, with a state of its generator."""
+        """Call an op; save or restore the generator state if it is a random op that runs several times."""
         args, kwargs = map_arg(read_arguments(node), self._value), map_arg(node.kwargs, self._value)
         if node.name not in self._drawn_again:
             return self._add(node.target, args, kwargs, name, node.meta, run=run)
@@ -205,7 +205,7 @@ class _Writer:
         return self._add(operator.getitem, (pair, 1), {}, name, node.meta)
 
     def _take(self, node: fx.Node, result: fx.Node, places: list[int], suffix: str) -> None:
-        """Note where the values of an op are from now on."""
+        """Record the nodes that now hold the values of an op."""
         if not isinstance(node.meta["val"], tuple | list):
             self._hold((node, 0), result)
             return
@@ -235,7 +235,7 @@ class _Writer:
             self._waiting.append(held)
 
     def _value(self, node: fx.Node) -> fx.Node:
-        """The node that has the value of a captured node now."""
+        """Return the node that now has the value of a captured node."""
         if node in self._ops or node.op == "placeholder":
             return self._current[node, 0]
         if node.target is operator.getitem and node.args[0] in self._ops:
@@ -247,7 +247,7 @@ class _Writer:
         return self._derived[key]
 
     def _computed(self, node: fx.Node) -> fx.Node | None:
-        """The same; None where it is not computed yet."""
+        """Return the same, or None if it is not computed yet."""
         try:
             return self._value(node)
         except KeyError:
@@ -278,7 +278,7 @@ class _Writer:
 
 
 def _check(captured: Captured) -> None:
-    """Refuse what cannot be repeated step by step."""
+    """Refuse ops that cannot be repeated step by step."""
     for node, op in zip(captured.nodes, captured.graph.ops, strict=True):
         if node is None:
             continue

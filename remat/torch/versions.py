@@ -1,4 +1,4 @@
-"""The versions of torch that this package is tested with: some names that it needs are private there."""
+"""Tested versions of torch: some names that this package uses are private there."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from packaging.specifiers import SpecifierSet
 
 from remat.errors import CaptureError
 
-#: As in the extra ``torch`` of this package.
+#: Keep equal to the extra ``torch`` of this package.
 TESTED = SpecifierSet(">=2.13,<2.14")
 
 
 def check_version() -> None:
-    """Refuse to go on without torch, or with a version outside :data:`TESTED`.
+    """Require an installed torch of a version within :data:`TESTED`.
 
     Raises
     ------
     CaptureError
-        Naming the version that is installed and those that are tested.
+        With the installed version and the tested ones.
     """
     try:
         installed = version("torch")

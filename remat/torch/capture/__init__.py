@@ -1,4 +1,4 @@
-"""Capture: the forward pass, or the whole training step, of a module as a computation graph, without its memory."""
+"""Capture of a module's forward pass or whole training step as a computation graph, without allocating tensors."""
 
 from remat.torch.capture.entry import capture
 from remat.torch.capture.fakes import fake_tensors

@@ -1,4 +1,4 @@
-"""Descriptions of fx nodes for rewriting: those that are plain enough; see ``docs/rewriting.md``."""
+"""Descriptions of simple fx nodes for rewriting; see ``docs/rewriting.md``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes:
         The tensor in whose storage each value of a node lives.
     """
     values: dict[str, torch.Tensor] = {}
-    for node, tensors in homes.items():  # the first value of a storage is the one that its writer has
+    for node, tensors in homes.items():  # the first value of a storage is its writer's
         val = node.meta.get("val")
         for value, tensor in zip(val if isinstance(val, tuple | list) else (val,), tensors, strict=True):
             if tensor is not None:
@@ -60,7 +60,7 @@ def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes:
 
 
 def _is_plain(value: Any, home: torch.Tensor) -> bool:
-    """Return whether a value is all that its storage holds, row by row, as its writer wrote it."""
+    """Return whether a value fills its storage row by row, as its writer wrote it."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype == home.dtype
@@ -74,27 +74,27 @@ def _is_plain(value: Any, home: torch.Tensor) -> bool:
 
 
 class _Arguments:
-    """The arguments of a node, and what it reads."""
+    """Arguments of a node, and the tensors that it reads."""
 
     def __init__(self, node: torch.fx.Node, homes: Homes, values: Mapping[str, torch.Tensor]) -> None:
         self._node, self._homes, self._values = node, homes, values
         self.dtype = node.meta["val"].dtype
 
     def __call__(self, position: int, default: Any = None) -> Any:
-        """An argument by position, as long as none is given by name."""
+        """Return an argument by position, or the default; keyword arguments are ignored."""
         return self._node.args[position] if position < len(self._node.args) else default
 
     @property
     def names(self) -> set[str]:
-        """Arguments that are given by name and are not None."""
+        """Keyword arguments that are not None."""
         return {name for name, value in self._node.kwargs.items() if value is not None}
 
     def named(self, name: str, default: Any) -> Any:
-        """An argument by name."""
+        """Return a keyword argument."""
         return self._node.kwargs.get(name, default)
 
     def site(self, *inputs: Any) -> Site | None:
-        """Arguments as the inputs of an op; None where one is no plain tensor, constant or number of the same type."""
+        """Return arguments as inputs of an op; None if one is no plain tensor, constant or number of the same type."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         found = [self._input(each) for each in inputs]
@@ -136,7 +136,7 @@ def _conv(given: _Arguments) -> Description | None:
 
 
 def _each(value: Sequence[int], count: int) -> list[int]:
-    """A number for each axis; one stands for all."""
+    """Return one number per axis; a single number applies to all axes."""
     return list(value) * count if len(value) == 1 else list(value)
 
 
@@ -191,7 +191,7 @@ def _sum(function: str) -> Describer:
 
 
 def _function(function: str, **defaults: float | str) -> Describer:
-    """Describe a function of a tensor; parameters are positional, in order, but the approximation of GELU."""
+    """Describe a function of one tensor; parameters are positional and in order, except the approximation of GELU."""
 
     def describe_function(given: _Arguments) -> Description | None:
         site = given.site(given(0))

@@ -1,4 +1,4 @@
-"""Capture a module: :func:`capture`."""
+"""Capture of a module: :func:`capture`."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def capture(
     workspaces: str | None = None,
     name: str | None = None,
 ) -> Captured:
-    """The training step, or the forward pass alone, of a module as a computation graph, tied to its fx nodes.
+    """Capture the training step, or the forward pass alone, of a module as a computation graph, tied to its fx nodes.
 
-    Everything runs on fake tensors: nothing is computed, and neither weights nor activations need memory. The module
-    stays as it is. Threads take turns.
+    Capture uses fake tensors: it computes nothing, and neither weights nor activations need memory. The module remains
+    unchanged. Calls in several threads run one at a time.
 
     Parameters
     ----------
     module : torch.nn.Module
-        In training mode or not: of a training step, what dropout and batch norm do is captured as it is.
+        In its present mode: a training step records dropout and batch norm as that mode runs them.
     args, kwargs
-        Sample arguments; real or fake tensors, of the shapes and types of the real ones.
+        Sample arguments: real or fake tensors, with the shapes and types of the real ones.
     route : {"auto", "joint", "make_fx"}
-        ``"joint"``: the graph that torch.compile's partitioner sees. ``"make_fx"``: what runs is recorded, without
-        Dynamo. ``"auto"``: the first, and the other where that fails, with the reason in ``graph.meta["fallback"]``.
+        ``"joint"``: the graph of torch.compile's partitioner. ``"make_fx"``: a recording of a run, without Dynamo.
+        ``"auto"``: the first, or the second if the first fails, with the reason in ``graph.meta["fallback"]``.
     loss : str, int or callable, optional
-        What the backward pass begins with: an item of what the module returns, by its key, attribute or position, or a
-        function of what it returns; it must be one number. Other items are returned detached; with a function the loss
-        alone is returned. Default: all outputs of the module, with tangents that come from outside.
+        Start of the backward pass: an item of the module's return value, by key, attribute or position, or a function
+        of that value; it must be one number. Other items are returned detached; with a function the step returns the
+        loss alone. Default: all outputs of the module, with tangents from outside.
     mode : {"training", "inference"}
-        The second is the forward pass of the module in evaluation mode, by the route ``"make_fx"``.
+        ``"inference"``: the forward pass of the module in evaluation mode, by the route ``"make_fx"``.
     costs : str or CostModel
-        Costs of ops; see :func:`remat.torch.cost_model`. Its name stands in ``graph.meta["cost_model"]``,
-        the rates of a roofline in ``graph.meta["cost_figures"]``.
+        Costs of ops; see :func:`remat.torch.cost_model`. ``graph.meta["cost_model"]`` has its name, and
+        ``graph.meta["cost_figures"]`` the rates of a roofline.
     workspaces : {"measured"}, optional
-        Memory that kernels take for themselves, beside what they return: what this machine's do, measured one by one
-        (:func:`remat.torch.costs.measured_workspaces`). Default: 0.
+        Workspaces of kernels: measured on this machine, one by one (:func:`remat.torch.costs.measured_workspaces`).
+        Default: 0.
     name : str, optional
         Name of the graph; default: that of the module's class.
 
@@ -73,9 +73,9 @@ def capture(
     ------
     CaptureError
         If the module refuses the sample arguments, returns no tensor, has no parameter that needs a gradient, or cannot
-        be traced; in one line that says where.
+        be traced; one line with the place in the source.
     MeasurementError
-        If there is no such cost model, or something cannot be measured.
+        If the cost model is unknown, or something cannot be measured.
     """
     if mode not in MODES:
         raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}", "mode")
@@ -114,9 +114,9 @@ def capture(
 
 
 def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
-    """The traced step; where the first of two routes failed, `meta` says why."""
+    """Trace a training step; if the first of two routes fails, store the reason in `meta`."""
     if route != "make_fx":
-        from remat.torch.capture.joint import trace_joint  # with Dynamo, which takes two seconds
+        from remat.torch.capture.joint import trace_joint  # imports Dynamo, which takes two seconds
 
         try:
             return trace_joint(world)
@@ -131,7 +131,7 @@ def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
 
 
 def _inference(world: FakeWorld) -> Traced:
-    """The forward pass of the module in evaluation mode; its parts are then as they were."""
+    """Trace the forward pass of the module in evaluation mode; restore the modes of its submodules."""
     with kept_modes(world.module):
         world.module.eval()
         return _recorded(world, training=False)

@@ -1,4 +1,4 @@
-"""What is told where a module cannot be captured: one line, with the place in the user's source."""
+"""Errors of capture: one line, with the place in the user's source."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from remat.errors import CaptureError
 from remat.torch.capture.places import INSTALLED, frames_in, users_frame
 from remat.torch.capture.traced import opaque
 
-#: What Dynamo says of an output that it cannot flatten.
+#: Dynamo's message for an output that it cannot flatten.
 _OPAQUE = re.compile(r"unrecognized type \w+\((\w+)\) at output (\d+)")
 _DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-#: Says at length, on standard error, what the exception says, too.
+#: Logger that repeats the exception at length on standard error.
 _LOUD = "torch._subclasses.fake_tensor"
 
 
 def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
-    """The error of a route as one of ours."""
+    """Return the error of a route as a :class:`~remat.errors.CaptureError`."""
     from torch._dynamo.exc import TorchDynamoException  # here, since Dynamo takes two seconds
 
     name = type(module).__name__
@@ -50,7 +50,7 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
 
 
 def depends_on_data(error: BaseException | None) -> bool:
-    """Whether control flow, or a size, depends on the values of tensors."""
+    """Return whether control flow, or a size, depends on the values of tensors."""
     while error is not None:
         if isinstance(error, _DEPENDS_ON_DATA) or "data-dependent" in first_line(error).lower():
             return True
@@ -60,7 +60,7 @@ def depends_on_data(error: BaseException | None) -> bool:
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Torch does not log what it raises as well."""
+    """Silence torch's logger of errors that it also raises."""
     logger = logging.getLogger(_LOUD)
     before = logger.disabled
     logger.disabled = True
@@ -71,15 +71,15 @@ def quiet_torch() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, its type where it says nothing."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost place in the user's source, from the text of a message of Dynamo or from the traceback.
+    """Return the innermost place in the user's source, from the text of Dynamo's message or from the traceback.
 
-    Where that is in an installed package, the line of the user's own that leads there comes first.
+    If that place is in an installed package, the line of the user's own code that leads there comes first.
     """
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     frames = named if users_frame(named := frames_in(str(error))) else frames

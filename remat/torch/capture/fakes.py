@@ -17,9 +17,9 @@ from remat.errors import CaptureError
 
 
 def fake_tensors() -> AbstractContextManager[Any]:
-    """A context in which all tensors that are made have a shape, a type and a device, but no memory.
+    """Return a context in which new tensors have a shape, a type and a device, but no memory.
 
-    A module that is built in it can be captured, whatever the size of its weights.
+    A module built in it can be captured, whatever the size of its weights.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def fake_tensors() -> AbstractContextManager[Any]:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """The ops of an LSTM one by one: oneDNN's kernel for all of it does not say what memory it keeps."""
+    """Run the ops of an LSTM one by one: oneDNN's fused kernel does not report the memory that it keeps."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -44,9 +44,9 @@ def without_onednn() -> Iterator[None]:
 
 @contextmanager
 def grouped_products() -> Iterator[None]:
-    """Let fake tensors of 16 and 32 bits be multiplied by groups (experts of a mixture), as kernels do.
+    """Allow grouped products (experts of a mixture) of fake tensors of 16 and 32 bits, as kernels do.
 
-    PyTorch's fake kernel of ``aten._grouped_mm`` refuses all types except BF16, but the kernel of a CPU does not.
+    PyTorch's fake kernel of ``aten._grouped_mm`` refuses all types except BF16; the CPU's kernel does not.
     """
     original: Any = getattr(_meta_registrations, "_meta_grouped_mm_common", None)
 
@@ -77,9 +77,9 @@ class FakeWorld:
     module : torch.nn.Module
     mode : FakeTensorMode
     args, kwargs : tuple, mapping
-        The sample arguments; their tensors are fake.
+        Sample arguments; their tensors are fake.
     state : mapping of str to torch.Tensor
-        Fake parameters and buffers by their names; what is shared has its first name only.
+        Fake parameters and buffers by name; a shared one has its first name only.
     """
 
     module: torch.nn.Module
@@ -90,16 +90,16 @@ class FakeWorld:
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters alone."""
+        """Fake parameters."""
         return {name: self.state[name] for name, _ in self.module.named_parameters()}
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
-        """The buffers alone."""
+        """Fake buffers."""
         return {name: self.state[name] for name, _ in self.module.named_buffers()}
 
     def unread(self, read: Iterable[str]) -> dict[str, int]:
-        """Bytes of parameters and of buffers other than those named `read`."""
+        """Return the bytes of parameters and of buffers whose names are not in `read`."""
         names = set(read)
         return {
             kind: sum(tensor.untyped_storage().nbytes() for name, tensor in own.items() if name not in names)
@@ -108,19 +108,19 @@ class FakeWorld:
 
     @contextmanager
     def swapped(self, state: Mapping[str, torch.Tensor] | None = None) -> Iterator[torch.nn.Module]:
-        """The module with fake parameters and buffers in the place of its own, shared ones shared.
+        """Replace the module's parameters and buffers by fake ones; shared ones remain shared.
 
-        It must last until the backward pass is done: a module that computes its forward pass again there would
-        otherwise find its own parameters.
+        Keep the context open until the backward pass ends: a module that recomputes its forward pass there would
+        otherwise read its real parameters.
         """
         given = dict(self.state if state is None else state)
-        # stacked: a part that the module has twice is swapped twice, and gets its own back last
+        # stacked: a submodule that occurs twice is swapped twice, and its own tensors are restored last
         with _reparametrize_module(self.module, given, tie_weights=True, stack_weights=True):
             yield self.module
 
     @classmethod
     def of(cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
-        """Make it; nothing of the module changes.
+        """Make fake tensors for a module and its arguments; the module remains unchanged.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Route "joint": the graph that torch.compile's partitioner sees."""
+"""Route "joint": the input graph of torch.compile's partitioner."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from remat.torch.captured import Traced
 
 
 def trace_joint(world: FakeWorld) -> Traced:
-    """The joint forward and backward graph of a module.
+    """Trace the joint forward and backward graph of a module.
 
     Raises
     ------
     CaptureError
-        If the module returns or changes what has no place in a captured step.
+        If an input or output of the graph is of a kind that a captured step has no place for.
     Exception
-        What torch raises where it cannot trace the module.
+        From torch, if it cannot trace the module.
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:
@@ -43,7 +43,7 @@ def trace_joint(world: FakeWorld) -> Traced:
     ]
 
     def result_of(number: int, descriptor: Any) -> tuple[str, str]:
-        if descriptor is None:  # of an input that has no gradient; there is one for each input, in their order
+        if descriptor is None:  # an input without gradient; there is one descriptor per input, in their order
             descriptor = aot.GradAOTOutput(primals[number - facts.num_forward])
         return _result(descriptor, known)
 

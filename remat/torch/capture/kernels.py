@@ -1,4 +1,4 @@
-"""Memory of real kernels where it differs from that of fake ones."""
+"""Memory of real kernels where fake kernels report another size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from remat.torch.captured import Traced
 
 aten = torch.ops.aten
-#: Losses whose kernel computes all terms and then shrinks that tensor to one number, in the same memory.
+#: Losses whose kernel computes all terms, then shrinks that tensor to one number in place.
 _SHRUNK = {
     aten.mse_loss.default: 2,
     aten.smooth_l1_loss.default: 2,
     aten.soft_margin_loss.default: 2,
     aten.binary_cross_entropy.default: 3,
 }
-"""By position of the argument *reduction*."""
+"""Position of the argument *reduction*."""
 _SCATTERS = {
     aten.slice_scatter.default,
     aten.select_scatter.default,
@@ -28,10 +28,10 @@ _SCATTERS = {
 
 
 def with_real_memory(traced: Traced) -> Traced:
-    """Correct the sizes of fake values, and release early what real kernels keep for nothing.
+    """Correct the sizes of fake values, and release early memory that real kernels retain needlessly.
 
     A loss reduced to one number is copied out of the memory of its terms. A value copied into a part of a tensor is
-    read as it is: ``aten.copy`` would clone the memory of the whole tensor first.
+    read directly: ``aten.copy`` would first clone the memory of the whole tensor.
     """
     graph, moved = traced.module.graph, {}
     for node in list(graph.nodes):
@@ -60,7 +60,7 @@ def with_real_memory(traced: Traced) -> Traced:
 
 
 def _copied_out(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
-    """Insert a copy of a reduced loss; the loss itself is as large as its terms."""
+    """Insert a copy of a reduced loss; the loss itself has the size of its terms."""
     with graph.inserting_after(node):
         copy = graph.call_function(aten.clone.default)
     node.replace_all_uses_with(copy)
@@ -71,7 +71,7 @@ def _copied_out(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _is_scattered(node: torch.fx.Node) -> bool:
-    """Return whether a copy is read only as the source of a scatter, which copies it once more."""
+    """Return whether a copy is read only as the source of a scatter, which copies it again."""
     source, kept = _value(node.args[1]), _value(node)
     alike = (source.dtype, source.device) == (kept.dtype, kept.device)
     return alike and all(user.target in _SCATTERS and user.args.index(node) == 1 for user in node.users)

@@ -1,4 +1,4 @@
-"""A module whose first output is the loss."""
+"""Module whose first output is the loss."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.utils import _pytree as pytree
 from remat.errors import CaptureError
 from remat.torch.captured import Traced
 
-#: What the names of parameters of the module inside begin with.
+#: Prefix of the names of the inner module's parameters.
 WITHOUT = "module"
 
 
 class WithLoss(torch.nn.Module):
-    """A module with a loss: an item of what it returns, or a function of it.
+    """A module with a loss: an item of its return value, or a function of it.
 
-    It returns what the module does, everything but the loss detached; with a function, the loss alone.
+    It returns the module's value with everything detached except the loss; with a function, the loss alone.
 
     Raises
     ------
     CaptureError
-        When it runs and there is no such item, or it is not one number.
+        On a call, if the item does not exist or is not one number.
     """
 
     def __init__(self, module: torch.nn.Module, loss: str | int | Callable[[Any], torch.Tensor]) -> None:
@@ -33,7 +33,7 @@ class WithLoss(torch.nn.Module):
         self.loss = loss
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns; see the class."""
+        """Return the module's value, or the loss; see the class."""
         outputs = self.module(*args, **kwargs)
         if callable(self.loss):
             return one_number(self.loss(outputs), "the loss function returns")
@@ -42,7 +42,7 @@ class WithLoss(torch.nn.Module):
 
 
 def item_of(outputs: Any, key: str | int) -> Any:
-    """An item of what a module returns, by its key, attribute or position."""
+    """Return an item of a module's return value, by its key, attribute or position."""
     if isinstance(outputs, Mapping) and key in outputs:
         return outputs[key]
     if isinstance(key, str):
@@ -62,7 +62,7 @@ def item_of(outputs: Any, key: str | int) -> Any:
 
 
 def one_number(loss: Any, what: str) -> torch.Tensor:
-    """`loss`, if it is a tensor of one number."""
+    """Return `loss` if it is a tensor of one number."""
     if not isinstance(loss, torch.Tensor):
         raise CaptureError(f"{what} a {type(loss).__name__}, not a tensor", "loss-value")
     if loss.numel() != 1:
@@ -71,7 +71,7 @@ def one_number(loss: Any, what: str) -> torch.Tensor:
 
 
 def names_without(prefix: str, traced: Traced) -> Traced:
-    """The same, with the names of parameters and buffers as in the module inside."""
+    """Return the traced step with the names of parameters and buffers in the inner module."""
 
     def short(name: str) -> str:
         return name.removeprefix(prefix + ".")

@@ -1,4 +1,4 @@
-"""From a functional fx graph to a computation graph: one op per node that computes, one tensor per storage."""
+"""Lowering of a functional fx graph to a computation graph: one op per node that computes, one tensor per storage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 @dataclass(eq=False)
 class _Storages:
-    """Which tensor of the graph each storage is; None for constants."""
+    """Tensor of the graph for each storage; None for constants."""
 
     homes: dict[torch.fx.Node, tuple[str | None, ...]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class _Storages:
     _home: dict[int, str | None] = field(default_factory=dict)
 
     def constant(self, node: torch.fx.Node, kind: str) -> None:
-        """The values of a node are constant memory of a kind."""
+        """Record the values of a node as constant memory of a kind."""
         values = _values(node)
         for value in values:
             if isinstance(value, torch.Tensor):
@@ -43,7 +43,7 @@ class _Storages:
         self.homes[node] = (None,) * len(values)
 
     def written(self, node: torch.fx.Node) -> tuple[str, ...]:
-        """The tensors that a node writes: its values in a storage that no node before it has."""
+        """Return the tensors that a node writes: its values in storages that no earlier node has."""
         val = node.meta.get("val")
         several = isinstance(val, tuple | list)
         new: list[str] = []
@@ -77,12 +77,12 @@ def lower(
     prefix: str = "",
     meta: Mapping[str, Any] = MappingProxyType({}),
 ) -> Captured:
-    """The captured step of a traced one; `unread` are bytes of what is resident and not read, by kind.
+    """Lower a traced step; `unread` has the bytes that are resident and not read, by kind.
 
     Raises
     ------
     CaptureError
-        Where a value depends on the data, or there is nothing to compute.
+        If a value depends on the data, or there is nothing to compute.
     """
     traced = with_real_memory(traced)
     fx = traced.module.graph
@@ -155,7 +155,7 @@ def lower(
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Whether a node draws random numbers; attention without dropout does not, though torch marks it."""
+    """Return whether a node draws random numbers; attention without dropout draws none, though torch marks it."""
     target = node.target
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
@@ -169,16 +169,17 @@ def _values(node: torch.fx.Node) -> tuple[Any, ...]:
 
 
 def _arguments(node: torch.fx.Node) -> Mapping[str, Any]:
-    """Return the arguments of an op by name, defaults included; none where torch cannot say."""
+    """Return the arguments of an op by name, defaults included; empty if torch has no signature for it."""
     assert callable(node.target)
     found = normalize_function(node.target, node.args, dict(node.kwargs), normalize_to_only_use_kwargs=True)
     return {} if found is None else found.kwargs
 
 
 def _made(node: torch.fx.Node) -> Sequence[bool]:
-    """Which values a node makes: the kernel of batch norm leaves out those that its mask does, its fake one does not.
+    """Return for each value whether the node computes it.
 
-    Other fake kernels agree with the real ones, some of which (grid samplers) make all values whatever the mask.
+    The kernel of batch norm skips values by its mask, which its fake kernel ignores. Other fake kernels agree with the
+    real ones, some of which (grid samplers) compute all values despite the mask.
     """
     if node.target is torch.ops.aten.native_batch_norm_backward.default:
         return _arguments(node)["output_mask"]
@@ -190,7 +191,7 @@ def _key(value: torch.Tensor) -> int:
 
 
 def _behind(starts: set[torch.fx.Node], fx: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Nodes that depend on any of `starts`."""
+    """Return the nodes that depend on any of `starts`."""
     found = set(starts)
     for node in fx.nodes:
         if any(each in found for each in node.all_input_nodes):
@@ -200,9 +201,9 @@ def _behind(starts: set[torch.fx.Node], fx: torch.fx.Graph) -> set[torch.fx.Node
 
 def _homes_of(traced: Traced, storages: _Storages) -> Callable[..., tuple[str, ...]]:
     def homes(*kinds: str) -> tuple[str, ...]:
-        """Tensors that the results of these kinds live in, as far as they are computed by now."""
+        """Return the tensors with results of these kinds, as far as they are computed."""
         nodes = [each.node for each in traced.results if each.kind in kinds and each.node is not None]
-        # eager checkpointing updates buffers once more in the backward pass: those results come later
+        # eager checkpointing updates buffers again in the backward pass; those results are not computed yet
         return tuple(dict.fromkeys(home for node in nodes for home in storages.homes.get(node, ()) if home is not None))
 
     return homes
@@ -213,7 +214,7 @@ def _begin_backward(outputs: Sequence[str], tangents: Sequence[str]) -> Op:
 
 
 def _refuse_symbols(node: torch.fx.Node) -> None:
-    """Numbers that depend on the data, and sizes that depend on them, cannot be scheduled ahead."""
+    """Refuse numbers and sizes that depend on the data: they cannot be scheduled in advance."""
     for value in _values(node):
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(size, _SYMBOLS) for size in sizes) and node.target is not operator.getitem:

@@ -1,4 +1,4 @@
-"""Route "make_fx": what runs is recorded, without Dynamo; also of a forward pass alone."""
+"""Route "make_fx": records a run, without Dynamo; also for a forward pass alone."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from remat.torch.capture.traced import opaque, storage_bytes
 from remat.torch.captured import Input, ResultValue, Traced
 from remat.torch.modes import kept_attributes
 
-#: What torch.utils.checkpoint says where its backward pass must be one of ``backward()``.
+#: Message of torch.utils.checkpoint when its backward pass must be one of ``backward()``.
 _REENTRANT = "incompatible with .grad()"
 _PLAIN = bool | int | float | complex | str | bytes | torch.dtype | torch.device | torch.Size | Enum
-#: What a forward node hands over to the backward nodes that its autograd node runs.
+#: Metadata that backward nodes copy from the forward node with the same autograd node.
 _MIRRORED = {"nn_module_stack": "fwd_nn_module_stack", "stack_trace": "stack_trace"}
 
 
 @dataclass(eq=False)
 class _Recorder:
-    """The step as a function of flat tensors, and what it learns when it runs."""
+    """The step as a function of flat tensors, and facts that its run reveals."""
 
     world: FakeWorld
     training: bool
@@ -41,7 +41,7 @@ class _Recorder:
     spec: Any = None
 
     def outputs(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Leaves of what the module returns, for the tensors of :attr:`names`."""
+        """Return the leaves of the module's return value, for the tensors of :attr:`names`."""
         given = dict(zip(self.names, tensors, strict=False))
         leaves, spec = pytree.tree_flatten((self.world.args, dict(self.world.kwargs)))
         leaves = [given.get(("input", str(k)), leaf) for k, leaf in enumerate(leaves)]
@@ -50,12 +50,12 @@ class _Recorder:
         return list(found)
 
     def step(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Outputs of the forward pass, then gradients; the last tensors are the tangents."""
+        """Return outputs of the forward pass, then gradients; the last tensors are the tangents."""
         state = {name: t for (kind, name), t in zip(self.names, tensors, strict=False) if kind != "input"}
         with self.world.swapped(state), _module_stacks(self.world.module):
             leaves = self.outputs(tensors)
             _check_constants(leaves)
-            # what is a parameter or an input itself stays itself: a caller's gradient must reach it
+            # an output that is a parameter or an input stays as it is: a caller's gradient must reach it
             found = [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.grad_fn else leaf for leaf in leaves]
             self.results = [
                 ResultValue(None, "output", str(k), None if isinstance(leaf, torch.Tensor) else leaf)
@@ -76,7 +76,7 @@ class _Recorder:
         fx_traceback.current_meta.update(partitioner_tag="is_backward")
         setup_stacktrace_preservation_hooks([root.grad_fn for root in roots if root.grad_fn is not None])
         given = tensors[len(tensors) - self.tangents :]
-        with torch._C._DisableAutocast():  # as a backward pass after the block runs
+        with torch._C._DisableAutocast():  # as in a backward pass after the autocast block
             found = _gradients_of(roots, [tensor for _, tensor in wanted], given, self.accumulate)
         self.results += [
             ResultValue(None, "gradient", name, None if each is None else ...)
@@ -86,14 +86,14 @@ class _Recorder:
 
 
 def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
-    """What the forward pass, or both passes, of a module run.
+    """Record the forward pass, or both passes, of a module.
 
     Raises
     ------
     Exception
-        What the module, or torch, raises where it cannot be recorded.
+        From the module or torch, if the module cannot be recorded.
     """
-    with kept_attributes(world.module):  # what forward puts there is fake
+    with kept_attributes(world.module):  # attributes that forward sets are fake
         try:
             return _traced(world, training, accumulate=False)
         except RuntimeError as error:
@@ -116,14 +116,14 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
         if training:
             with world.mode, world.swapped():
                 outputs = recorder.outputs(tensors)
-            torch.clear_autocast_cache()  # casts that the trace would not see
+            torch.clear_autocast_cache()  # otherwise the trace misses cached casts
             roots = differentiable(outputs)
             positions = [next(k for k, leaf in enumerate(outputs) if leaf is root) for root in roots]
             with world.mode:
                 tensors += [torch.empty_like(root, memory_format=torch.contiguous_format) for root in roots]
             recorder.tangents = len(roots)
             outputs = roots = []
-            # as torch.compile sees it: batch norm then says that it changes its statistics
+            # as in torch.compile: batch norm then declares that it changes its statistics
             stack.enter_context(enable_python_dispatcher())
         trace = _make_fx(recorder.step, record_stack_traces=True)
         recorded = trace(*tensors)
@@ -145,7 +145,7 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
 
 
 def differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
-    """Tensors that have a gradient, each once."""
+    """Return the tensors that have a gradient, each once."""
     roots: list[torch.Tensor] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None and all(leaf is not root for root in roots):
@@ -156,7 +156,7 @@ def differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
 def _gradients_of(
     roots: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor], accumulate: bool
 ) -> list[torch.Tensor | None]:
-    """The gradients of `wanted`; as ``backward()`` leaves them in ``.grad`` where `accumulate`."""
+    """Return the gradients of `wanted`; if `accumulate`, as ``backward()`` leaves them in ``.grad``."""
     if not accumulate:
         return list(torch.autograd.grad(roots, wanted, given, allow_unused=True))
     torch.autograd.backward(roots, given)
@@ -167,7 +167,7 @@ def _gradients_of(
 
 
 def _check_constants(leaves: Sequence[Any]) -> None:
-    """What a module returns beside tensors is a constant of the step: it must not have tensors in it."""
+    """Refuse outputs with hidden tensors: outputs that are no tensors become constants of the step."""
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor | _PLAIN) and leaf is not None:
             raise CaptureError(opaque(type(leaf).__name__, number), "opaque-output")
@@ -181,7 +181,7 @@ def _make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., torc
 
 
 def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
-    """The same without changes in place, but for those of placeholders at the end; dead code is gone."""
+    """Return the graph without changes in place, except of placeholders at the end, and without dead code."""
 
     def run(*flat: torch.Tensor) -> Any:
         return torch.fx.Interpreter(recorded).run(*flat)
@@ -194,7 +194,7 @@ def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor])
 
 @contextmanager
 def _module_stacks(module: torch.nn.Module) -> Iterator[None]:
-    """While modules run, nodes that are recorded know them."""
+    """Store the stack of running modules in nodes recorded meanwhile."""
     stack: list[str] = []
 
     def tell() -> None:
@@ -223,26 +223,26 @@ def _module_stacks(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _mirror(graph: torch.fx.Graph) -> None:
-    """Backward nodes know the module and the line of the forward node with the same number of autograd."""
+    """Give backward nodes the module and the line of the forward node with the same autograd number."""
     forward: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         number = node.meta.get("seq_nr")
         if node.meta.get("partitioner_tag") != "is_backward":
             if number is not None and node.op == "call_function":
-                forward.setdefault(number, node)  # the first: later ones made no node of autograd
+                forward.setdefault(number, node)  # the first: later ones made no autograd node
             continue
         node.meta.pop("nn_module_stack", None)
         node.stack_trace = None
         if number in forward:
             known: Mapping[str, Any] = forward[number].meta
-            # only what the second recording copies
+            # only metadata that the second recording copies
             node.meta.update({name: known[name] for name in _MIRRORED if name in known})
 
 
 def _results(
     module: torch.fx.GraphModule, wanted: Sequence[ResultValue], inputs: Sequence[Input]
 ) -> tuple[ResultValue, ...]:
-    """Results with their nodes, and those that change a buffer or an input, which become outputs of the graph."""
+    """Return results with their nodes; new values of buffers and inputs become outputs of the graph."""
     graph = module.graph
     output = graph.output_node()
     nodes = iter(list(output.args[0]))

@@ -1,4 +1,4 @@
-"""What the routes share: reading a joint graph, and what cannot be captured."""
+"""Parts common to both routes: reading a joint graph, and refusing what cannot be captured."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from remat.torch.captured import Input, ResultValue
 
 
 def storage_bytes(value: Any) -> int:
-    """Bytes of the storage of a tensor; 0 for anything else.
+    """Return the bytes of the storage of a tensor; 0 for anything else.
 
     Raises
     ------
     CaptureError
-        If it is a sparse tensor, which has several.
+        If it is a sparse tensor, which has several storages.
     """
     if not isinstance(value, torch.Tensor):
         return 0
@@ -29,7 +29,7 @@ def storage_bytes(value: Any) -> int:
 
 
 def opaque(kind: str, output: int | str) -> str:
-    """What is said where a module returns an object that torch cannot look into."""
+    """Return the message for an output whose tensors torch cannot find."""
     advice = (
         "pass use_cache=False" if kind.endswith("Cache") else "return tensors, tuples or dictionaries, or register it "
         "with torch.utils._pytree.register_dataclass"
@@ -48,13 +48,13 @@ def joint_io(
     ----------
     graph : torch.fx.Graph
     input_of : callable
-        Gives kind, name and output of an input, by its number and descriptor.
+        Returns kind, name and output of an input, given its number and descriptor.
     result_of : callable
-        Gives kind and name of a result, by its number and descriptor.
+        Returns kind and name of a result, given its number and descriptor.
     """
     inputs = []
     for number, node in enumerate(graph.find_nodes(op="placeholder")):
-        node.meta.setdefault("val", None)  # arguments that are no tensors are inputs, too, that nothing reads
+        node.meta.setdefault("val", None)  # arguments other than tensors are inputs too, which no node reads
         kind, name, output = input_of(number, node.meta["desc"])
         inputs.append(Input(node, kind, name, storage_bytes(node.meta["val"]), output))
     results = []
@@ -63,6 +63,6 @@ def joint_io(
         kind, name = result_of(number, descriptor)
         if isinstance(node, torch.fx.Node):
             results.append(ResultValue(node, kind, name))
-        else:  # a constant that the module returned, or a gradient that is not there
+        else:  # a constant that the module returned, or a missing gradient
             results.append(ResultValue(None, kind, name, node if kind == "output" else None))
     return tuple(inputs), tuple(results)

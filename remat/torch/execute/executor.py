@@ -24,7 +24,7 @@ from remat.torch.unrolled import Unrolled, begin_backward, unroll
 
 @dataclass(frozen=True, slots=True)
 class OpRun:
-    """One run of one op, as told to `on_op`.
+    """One run of one op, as passed to `on_op`.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class OpRun:
     number : int
         0 for its first run, above that for recomputations.
     seconds : float
-        How long it took; on an accelerator until the device had finished it.
+        Run time; on an accelerator until the device has finished.
     """
 
     step: int
@@ -47,36 +47,36 @@ OnOp = Callable[[OpRun], None]
 
 
 class Executor:
-    """Runs a captured step in the order, with the recomputations and the frees of a schedule.
+    """Runs a captured step with the order, recomputations and frees of a schedule.
 
-    What it holds between two steps of the schedule is what the schedule says is live, to the byte: values that own
-    storage; views and items of tuples are derived beside each reader. Random ops that run again draw the numbers of
-    their first run. Batch norm that runs again leaves the running statistics alone. Parameters, buffers and inputs are
-    never freed nor changed.
+    Between two steps of the schedule it holds exactly the live tensors, to the byte: values that own storage. Views and
+    items of tuples are derived again at each reader. A random op that runs again draws the numbers of its first run.
+    Batch norm that runs again leaves the running statistics unchanged. Parameters, buffers and inputs are never freed
+    or changed.
 
     Parameters
     ----------
     captured : Captured
     schedule : Schedule
-        Any that the validator finds valid; with frees of its own or with implied ones.
+        Any valid schedule, with its own frees or implied ones.
     rules : Rules, optional
-        What it must keep to besides (a budget, say).
+        Further rules that the schedule must keep, for example a budget.
 
     Attributes
     ----------
     schedule : Schedule
-        With all frees written out.
+        The schedule with all frees written out.
     certificate : Certificate
     timeline : int64 array, shape (steps,)
-        Predicted bytes at each step of `schedule`, workspace included, constant memory not: at a compute, what is held
-        while it runs; at a free, what is left after it.
+        Predicted bytes at each step of `schedule`, with workspaces and without constant memory: at a compute, the
+        memory held while it runs; at a free, the memory left after it.
 
     Raises
     ------
     ScheduleError
-        With the first violation, if the schedule is not valid.
+        With the first violation, if the schedule is invalid.
     ExecutionError
-        Naming the op, if the graph cannot be executed.
+        With the name of the op, if the graph cannot be executed.
 
     Examples
     --------
@@ -114,24 +114,25 @@ class Executor:
         loss: Loss | None = None,
         on_op: OnOp | None = None,
     ) -> Step:
-        """One step; nothing that is given is changed.
+        """Run one step; the arguments remain unchanged.
 
         Parameters
         ----------
         parameters, buffers : mapping of str to Tensor
-            By name, as the module names them; what is shared is needed under its first name.
+            Tensors by their names in the module; a shared one has its first name.
         args, kwargs
-            As the module takes them.
+            Arguments of the module.
         loss : callable, optional
-            Makes a scalar of what the module returns. Not needed where the module returns one scalar itself. What it
-            allocates is not in the schedule's account.
+            Function of the module's return value that returns a scalar. Not needed if the module returns a single
+            scalar itself. The schedule does not count its allocations.
         on_op : callable, optional
             Called after each run of an op.
 
         Raises
         ------
         ExecutionError
-            Naming the parameter, buffer or input that is missing or not as captured; if a loss is needed.
+            With the name of a parameter, buffer or input that is missing or unlike the captured one; or if a loss is
+            needed.
         """
         leaves = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
         known = {**self.captured.constants, **buffers}
@@ -151,12 +152,12 @@ class Executor:
         on_op: OnOp | None = None,
         **kwargs: Any,
     ) -> Step:
-        """One step of a module: gradients go to ``.grad`` (added, as autograd does), new statistics into its buffers.
+        """Run one step of a module; add gradients to ``.grad``, as autograd does; copy new statistics to its buffers.
 
         Parameters
         ----------
         module : torch.nn.Module
-            The one that was captured, or one with the same parameters and buffers.
+            The captured module, or one with the same parameters and buffers.
         loss, on_op
             As for a call.
 
@@ -190,13 +191,13 @@ class Executor:
 
     @property
     def predicted_peak(self) -> int:
-        """Largest of `timeline` at a compute, in bytes."""
+        """Largest value of `timeline` at a compute, in bytes."""
         computes = self.schedule.kinds == StepKind.COMPUTE
         return int(self.timeline[computes].max())
 
 
 class _Run(fx.Interpreter):
-    """One run of an unrolled step: frees values where the schedule does, and takes the tangents from a loss."""
+    """Interpreter of an unrolled step: frees values as scheduled, and computes the tangents from a loss."""
 
     def __init__(self, captured: Captured, unrolled: Unrolled, loss: Loss | None, on_op: OnOp | None) -> None:
         super().__init__(captured.module, garbage_collect_values=False, graph=unrolled.graph)
@@ -207,7 +208,7 @@ class _Run(fx.Interpreter):
         self._accelerators = [torch.device(device) for device in devices if device != "cpu"]
 
     def run_node(self, n: fx.Node) -> Any:
-        """Free what is freed before a node, and run it."""
+        """Free the values that the schedule frees before a node, and run it."""
         for each in self._unrolled.frees.get(n, ()):
             del self.env[each]
         run = self._unrolled.runs.get(n)
@@ -219,21 +220,21 @@ class _Run(fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call an op, or make the tangents."""
+        """Call an op, or compute the tangents."""
         if target is not begin_backward:
             return super().call_function(target, args, kwargs)
         self.loss_value, found = tangents(self._captured, args, self._loss)
         return found
 
     def _now(self) -> float:
-        """Return the time when all accelerators in use are idle."""
+        """Wait until all accelerators in use are idle; return the time."""
         for device in self._accelerators:
             torch.get_device_module(device.type).synchronize(device)
         return time.perf_counter()
 
 
 def _checked(each: Input, given: Mapping[str, Any]) -> Any:
-    """The value for a placeholder, if it is like the one that was captured."""
+    """Return the value for a placeholder if it is like the captured one."""
     if each.name not in given:
         raise ExecutionError(f"{each.kind} {each.name!r} is missing", "missing")
     value, sample = given[each.name], each.node.meta["val"]
@@ -250,7 +251,7 @@ def _checked(each: Input, given: Mapping[str, Any]) -> Any:
 
 
 def _layout(tensor: torch.Tensor) -> Layout:
-    """Layout as far as ops see it: the kind of device, and strides of dimensions with more than one element."""
+    """Return the layout as ops see it: the kind of device, and strides of dimensions with more than one element."""
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     strides = tuple(stride if length > 1 else 0 for stride, length in pairs) if tensor.numel() else ()
     return Layout.of(tensor)._replace(strides=strides, device=torch.device(tensor.device.type))

@@ -1,4 +1,4 @@
-"""What one executed step gives, and how a module takes it."""
+"""Results of an executed step, and their transfer to a module."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Step:
     Attributes
     ----------
     outputs : Any
-        What the module returns, in its own structure; detached from autograd.
+        Return value of the module in its own structure, detached from autograd.
     loss : Tensor or None
-        The scalar whose gradients these are; None for inference.
+        Scalar whose gradients these are; None for inference.
     gradients : dict of str to Tensor
-        By name of the parameter, or position of the input, that they belong to; those without a gradient are left out.
+        By name of the parameter or position of the input; entries without a gradient are left out.
     buffers : dict of str to Tensor
-        The new values of the buffers that the step changes.
+        New values of the buffers that the step changes.
     inputs : dict of str to Tensor
-        The new values of the inputs that the step changes, by position.
+        New values of the inputs that the step changes, by position.
     """
 
     outputs: Any
@@ -39,7 +39,7 @@ class Step:
 
 
 def returned(captured: Captured, values: list[Any]) -> Any:
-    """What the module returns, of the values of its outputs in order."""
+    """Return the module's return value, given its outputs in order."""
     if captured.outputs_spec is None:
         return values[0] if len(values) == 1 else tuple(values)
     return _pytree.tree_unflatten(values, captured.outputs_spec)
@@ -48,13 +48,13 @@ def returned(captured: Captured, values: list[Any]) -> Any:
 def give_gradients(targets: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:
     """Set or add to ``.grad`` of each target, as autograd does.
 
-    A gradient becomes ``.grad`` itself where there is none yet, unless its strides are not the target's or its memory
-    is shared with another one; otherwise it is added in place.
+    A gradient becomes ``.grad`` itself if there is none yet, unless its strides differ from the target's or it shares
+    its memory with another one. Otherwise it is added in place.
 
     Raises
     ------
     ExecutionError
-        Naming a gradient that belongs to no target.
+        With the name of a gradient without a target.
     """
     taken: set[int] = set()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def give_buffers(targets: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     Raises
     ------
     ExecutionError
-        Naming a buffer that the module does not have.
+        With the name of a buffer that the module lacks.
     """
     with torch.no_grad():
         for name, value in values.items():

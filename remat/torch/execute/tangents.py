@@ -1,4 +1,4 @@
-"""Between the passes: the outputs go out, the gradients of a loss with respect to them come in."""
+"""Tangents between the passes: gradients of a loss with respect to the outputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from remat.torch.captured import Captured, Input
 from remat.torch.execute.step import returned
 from remat.torch.layout import Layout
 
-#: Makes a scalar of what the module returns.
+#: Returns a scalar, given the module's return value.
 Loss = Callable[[Any], Any]
 
 
 def scalar_outputs(captured: Captured) -> list[int]:
-    """Return the positions of the differentiable outputs that are scalars; the only one is the loss of the module."""
+    """Return the positions of differentiable outputs that are scalars; a single one is the loss of the module."""
     return [_output(each) for each in captured.inputs_of("tangent") if each.node.meta["val"].numel() == 1]
 
 
@@ -28,14 +28,14 @@ def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tu
     ----------
     captured : Captured
     values : sequence
-        Of its outputs, None where they are no tensors.
+        Values of its outputs, None for those that are no tensors.
     loss : callable or None
-        None: the module makes its own.
+        None: the module computes its own loss.
 
     Raises
     ------
     ExecutionError
-        If the outputs are not one scalar and there is no loss, or the loss makes no scalar of them.
+        If there is no loss and not exactly one differentiable output is a scalar, or the loss returns no scalar.
     """
     outputs, wanted = captured.results_of("output"), captured.inputs_of("tangent")
     given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]
@@ -70,8 +70,7 @@ def _output(tangent: Input) -> int:
 
 
 def _own(tangent: Input, gradient: torch.Tensor | None, output: torch.Tensor, held: set[int]) -> torch.Tensor:
-    """`gradient` with the strides that the graph was captured with, in memory of its own; zeros for None."""
-    # of the tangent as it was captured, on the device of its output
+    """Return `gradient` with the tangent's captured strides and memory of its own; zeros for None."""
     layout = Layout.of(tangent.node.meta["val"])._replace(device=output.device)
     if gradient is None:
         return layout.empty().zero_()

@@ -1,4 +1,4 @@
-"""Measured memory: of storages (exact), of the allocator (workspaces too), on a GPU."""
+"""Measured memory: of storages (exact), of the CPU's allocator (with workspaces), or of a GPU."""
 
 from remat.torch.memory.allocator import AllocatorRecord, profiled_memory
 from remat.torch.memory.measure import MemoryUse, measure_peak

@@ -1,4 +1,4 @@
-"""What the allocator gives out and takes back, from the profiler: workspaces inside kernels and compiled code too."""
+"""Record of the CPU's allocator from the profiler, with workspaces inside kernels and compiled code."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-#: Of the device in the trace of PyTorch's profiler (``c10::DeviceType``).
+#: Device type in the trace of PyTorch's profiler (``c10::DeviceType``).
 CPU_DEVICE = 0
 
 
 @dataclass
 class AllocatorRecord:
-    """What the allocator of the CPU did in a ``with`` block; filled when the block ends.
+    """Record of the CPU's allocator in a ``with`` block; filled when the block ends.
 
-    Memory that was held before does not count, nor does its release.
+    Memory held before the block does not count, nor does its release.
 
     Attributes
     ----------
     peak : int or None
-        Most bytes held at one time, workspaces inside kernels included; None while the block runs.
+        Largest number of bytes held at one time, with workspaces inside kernels; None while the block runs.
     live : int or None
-        Bytes still held at the end of the block.
+        Bytes held at the end of the block.
     peak_op : str or None
-        Innermost op or annotation that ran at the peak; None if none did.
+        Innermost op or annotation running at the peak; None if there was none.
     timeline : list of int
-        Bytes held after each allocation and each release.
+        Bytes held after each allocation and release.
     """
 
     peak: int | None = None
@@ -43,11 +43,11 @@ class AllocatorRecord:
 
 @contextmanager
 def profiled_memory() -> Iterator[AllocatorRecord]:
-    """Record the allocator of the CPU in a ``with`` block, by ``torch.profiler``.
+    """Record the CPU's allocator in a ``with`` block, by ``torch.profiler``.
 
-    It sees workspaces inside kernels, compiled code and C++, but not memory that a library takes past the allocator of
-    PyTorch. It takes some seconds to begin the first time, and about 1 kB of a temporary file per event. Only one
-    profiler runs at a time in a process.
+    It covers workspaces inside kernels, compiled code and C++, but not memory that a library allocates without
+    PyTorch's allocator. The first use takes some seconds; each event takes about 1 kB of a temporary file. A process
+    can run only one profiler at a time.
 
     Yields
     ------
@@ -72,7 +72,7 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
 
 @contextmanager
 def allocator_events(events: list[dict[str, Any]]) -> Iterator[None]:
-    """Add to `events` those of the profiler in a ``with`` block, allocations among them, when the block ends."""
+    """Append the profiler's events in a ``with`` block, allocations among them, to `events` when the block ends."""
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     profiler.start()
     try:
@@ -86,7 +86,7 @@ def allocator_events(events: list[dict[str, Any]]) -> Iterator[None]:
 
 
 def within(events: Sequence[Mapping[str, Any]], name: str) -> AllocatorRecord:
-    """What the allocator did within the annotation (``torch.profiler.record_function``) of a name."""
+    """Return the record of the allocator within a named annotation (``torch.profiler.record_function``)."""
     span = next(each for each in events if each.get("cat") == "user_annotation" and each["name"] == name)
     begin, end = float(span["ts"]), float(span["ts"]) + float(span["dur"])
     record = AllocatorRecord()
@@ -106,7 +106,7 @@ def fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
             live += size
         elif address in held:
             live -= held.pop(address)
-        else:  # from before
+        else:  # allocated before the block
             continue
         timeline.append(live)
         if live > peak:
@@ -120,7 +120,7 @@ def _on_cpu(arguments: Mapping[str, Any]) -> bool:
 
 
 def _innermost(events: Iterable[Mapping[str, Any]], moment: float, thread: Any) -> str | None:
-    """Name of the op that began last of those that run at a moment in a thread."""
+    """Return the op that started last among those running at a moment in a thread."""
     slices = sorted(
         (float(event["ts"]), float(event["ts"]) + float(event.get("dur", 0)), str(event["name"]))
         for event in events

@@ -1,4 +1,4 @@
-"""One door to the ways of measuring memory."""
+"""Memory use of a call, measured in one of several ways."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from remat.errors import MeasurementError
 from remat.torch.memory.allocator import profiled_memory
 from remat.torch.memory.storages import track_storages
 
-#: Ways of measuring, in the order in which they are listed.
+#: Ways of measuring, in their listed order.
 WAYS = ("storages", "profiler", "cuda")
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a call took, beside what was held when it began.
+    """Memory that a call used, in addition to the memory held before it.
 
     Attributes
     ----------
     peak : int
-        Most bytes at one time.
+        Largest number of bytes at one time.
     live : int
-        Bytes still held when the call had returned, its result included.
+        Bytes held after the call returned, its result included.
     by : str
-        How it was measured: ``"storages"``, ``"profiler"`` or ``"cuda"``.
+        Way of measuring: ``"storages"``, ``"profiler"`` or ``"cuda"``.
     op : str or None
-        What ran at the peak; None where that is unknown.
+        Op that ran at the peak; None if unknown.
     """
 
     peak: int
@@ -44,21 +44,21 @@ class MemoryUse:
 
 
 def measure_peak(function: Callable[[], Any], *, by: str = "storages") -> MemoryUse:
-    """Call `function` once and measure the memory that it takes.
+    """Call `function` once and measure its memory use.
 
     Parameters
     ----------
     function : callable
-        Called without arguments. What it returns is dropped.
+        Called without arguments. Its result is discarded.
     by : str
         ``"storages"``: exact bytes of live tensors, any device, not for compiled code (:func:`track_storages`);
-        ``"profiler"``: what the CPU's allocator gives out, workspaces included (:func:`profiled_memory`);
+        ``"profiler"``: allocations of the CPU's allocator, with workspaces (:func:`profiled_memory`);
         ``"cuda"``: the counters of the current GPU's allocator, which rounds each block up to 512 bytes.
 
     Raises
     ------
     MeasurementError
-        If there is no such way, or not on this machine.
+        If the way is unknown, or unavailable on this machine.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def measure_peak(function: Callable[[], Any], *, by: str = "storages") -> Memory
     """
     if by not in WAYS:
         raise MeasurementError(f"memory cannot be measured by {by!r}; known: {', '.join(WAYS)}", "way")
-    gc.collect()  # what lies about in cycles would be freed at some moment within
+    gc.collect()  # otherwise garbage in cycles would be freed at some moment within the call
     if by == "storages":
         with track_storages() as tracker:
             result = function()

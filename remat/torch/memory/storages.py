@@ -1,4 +1,4 @@
-"""The exact bytes of live tensors: a dispatch mode that looks at the storages of all that ops write."""
+"""Exact bytes of live tensors, from a dispatch mode that inspects the storages of all outputs of ops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_iter
 
-#: Ops that hand on a tensor which was made past the dispatcher (``torch.tensor([1, 2])``).
+#: Ops that return a tensor made outside the dispatcher (``torch.tensor([1, 2])``).
 FRESH = ("aten::lift_fresh", "aten::lift_fresh_copy")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was live at one op: after it wrote its outputs, before anything is freed.
+    """Live bytes at one op: after it wrote its outputs, before anything is freed.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Sample:
     live : int
         Bytes of all tracked storages.
     allocated : int
-        Bytes of the storages that the op made.
+        Bytes of the storages that the op allocated.
     """
 
     op: str
@@ -35,30 +35,30 @@ class Sample:
 
 
 class StorageTracker(TorchDispatchMode):
-    """Count the bytes of storages that ops make while this mode is on, until the last tensor on them dies.
+    """Count the bytes of storages that ops allocate under this mode, until the last tensor on them is released.
 
-    A storage counts once, whatever views there are of it, from the op that makes it. Storages that were there before
-    (parameters, inputs, what is named in `constants`) never count: a storage that is first seen as an argument of an op
-    is older than the mode. Under fake tensors it counts what real ones would take. What kernels allocate inside is not
-    seen (:func:`profiled_memory` sees it), and compiled code is not either: Dynamo leaves frames alone under a mode.
+    A storage counts once, however many views it has, from the op that allocates it. Storages older than the mode
+    (parameters, inputs, `constants`) never count: a storage first seen as an argument of an op is older. Fake tensors
+    count as many bytes as real ones. Allocations inside kernels do not count (:func:`profiled_memory` counts them). Nor
+    does compiled code: under a mode Dynamo does not compile.
 
     Parameters
     ----------
     constants : pytree of tensors or modules
-        Storages that do not count even if an op is given them as its output.
+        Storages that never count, even as the output of an op.
     timeline : bool
-        Whether to keep a :class:`Sample` of each op.
+        If true, record a :class:`Sample` of each op.
 
     Attributes
     ----------
     live : int
-        Bytes that are live now; after the mode too, as long as somebody holds tensors.
+        Bytes live now; after the mode ends, as long as tensors remain referenced.
     peak : int
-        Most bytes at any op: with its inputs and all its outputs, also those that nobody reads.
+        Largest number of bytes at any op, with its inputs and all its outputs, read or unread.
     peak_op : str or None
         Name of the op at the peak; None before any op.
     timeline : list of Sample
-        Of all ops in order; empty if not asked for.
+        Samples of all ops in order; empty unless requested.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class StorageTracker(TorchDispatchMode):
         self.timeline: list[Sample] = []
         self._keep_timeline = timeline
         self._bytes: dict[int, int] = {}
-        """Counted bytes of each known storage, by its address; 0 for those that are older."""
+        """Counted bytes of each known storage, by its address; 0 for older ones."""
         for storage in _storages(constants):
             self._watch(storage, 0)
 
@@ -95,7 +95,7 @@ class StorageTracker(TorchDispatchMode):
         for storage in _storages(result):
             if storage._cdata not in self._bytes:
                 self._watch(storage, storage.nbytes())
-        for storage in given:  # ``resize_`` changes what is there
+        for storage in given:  # ``resize_`` changes their sizes
             self._look_again(storage)
         if self.live > self.peak or self.peak_op is None:
             self.peak, self.peak_op = self.live, str(func)
@@ -127,13 +127,13 @@ def track_storages(*, constants: Any = (), timeline: bool = False) -> StorageTra
 
 
 def _forget(tracker: weakref.ref[StorageTracker], key: int) -> None:
-    # a storage may outlive its tracker, which it must not keep alive
+    # a storage may outlive its tracker and must not keep it alive
     if (found := tracker()) is not None:
         found._forget(key)
 
 
 def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
-    """Of all tensors in a tree; of sparse ones and wrappers, those of their parts."""
+    """Yield the storages of all tensors in a tree; of sparse tensors and wrappers, those of their parts."""
     for leaf in tree_iter(tree):
         if isinstance(leaf, torch.nn.Module):
             yield from _storages([*leaf.parameters(), *leaf.buffers()])
@@ -154,7 +154,7 @@ def _of_tensor(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     elif tensor.layout is torch.strided:
         yield tensor.untyped_storage()
         return
-    else:  # opaque: a backend's own memory
+    else:  # opaque: memory of a backend
         return
     for part in parts:
         yield from _of_tensor(part)

@@ -1,4 +1,4 @@
-"""Any schedule of a captured training step as two fx graphs: forward and backward."""
+"""Split of a captured training step by a schedule into two fx graphs: forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A captured training step and a schedule make a forward and a backward graph, with copies wherever it recomputes."""
+"""Forward and backward graph of a captured training step and a schedule, with copies of recomputed ops."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from remat.torch.unrolled import Unrolled, unroll
 
 @dataclass(frozen=True)
 class Saved:
-    """What the backward pass reads of the forward pass.
+    """Value that the backward pass reads from the forward pass.
 
     Attributes
     ----------
     kind : str
         ``"value"`` (a tensor that the forward pass computed), ``"state"`` (a state of a random number generator),
-        ``"input"`` (a parameter, buffer or input as it is) or ``"copy"`` (a buffer or input as it was before the
-        forward pass changed it).
+        ``"input"`` (an unchanged parameter, buffer or input) or ``"copy"`` (a buffer or input before the forward pass
+        changed it).
     name : str
-        Of the fx node.
+        Name of the fx node.
     size : int
-        Bytes that it holds besides parameters, buffers and inputs.
+        Bytes held in addition to parameters, buffers and inputs.
     """
 
     kind: str
@@ -44,23 +44,23 @@ class Saved:
 class Split:
     """The two graphs of a training step.
 
-    Both modules are *boxed*: they take one list, which they empty, and free every value after its last use.
+    Both modules are *boxed*: they take one list, empty it, and free every value after its last use.
 
     Attributes
     ----------
     captured : Captured
     schedule : Schedule
     forward : torch.fx.GraphModule
-        Takes the inputs at `forward_inputs`; returns the results at `forward_results`, then what is `saved`.
+        Takes the inputs at `forward_inputs`; returns the results at `forward_results`, then `saved`.
     backward : torch.fx.GraphModule
-        Takes what is `saved`, then the tangents at `tangents`; returns the results at `gradients`.
+        Takes `saved`, then the tangents at `tangents`; returns the results at `gradients`.
     forward_inputs, tangents : tuple of int
         Positions in ``captured.inputs``.
     forward_results, gradients : tuple of int
         Positions in ``captured.results``.
     saved : tuple of Saved
     recomputed : tuple of str
-        Ops that are computed more than once.
+        Ops computed more than once.
     """
 
     captured: Captured
@@ -76,7 +76,7 @@ class Split:
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that cross from the forward to the backward pass, besides parameters, buffers and inputs."""
+        """Bytes that the backward pass reads from the forward pass, except parameters, buffers and inputs."""
         return sum(each.size for each in self.saved)
 
     def __repr__(self) -> str:
@@ -87,13 +87,12 @@ class Split:
 
 
 def split(captured: Captured, schedule: Schedule) -> Split:
-    """The forward and the backward graph that carry out `schedule`, step by step.
+    """Return the forward and the backward graph that carry out `schedule`, step by step.
 
-    Everything before ``begin_backward`` is the forward pass, everything after it the backward pass. An op that is
-    computed again is copied (``x_recompute``, ``x_recompute_2``, ...); views are derived again beside their consumers,
-    items of tuples are taken right after their producer, and every value is freed after its last use. A random op that
-    is computed again starts from the state of the random number generator that its first run started from; a batch
-    normalisation that is computed again leaves its statistics alone.
+    The forward pass is everything before ``begin_backward``, the backward pass everything after it. A recomputed op is
+    copied (``x_recompute``, ``x_recompute_2``, ...). Views are derived again at their readers, items of tuples are
+    taken right after their producer, and every value is freed after its last use. A recomputed random op starts from
+    the generator state of its first run. A recomputed batch normalisation leaves its statistics unchanged.
 
     Parameters
     ----------
@@ -109,8 +108,8 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     Raises
     ------
     ScheduleError
-        If the schedule does not run on the graph; if it computes random ops in another order than the module does, so
-        that they would draw other numbers; if the new value of a buffer is computed after the forward pass.
+        If the schedule does not run on the graph; if it computes random ops in another order than the module, so that
+        they would draw other numbers; if it computes the new value of a buffer after the forward pass.
 
     Examples
     --------
@@ -142,7 +141,7 @@ def split(captured: Captured, schedule: Schedule) -> Split:
 
 
 def _forward_results(captured: Captured, unrolled: Unrolled) -> tuple[int, ...]:
-    """The positions of the results of the forward pass, if it computes all of them."""
+    """Return the positions of the results of the forward pass, all of which it must compute."""
     if unrolled.begin is None:
         raise ScheduleError(f"the schedule never computes {BEGIN_BACKWARD!r}")
     positions = tuple(i for i, each in enumerate(captured.results) if each.kind != "gradient")
@@ -157,7 +156,7 @@ def _forward_results(captured: Captured, unrolled: Unrolled) -> tuple[int, ...]:
 
 
 def _halves(captured: Captured, unrolled: Unrolled) -> tuple[fx.Graph, fx.Graph, tuple[Saved, ...]]:
-    """Return the nodes before and after ``begin_backward`` as two graphs, and what crosses between them."""
+    """Return the nodes before and after ``begin_backward`` as two graphs, and the values that cross between them."""
     begin = unrolled.begin
     assert begin is not None
     order = list(unrolled.graph.nodes)
@@ -172,7 +171,7 @@ def _halves(captured: Captured, unrolled: Unrolled) -> tuple[fx.Graph, fx.Graph,
         copies[node] = backward.create_node("placeholder", name, name=name)
         copies[node].meta = dict(node.meta)
     _add_copies(backward, after, copies)
-    backward.eliminate_dead_code()  # dead copies would read values that nothing else needs
+    backward.eliminate_dead_code()  # dead copies would read values that no other node needs
     for node in crossing:
         if not copies[node].users:
             backward.erase_node(copies[node])
@@ -201,7 +200,7 @@ def _add_copies(graph: fx.Graph, nodes: Iterable[fx.Node], copies: dict[fx.Node,
 
 
 def _saved(captured: Captured, unrolled: Unrolled, crossing: Iterable[fx.Node]) -> dict[fx.Node, Saved]:
-    """Return how each node crosses from the forward to the backward pass."""
+    """Return the form in which each node crosses from the forward to the backward pass."""
     places = unrolled.graph.find_nodes(op="placeholder")
     inputs = dict(zip(places, (each for each in captured.inputs if each.kind != "tangent"), strict=True))
     changed = {each.name for each in captured.results_of("mutation")}
@@ -225,7 +224,7 @@ def _boxed(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
 
 
 def _check_random_order(captured: Captured, schedule: Schedule) -> None:
-    """First computations of random ops must come in the module's order: the generator's numbers are drawn in turn."""
+    """Require random ops to be first computed in the module's order, in which they draw the generator's numbers."""
     random = set(captured.random_ops)
     expected = [
         name for name in (captured.graph.op_names[i] for i in captured.graph.arrays.order.tolist()) if name in random

@@ -1,4 +1,4 @@
-"""What others would do with the same captured step, as schedules: torch's partitioner, checkpointing, policies."""
+"""Schedules of other tools for the same captured step: torch's partitioner, checkpointing, policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak against extra time on one captured step: what torch would do, what is given, and what this package finds."""
+"""Peak against extra time on one captured step, for torch, given schedules and this package."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.peers.partitioner import partitioner_schedule
 
-#: Budgets of torch's partitioner that are asked for, in torch's sense of a budget.
+#: Budgets of torch's partitioner, in torch's sense of a budget.
 KNOBS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
-#: The budgets of this package's methods at which they have what each schedule of a peer has.
+#: Budgets that give this package's methods the peaks of the peers' schedules.
 AT_PEAKS = "peaks of the peers"
 
 
@@ -45,35 +45,35 @@ def compare_peers(
     options: SolveOptions = DEFAULT_OPTIONS,
     watch: Watch | None = None,
 ) -> TradeOff:
-    """Schedules of torch and of this package for one step: one graph, one table of costs, one validator for all.
+    """Compare schedules of torch and of this package for one step: same graph, costs and validator.
 
     Parameters
     ----------
     step : Captured or torch.nn.Module
         A module is captured with `args` and `kwargs` by route ``"joint"``.
     budgets : sequence, or :data:`AT_PEAKS`
-        Of this package's methods, as for :class:`remat.problem.Problem`; the default gives them the peak of each valid
+        Budgets of this package's methods, as for :class:`remat.problem.Problem`. The default is the peak of each valid
         schedule of torch that saves anything.
     methods : sequence
         As for :func:`remat.experiments.frontier.frontier`: each budget starts from the schedule of the one below.
     knobs : sequence of float
-        ``activation_memory_budget`` of torch's partitioner.
+        Values of ``activation_memory_budget`` of torch's partitioner.
     solvers : sequence
-        Its solvers; see :data:`remat.torch.peers.SOLVERS`.
+        Solvers of torch's partitioner; see :data:`remat.torch.peers.SOLVERS`.
     others : mapping, optional
-        More schedules of the captured step, or functions that make one of it, by the names of their makers.
+        More schedules of the captured step, or functions from it to a schedule, by the names of their makers.
     order : {"free", "fixed"}
-        For this package's methods; torch's own schedules are free.
+        Order rule for this package's methods; torch's own schedules are free.
     stop, options
-        For each solve.
+        Limits and options of each solve.
     watch : callable, optional
-        Told of each budget, as in :func:`remat.experiments.frontier.frontier`.
+        Called for each budget, as in :func:`remat.experiments.frontier.frontier`.
 
     Returns
     -------
     TradeOff
-        A maker that fails has a point with the reason, and the others go on. What an executor must take care of is a
-        remark: random ops that torch draws again without their state, and ops whose effects happen twice.
+        A maker that fails has a point with the reason, and the others continue. Remarks name requirements on an
+        executor: random ops that torch redraws without their state, and ops whose effects happen twice.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def _point(captured: Captured, who: str, knob: str, made: Schedule | Callable[[C
 
 
 def remarks_on(captured: Captured, schedule: Schedule) -> list[str]:
-    """What goes wrong if a schedule is run without care: what is drawn again without its state, effects done twice."""
+    """Return remarks on random ops that are redrawn without their state, and on effects that happen twice."""
     remarks = []
     unsafe = list(schedule.meta.get("unsafe", ()))
     if unsafe:
@@ -149,15 +149,15 @@ def _ours(
 
 @dataclass(frozen=True)
 class EqualPeak:
-    """A schedule of a peer, and the cheapest of others that needs no more memory.
+    """A schedule of a peer, and the cheapest other schedule that needs no more memory.
 
     Attributes
     ----------
     peer : Point
     ours : Point or None
-        None where no other schedule has so small a peak.
+        None if no other schedule has a peak as small.
     bound : int or None
-        What no schedule within the peer's peak can cost less than, where somebody proved it.
+        Proven lower bound on the cost of schedules within the peer's peak, or None.
     """
 
     peer: Point
@@ -166,14 +166,14 @@ class EqualPeak:
 
     @property
     def ratio(self) -> float | None:
-        """Our extra time over the peer's; None where either is unknown, or the peer has none."""
+        """Our extra time over the peer's; None if either is unknown, or the peer has none."""
         if self.ours is None or self.ours.overhead is None or not self.peer.overhead:
             return None
         return self.ours.overhead / self.peer.overhead
 
     @property
     def least_ratio(self) -> float | None:
-        """What no schedule can bring the ratio below; None where it is unknown."""
+        """Lower bound on the ratio of any schedule; None if unknown."""
         base = 0 if self.peer.certificate is None else self.peer.certificate.base_cost
         if self.bound is None or not base or not self.peer.overhead:
             return None
@@ -181,12 +181,12 @@ class EqualPeak:
 
 
 def at_equal_peak(found: TradeOff, peer: str) -> list[EqualPeak]:
-    """Each valid schedule of one maker beside the cheapest of all others with at most its peak.
+    """Pair each valid schedule of one maker with the cheapest of all others with at most its peak.
 
     Parameters
     ----------
     peer : str
-        As in :attr:`remat.experiments.trade_off.Point.who`; others whose name begins the same do not count as ours.
+        As in :attr:`remat.experiments.trade_off.Point.who`; makers with the same first words do not count as others.
     """
     family = peer.split(" (", maxsplit=1)[0]
     ours = TradeOff(found.graph, tuple(point for point in found.points if not point.who.startswith(family)))
@@ -194,7 +194,7 @@ def at_equal_peak(found: TradeOff, peer: str) -> list[EqualPeak]:
     proofs = [(int(point.knob), point.bound) for point in ours.points if point.bound is not None]
     pairs = []
     for point in valid:
-        # what is proved of a budget holds for every smaller one
+        # a bound at a budget holds for every smaller budget
         bounds = [bound for budget, bound in proofs if budget >= (point.peak or 0)]
         pairs.append(EqualPeak(point, ours.best(point.peak or 0), max(bounds, default=None)))
     return pairs

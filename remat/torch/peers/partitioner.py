@@ -1,4 +1,4 @@
-"""What torch's partitioner makes of a captured step: its forward and backward graph as one schedule."""
+"""Schedules of torch's partitioner: its forward and backward graph of a captured step as one schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.turns import in_turn
 
-#: What torch calls its solvers of the knapsack (``activation_memory_budget_solver``).
+#: Names of torch's solvers of the knapsack (``activation_memory_budget_solver``).
 SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg", "dynamic_memory_budget_dp")
 SOURCE = "torch's partitioner"
 
@@ -26,16 +26,16 @@ _SAVES, _RESTORES = "run_and_save_rng_state", "run_with_rng_state"
 
 
 def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = "dp") -> Schedule:
-    """What ``torch.compile`` would run with this ``activation_memory_budget``, as a schedule of the captured step.
+    """Return the schedule that ``torch.compile`` would run with this ``activation_memory_budget``.
 
-    The budget is torch's: the share of the *saved bytes* between recomputing everything and its own optimum of
-    runtime; it says nothing of the peak. Common subexpressions stay apart, so that ops keep their names. Order and
+    The budget is torch's: a share of the *saved bytes* between recomputing everything and its own optimum of
+    runtime. It does not limit the peak. Common subexpressions are not merged, so that ops keep their names. Order and
     recomputations are torch's; each value is freed after its last use.
 
     Parameters
     ----------
     captured : Captured
-        A training step of route ``"joint"``; it stays as it is.
+        A training step of route ``"joint"``; it remains unchanged.
     budget : float
         Between 0 and 1.
     solver : str or torch's CustomKnapsackSolver
@@ -44,9 +44,9 @@ def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = 
     Raises
     ------
     CaptureError
-        For another route, a budget or solver that torch does not know, or where torch's partitioner fails.
+        For another route, an unknown budget or solver, or if torch's partitioner fails.
     ScheduleError
-        Naming a node of torch's graphs that stands for no node of the captured step.
+        With the name of a node of torch's graphs that represents no node of the captured step.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget <= 1:
         raise CaptureError(
@@ -65,7 +65,7 @@ def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = 
 
 
 def default_partition_schedule(captured: Captured) -> Schedule:
-    """What torch's ``default_partition`` runs: everything is saved, but what tags say (see ``tagged_schedule``).
+    """Return the schedule of torch's ``default_partition``: it saves everything except by tags (`tagged_schedule`).
 
     Raises
     ------
@@ -88,14 +88,14 @@ def _partition(captured: Captured, by: Callable[..., Any]) -> tuple[Any, Any]:
         )
     values = [node.meta.get("val") for node in captured.module.graph.find_nodes(op="placeholder")]
     try:
-        with tracing(TracingContext(detect_fake_mode(values))):  # random ops that are tagged need it
+        with tracing(TracingContext(detect_fake_mode(values))):  # tagged random ops need it
             return by(
                 copy.deepcopy(captured.module), None, num_fwd_outputs=facts["num_forward_outputs"],
                 static_lifetime_input_indices=list(facts["static_lifetime_input_indices"]),
             )  # fmt: skip
     except RematError:
         raise
-    except Exception as error:  # it raises whatever it likes
+    except Exception as error:  # the partitioner documents no exception types
         raise CaptureError(
             f"torch's partitioner failed: {one_line(str(error)) or type(error).__name__}", "partitioner-failed"
         ) from error
@@ -113,7 +113,7 @@ def _schedule(captured: Captured, forward: Any, backward: Any, *, source: str, m
 
 
 def _ops_of(graph: Any, captured: Captured, random: dict[torch.fx.Node, str]) -> list[str]:
-    """Return the ops that the nodes of one of torch's graphs stand for, by their names."""
+    """Return the names of the ops that the nodes of one of torch's graphs represent."""
     known = {node.name for node in captured.module.graph.nodes}
     found = []
     for node in graph.graph.nodes:
@@ -132,9 +132,9 @@ def _ops_of(graph: Any, captured: Captured, random: dict[torch.fx.Node, str]) ->
 
 
 def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch.fx.Node, str]:
-    """What torch put in place of random ops that it computes again: wrappers that keep the generator's state.
+    """Return torch's wrappers of random ops that it recomputes, which save and restore the generator's state.
 
-    The k-th wrapper of the forward graph stands for the k-th op that torch wrapped, and its state is the input
+    The k-th wrapper of the forward graph represents the k-th op that torch wrapped. Its state is the input
     ``rng_state_output_k`` of the backward graph.
     """
     plain = {node.name for node in forward.graph.nodes}
@@ -143,7 +143,7 @@ def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch
     states: dict[str, str] = {}
     for node in forward.graph.nodes:
         if _SAVES in str(node.target):
-            # Ops whose value nothing needs are in neither graph; the others come in order, each with its own target.
+            # Ops whose value no node needs are in neither graph; the others come in order, each with its own target.
             op = next((op for op, own in wrapped if own is not None and own.target is node.args[0]), None)
             if op is None:
                 raise ScheduleError(f"node {node.name!r} of torch's partition keeps the state of no known random op")
@@ -158,6 +158,6 @@ def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch
 
 
 def _unsafe(captured: Captured, first: set[str], backward: Any) -> list[str]:
-    """Random ops that the backward graph draws again without their state: gradients would be wrong."""
+    """Return random ops that the backward graph redraws without their state, which makes gradients wrong."""
     again = {node.name for node in backward.graph.nodes if node.op == "call_function"}
     return [op for op in captured.random_ops if op in again and op in first]

@@ -21,21 +21,21 @@ _KEPT = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 def schedule_of_saved_set(
     captured: Captured, saved: Iterable[str | torch.fx.Node], *, source: str = "saved set"
 ) -> Schedule:
-    """The schedule in which the forward pass keeps `saved` and the backward pass computes the rest again, once.
+    """Return the schedule whose forward pass keeps `saved` and whose backward pass recomputes the rest, once.
 
     See :func:`remat.schedule.saved_sets.schedule_of_saved`.
 
     Parameters
     ----------
     saved : iterable of str or torch.fx.Node
-        Tensors of the graph, or fx nodes (by name, too): of a view, the tensor that it is a view of; of a node with
-        several values, all of them; of a parameter, nothing.
+        Tensors of the graph, or fx nodes (also by name): for a view, its base tensor; for a node with several values,
+        all of them; for a parameter, none.
     source : str
 
     Raises
     ------
     ScheduleError
-        Naming what is neither a tensor of the graph nor an fx node of the captured step.
+        With the name of an item that is neither a tensor of the graph nor an fx node of the captured step.
     """
     nodes = {node.name: node for node in captured.module.graph.nodes}
     tensors: list[str] = []
@@ -56,15 +56,15 @@ def schedule_of_saved_set(
 
 
 def tagged_saved_set(captured: Captured) -> list[str]:
-    """The tensors of the forward pass that tags of a policy (``meta["recompute"]``) let stay.
+    """Return the tensors of the forward pass that tags of a policy (``meta["recompute"]``) retain.
 
-    A tensor is computed again if its node, or the item of a node that it is, is tagged so. It is kept if it or a view
-    of it is tagged to be saved, if a later checkpointed region begins with it, or if it has no tag.
+    A tensor is recomputed if its node, or the item of a node that it is, has a tag to recompute. It is kept if it or a
+    view of it is tagged to be saved, if a later checkpointed region begins with it, or if it has no tag.
 
     Raises
     ------
     ScheduleError
-        If no node carries a tag to be computed again.
+        If no node has a tag to recompute.
     """
     again: set[str] = set()
     kept: set[str] = set()
@@ -84,7 +84,7 @@ def tagged_saved_set(captured: Captured) -> list[str]:
 
 
 def _at_boundary(node: torch.fx.Node) -> bool:
-    """Whether a later checkpointed region begins with this value; torch keeps those (``cleanup_recompute_tags``)."""
+    """Return whether a later checkpointed region begins with a value; torch saves it (``cleanup_recompute_tags``)."""
     region = node.meta.get("ac_graph_id")
     return region is not None and any(
         user.meta.get("recompute") in _AGAIN and user.meta.get("ac_graph_id", region) > region for user in node.users
@@ -92,11 +92,11 @@ def _at_boundary(node: torch.fx.Node) -> bool:
 
 
 def tagged_schedule(captured: Captured) -> Schedule:
-    """The schedule of :func:`tagged_saved_set`.
+    """Return the schedule of :func:`tagged_saved_set`.
 
     Raises
     ------
     ScheduleError
-        As there.
+        As :func:`tagged_saved_set`.
     """
     return schedule_of_saved(captured.graph, tagged_saved_set(captured), source="selective checkpointing")

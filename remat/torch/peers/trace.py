@@ -1,4 +1,4 @@
-"""A traced step that computes some ops again (eager checkpointing) as a schedule of the step that does not."""
+"""Schedules of traced steps with recomputations (eager checkpointing), on the graph of the step without them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.o
 
 
 def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager checkpointing") -> Schedule:
-    """The order and the recomputations of `traced` as a schedule of `base`.
+    """Return the order and the recomputations of `traced` as a schedule of `base`.
 
     Both are captured by route ``"make_fx"`` from the same module and arguments, `base` without checkpointing and
-    `traced` with it: ``torch.utils.checkpoint`` runs its regions again while the trace records them. Results are
-    matched by what they are, and from there each node with its counterpart, argument by argument; so random ops need no
-    order, and ops that look the same stay apart. What only serves a second update of batch-norm statistics has no
-    counterpart but by its own arguments.
+    `traced` with it: ``torch.utils.checkpoint`` runs its regions again while the trace records them. Matching starts
+    from results of the same kind and name and proceeds argument by argument. Random ops thus need no order, and equal
+    ops remain distinct. Nodes that only serve a second update of batch-norm statistics match by their own arguments, or
+    not at all.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager 
     Raises
     ------
     ScheduleError
-        Naming the first node that differs, if these are not the same computation.
+        With the name of the first node that differs, if the computations differ.
     """
     found = _Match(base, traced).nodes
     ops = base.graph.op_index
@@ -48,7 +48,7 @@ def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager 
 
 
 class _Match:
-    """Which node of `base` each node of `traced` computes again, or for the first time."""
+    """Match of each node of `traced` with the node of `base` that it computes, first or again."""
 
     def __init__(self, base: Captured, traced: Captured) -> None:
         self.base, self.traced = base, traced
@@ -67,18 +67,18 @@ class _Match:
         self._by_arguments()
 
     def _pair(self, node: torch.fx.Node, other: torch.fx.Node) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-        """Match two nodes; the pairs of their arguments that this entails."""
+        """Match two nodes; return the pairs of their arguments."""
         node, other = _plain(node), _plain(other)
         known = self.nodes.get(node)
         if known is other:
             return []
         if known is not None:
-            # the trace may have merged what the base has twice
+            # the trace may have merged nodes that the base has twice
             if known.op == "call_function" and _key(known, {}) == _key(other, {}):
                 return []
             raise self._difference(node, other, f"it is {known.name!r}, too")
         if other.op != "call_function":
-            # an update of statistics that reads those of the update before has an op where the base has the buffer
+            # an update of statistics that reads the previous update has an op where the base has the buffer
             if node.op == "call_function" or self.inputs.get(node) == self.inputs.get(other):
                 return []
             raise self._difference(node, other, "they are different inputs")
@@ -95,7 +95,7 @@ class _Match:
         return [(a, b) for a, b in pairs if isinstance(a, torch.fx.Node)]
 
     def _by_arguments(self) -> None:
-        """Match what no result needs: by target and arguments, which have their counterparts already."""
+        """Match nodes that no result needs: by target and arguments, which are matched already."""
         known = {_key(node, {}): node for node in self.base.module.graph.nodes if node.op == "call_function"}
         places = {self.inputs[each.node]: each.node for each in self.base.inputs}
         constants = {each.node: places.get((each.kind, each.name), each.node) for each in self.traced.inputs}
@@ -113,7 +113,7 @@ class _Match:
 
 
 def _plain(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that an alias is an alias of."""
+    """Resolve aliases; return the original node."""
     while node.op == "call_function" and node.target in _ALIASES and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
     return node
@@ -124,7 +124,7 @@ def _leaves(node: torch.fx.Node) -> list[Any]:
 
 
 def _key(node: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> Any:
-    """Target and arguments, aliases resolved and nodes replaced by their counterparts."""
+    """Return target and arguments, with aliases resolved and nodes replaced by their counterparts."""
 
     def shown(leaf: Any) -> Any:
         if isinstance(leaf, torch.fx.Node):

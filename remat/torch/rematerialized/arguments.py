@@ -1,4 +1,4 @@
-"""The arguments of a call: brought into the form of the sample's, and compared with them."""
+"""Arguments of a call, normalised to the form of the sample's and compared with them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from remat.torch.layout import Layout
 
 
 class Sample:
-    """The sample arguments of a module, and how a call differs from them.
+    """Sample arguments of a module, and differences of a call from them.
 
     Parameters
     ----------
     forward : callable
-        The module's ``forward``, for the names of its parameters.
+        The module's ``forward``, which defines the names of its parameters.
     args, kwargs : tuple, dict
     """
 
@@ -39,12 +39,12 @@ class Sample:
         return self
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The flattened arguments of a call, in the order of the sample's.
+        """Return the flattened arguments of a call, in the order of the sample's.
 
         Raises
         ------
         ExecutionError
-            Naming the first argument that is not as in the sample.
+            With the name of the first argument that differs from the sample.
         """
         given = self._given(args, kwargs)
         for name in given.keys() ^ self._names:
@@ -73,7 +73,7 @@ class Sample:
         return "requires grad, but did not in the sample" if leaf.requires_grad and not differentiable else ""
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by the names of their parameters."""
+        """Return arguments by the names of their parameters."""
         try:
             found = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -84,7 +84,7 @@ class Sample:
         return found
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name; those that are the default are left out."""
+        """Return arguments by name, without those that equal their default."""
         defaults = {name: parameter.default for name, parameter in self._signature.parameters.items()}
         return {
             name: value
@@ -93,7 +93,7 @@ class Sample:
         }
 
     def _path(self, number: int) -> str:
-        """``argument 'x'`` or a path to it, for messages."""
+        """Return ``argument 'x'`` or a path to it, for messages."""
         tree = pytree.tree_unflatten(list(range(len(self._kinds))), self._spec)
         (name, *rest), _ = pytree.tree_flatten_with_path(tree)[0][number]
         return f"argument {name.key!r}" + (f" at {pytree.keystr(tuple(rest))}" if rest else "")

@@ -1,4 +1,4 @@
-"""A backend of torch.compile: each graph that Dynamo finds is trained within a memory budget."""
+"""Backend of torch.compile that trains each graph of Dynamo within a memory budget."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class CompileBackend:
-    """What :func:`backend` makes; give it to ``torch.compile``.
+    """Backend for ``torch.compile``, made by :func:`backend`.
 
     Attributes
     ----------
     reports : list of Report
-        Of each training graph so far, in the order in which torch compiled them.
+        Reports of the training graphs so far, in the order in which torch compiled them.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,7 +41,7 @@ class CompileBackend:
         self.reports: list[Report] = []
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """What torch.compile asks of a backend: a function that runs the graph."""
+        """Return a function that runs the graph: the interface of torch.compile."""
         from torch._dynamo.backends.common import aot_autograd
 
         made: Callable[..., Any] = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed, partition_fn=self._partition)(
@@ -52,7 +52,7 @@ class CompileBackend:
     def _partition(
         self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **facts: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The forward and the backward graph of a joint one, by a schedule within the budget."""
+        """Split a joint graph into forward and backward graph, by a schedule within the budget."""
         begun = time.monotonic()
         constant = frozenset(facts.get("static_lifetime_input_indices") or ())
         captured = _captured(joint, num_fwd_outputs, constant, f"graph {len(self.reports) + 1}", self.settings.costs)
@@ -73,18 +73,18 @@ def backend(
     method_options: Any = None,
     on_progress: OnProgress | None = None,
 ) -> CompileBackend:
-    """A backend of ``torch.compile`` that keeps a memory budget by computing again what it does not keep.
+    """Return a backend of ``torch.compile`` that keeps a memory budget by recomputation.
 
-    Dynamo follows the module and guards what it assumed, AOTAutograd makes the joint forward and backward graph, and
-    the partitioner that divides it is a schedule. Both graphs run by the kernels of eager PyTorch, one
-    by one in the scheduled order: losses, gradients and statistics are bitwise those of eager PyTorch where kernels are
-    deterministic. Where Dynamo breaks the graph, each part has the budget to itself.
+    Dynamo traces the module and guards its assumptions, AOTAutograd makes the joint forward and backward graph, and a
+    schedule partitions it. Both graphs run the kernels of eager PyTorch, one by one in the scheduled order. Losses,
+    gradients and statistics are bitwise those of eager PyTorch if kernels are deterministic. If Dynamo breaks the
+    graph, the budget applies to each part separately.
 
     Parameters
     ----------
     budget : str, int or float
         Bytes, or a share of each graph's peak without recomputation; see :func:`remat.torch.rematerialize`.
-    method, time_limit, costs, constants, method_options, on_progress
+    As in :func:`remat.torch.rematerialize`, for each graph.
         As of :func:`remat.torch.rematerialize`, for each graph.
     solver : str or backend, optional
         The `backend` of :func:`remat.torch.rematerialize`.
@@ -92,14 +92,14 @@ def backend(
     Returns
     -------
     CompileBackend
-        A callable; its ``reports`` say what was predicted of each graph.
+        A callable; its ``reports`` have the predictions for each graph.
 
     Raises
     ------
     ProblemError
-        If `constants` is unknown. What fails while torch compiles is wrapped by torch; its text names the cause: no
-        schedule within the budget (ProblemError), or sizes that change from call to call (CaptureError), for which
-        ``torch.compile(..., dynamic=False)`` helps.
+        If `constants` is unknown. Torch wraps errors during its compilation; the text names the cause: no schedule
+        within the budget (ProblemError), or sizes that change between calls (CaptureError). For the latter use
+        ``torch.compile(..., dynamic=False)``.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def backend(
 
 
 def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], name: str, costs: Any) -> Captured:
-    """The joint graph of AOTAutograd as a captured step; `constant` are the positions of parameters and buffers."""
+    """Lower the joint graph of AOTAutograd; `constant` has the positions of parameters and buffers."""
     graph = joint.graph
     if any(isinstance(node.meta.get("val"), _SYMBOLS) for node in graph.find_nodes(op="placeholder")):
         raise CaptureError(
@@ -142,15 +142,15 @@ def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], nam
 
 
 def _position(source: Any) -> int:
-    """The placeholder of an input."""
+    """Return the position of an input's placeholder."""
     if isinstance(source, aot.PlainAOTInput):
         return int(source.idx)
     raise CaptureError(f"the graph changes an input of a kind without a place here: {source.expr()}")
 
 
 def _boxed(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-    """Runs a graph on one list, which it empties, so that each value is freed after its last use."""
-    if not isinstance(module.graph._codegen, _BoxedCodeGen):  # without gradients nothing was divided
+    """Return a function that runs a graph on one list and empties it, to free each value after its last use."""
+    if not isinstance(module.graph._codegen, _BoxedCodeGen):  # graphs without gradients are not split
         module.graph.set_codegen(_BoxedCodeGen())
         module.recompile()
 

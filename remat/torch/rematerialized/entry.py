@@ -1,4 +1,4 @@
-"""rematerialize(): a module in, a module that trains within a memory budget out."""
+"""Conversion of a module into one that trains within a memory budget: :func:`rematerialize`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from remat.torch.turns import in_turn
 _log = logging.getLogger("remat.torch")
 
 OTHER_SHAPES = ("error", "capture")
-#: What a fused kernel and the ops that it is made of may differ by, in units of the last place of the greatest entry.
+#: Tolerated difference between a fused kernel and its single ops, in units in the last place of the largest entry.
 FUSED = 64
 
 
@@ -59,50 +59,49 @@ def rematerialize(
     method_options: Any = None,
     on_progress: OnProgress | None = None,
 ) -> Rematerialized:
-    """A module like `module` whose training steps keep a memory budget, by computing again what it does not keep.
+    """Return a module like `module` whose training steps keep a memory budget by recomputation.
 
-    The forward and backward pass are captured with the sample (on fake tensors: no memory), a schedule is found and
-    certified, and the module that comes back follows it. Its parameters are those of `module`, its outputs and
-    gradients are bitwise the same where the kernels are deterministic, dropout included
-    (``docs/pytorch/rematerialize`` lists where they round otherwise). What it found is logged
-    (logger ``remat.torch``) and in ``.report``. Calls in several threads take turns; with `verify`, no other thread may
-    draw random numbers of torch meanwhile.
+    It captures forward and backward pass with the sample (on fake tensors, without memory), finds and certifies a
+    schedule, and returns a module that follows it. The parameters are those of `module`. Outputs and gradients are
+    bitwise the same if the kernels are deterministic, dropout included (``docs/pytorch/rematerialize`` lists where they
+    round otherwise). The logger ``remat.torch`` and ``.report`` have the findings. Calls in several threads run one at
+    a time; with `verify`, no other thread may draw random numbers of torch meanwhile.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Captured as in training mode: where it is in evaluation mode as a whole, as ``.train()`` would make it.
+        Captured in training mode: if the whole module is in evaluation mode, as after ``.train()``.
     sample_args : sequence, or a single tensor
-        Arguments of a typical call. Later calls must have the same shapes, types and values of what is no tensor.
+        Arguments of a typical call. Later calls need the same shapes and types, and equal values of other arguments.
     budget : str, int, float or None
         Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
         :class:`~remat.torch.rematerialized.report.Report` for what counts. None: only with `schedule`.
     sample_kwargs : mapping, optional
     method, backend, method_options, on_progress
-        As of :func:`remat.solve`. Ctrl-C ends the search; the best schedule found is taken.
+        As in :func:`remat.solve`. Ctrl-C ends the search; the step then uses the best schedule found.
     engine : {"eager", "inductor"}
-        What runs the two graphs: the kernels of eager PyTorch, one by one, in exactly the scheduled order; or
-        TorchInductor, which fuses and reorders, so that memory is as predicted only roughly and results are equal only
-        up to rounding. It needs a C++ compiler or Triton.
+        Execution of the two graphs. ``"eager"``: the kernels of eager PyTorch, one by one, in exactly the scheduled
+        order. ``"inductor"``: TorchInductor, which fuses and reorders, so that predicted memory is approximate and
+        results are equal up to rounding. It needs a C++ compiler or Triton.
     time_limit : float or None
-        Seconds for the search; None: as long as it takes. With method ``"auto"`` up to a tenth
-        goes to torch's partitioner, from whose schedule within the budget the search starts: it never ends worse.
+        Seconds for the search; None: no limit. With method ``"auto"``, torch's partitioner may take up to a tenth. The
+        search starts from its schedule within the budget and never ends with a worse one.
     costs : str or CostModel
         Costs of ops; see :mod:`remat.torch.costs`.
     constants : {"excluded", "included"}
-        Whether budget and peak count parameters, buffers and inputs.
+        ``"included"``: budget and peak count parameters, buffers and inputs.
     workspaces : {"measured"}, optional
-        Whether budget and peak count what kernels take for themselves: each distinct op runs twice on this machine, see
+        Include the workspaces of kernels in budget and peak: each distinct op runs twice on this machine, see
         :func:`remat.torch.costs.measured_workspaces`.
     schedule : Schedule or path, optional
-        A schedule of this step from before (``.save_schedule``, or of another tool): nothing is solved.
+        A saved schedule of this step (``.save_schedule``, or of another tool), used instead of solving.
     verify : bool
-        Run one step of both on the sample and compare outputs, gradients, statistics and the measured peak; all that it
-        touches is put back.
+        Run one step of both modules on the sample and compare outputs, gradients, statistics and the measured peak;
+        then restore all state.
     other_shapes : {"error", "capture"}
-        What a call does that is not like the sample: raise an error that names the argument, or capture and solve
-        again, once for each kind of call. All kinds keep the sample's budget in bytes, and one that fits without
-        recomputation is not solved.
+        Response to a call unlike the sample. ``"error"``: raise an error that names the argument. ``"capture"``:
+        capture and solve again, once for each kind of call. All kinds keep the sample's budget in bytes; one that fits
+        without recomputation is not solved.
 
     Returns
     -------
@@ -114,13 +113,13 @@ def rematerialize(
     CaptureError
         If the module cannot be captured.
     ProblemError
-        If no schedule within the budget exists or was found; with the smallest budget that is known to suffice.
+        If no schedule within the budget exists or was found; with the smallest budget known to suffice.
     ScheduleError
-        If `schedule` is not one of this step.
+        If `schedule` does not belong to this step.
     VerificationError
-        If the step is not what the original computes.
+        If the step's results differ from the original's.
     ExecutionError
-        For a module or engine that cannot be run so.
+        If the module or engine cannot be run.
 
     Examples
     --------
@@ -144,7 +143,7 @@ def rematerialize(
     kwargs = dict(sample_kwargs or {})
     with _training(module):
         plan = _prepared(module, args, kwargs, settings, schedule)
-    settings = dataclasses.replace(settings, budget=plan.report.budget)  # a share is one of the sample's peak
+    settings = dataclasses.replace(settings, budget=plan.report.budget)  # a share is relative to the sample's peak
     again = (
         partial(_prepared, settings=settings, known=plan.program.split.schedule) if other_shapes == "capture" else None
     )
@@ -167,7 +166,7 @@ def _check_module(module: Any) -> None:
 
 @contextmanager
 def _training(module: nn.Module) -> Any:
-    """A module that is in evaluation mode as a whole is in training mode within; others stay as they are."""
+    """Put a module in training mode if it is in evaluation mode as a whole; restore all modes afterwards."""
     with kept_modes(module):
         if not module.training:
             module.train()
@@ -184,7 +183,7 @@ def _prepared(
     *,
     known: Schedule | None = None,
 ) -> Plan:
-    """Capture, solve (or take the schedule; start from one known of the same ops), certify, split."""
+    """Capture, solve (or take `schedule`; `known` of the same ops is a start), certify and split."""
     begun = time.monotonic()
     unset = check_python_state(module, args, kwargs)
     captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
@@ -194,7 +193,7 @@ def _prepared(
 
 
 def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
-    """As torch.compile sees it; where Dynamo cannot follow, or loses the gradient of an output, what runs, and why."""
+    """Capture as torch.compile does; if Dynamo fails or loses an output's gradient, record a run and return why."""
     captured = capture(module, args, kwargs, **how)
     shared = _untied_outputs(captured)
     if shared is None or captured.route != "joint":
@@ -204,7 +203,7 @@ def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
-    """Two outputs in one memory, of which one has no tangent: its gradient would be lost without a word."""
+    """Find two outputs with common memory, of which one has no tangent: its gradient would be lost silently."""
     tied = {each.output for each in captured.inputs_of("tangent")}
     place: dict[str, int] = {}
     for number, each in enumerate(captured.results_of("output")):
@@ -237,11 +236,11 @@ def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Map
 
 
 def _rounding(captured: Captured) -> float:
-    """How far gradients may be apart, as a share of the greatest entry: rounding.
+    """Return the tolerance of gradients for rounding, as a share of the largest entry.
 
-    Eager dropout on a CPU multiplies by a mask that was rounded, captured dropout by a number: the same in 32 bits. Of
-    a fused LSTM the step runs the single ops, and what eager does in place on a part of a tensor it does elsewhere,
-    where vector instructions may round otherwise.
+    Eager dropout on a CPU multiplies by a rounded mask, captured dropout by a number: equal in 32 bits. The step runs
+    the single ops of a fused LSTM, and out of place what eager runs in place on a part of a tensor; vector instructions
+    may then round otherwise.
     """
     kinds = {
         value.dtype

@@ -1,4 +1,4 @@
-"""Both graphs of a split, compiled by TorchInductor."""
+"""Compilation of both graphs of a split by TorchInductor."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from remat.torch.capture.explaining import first_line
 from remat.torch.effects import run_and_save_state, run_with_state
 from remat.torch.partition import Split
 
-#: Runs a graph: takes one list, which it empties.
+#: Runs a graph on one list and empties it.
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
 
-#: Operators of torch that the compiler knows, in place of the functions with which random ops run again.
+#: Operators of torch that the compiler knows, by the functions of this package that rerun random ops.
 RANDOM = {run_and_save_state: run_and_save_rng_state, run_with_state: run_with_rng_state}
 
 
 def compiled(split: Split) -> tuple[Compiled, Compiled]:
-    """The forward and the backward graph, compiled; they take and return what those of `split` do.
+    """Compile the forward and the backward graph; they take and return the same values as those of `split`.
 
-    Random ops stay those of eager PyTorch, so that they draw the same numbers.
+    Random ops remain those of eager PyTorch, so that they draw the same numbers.
 
     Raises
     ------
     ExecutionError
-        If the compiler fails, or there is none (a C++ compiler, or Triton for a GPU).
+        If the compiler fails or is missing (a C++ compiler, or Triton for a GPU).
     """
     return _compiled(split, split.forward, backward=False), _compiled(split, split.backward, backward=True)
 
@@ -53,13 +53,13 @@ def _compiled(split: Split, module: fx.GraphModule, *, backward: bool) -> Compil
             torch.empty(sizes[place.name], dtype=torch.uint8) if value is None else value.detach()
             for place, value in zip(places, values, strict=True)
         ]
-        graph = fx.Graph()  # without the boxed calling convention, which make_fx does not know
+        graph = fx.Graph()  # without the boxed calling convention, which make_fx does not support
         graph.output(graph.graph_copy(module.graph, {}))
         for node in graph.nodes:
             if node.target in RANDOM:
                 node.target, node.args = RANDOM[node.target], node.args[1:]  # without the device
         plain = fx.GraphModule(module, graph)
-        # random ops stay whole, also those that run once: their decompositions draw other numbers
+        # random ops remain whole, even those that run once: their decompositions draw other numbers
         seeded = torch.Tag.nondeterministic_seeded
         table = {op: rule for op, rule in select_decomp_table().items() if seeded not in getattr(op, "tags", ())}
         lowered = make_fx(plain, decomposition_table=table, tracing_mode="real")(*values)

@@ -1,4 +1,4 @@
-"""The module that a user trains: like the original, but its steps follow a schedule."""
+"""Module for training: like the original, but its steps follow a schedule."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.program import Program
 from remat.torch.rematerialized.report import Report
 
-#: Everything in a state of autocast that a step is captured with.
+#: State of autocast of a captured step.
 Autocast = tuple[tuple[str, torch.dtype], ...]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute where it was found.
+    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute that holds it.
 
     Attributes
     ----------
     value : torch.Tensor
     path, attribute : str
-        Empty where it is no attribute of the module or its parts: it is then always the same tensor.
+        Empty if no attribute of the module or its submodules holds it: it is then always the same tensor.
     """
 
     value: torch.Tensor
@@ -41,12 +41,12 @@ class Constant:
 
     @classmethod
     def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:
-        """Look for it.
+        """Find the attribute that holds a tensor.
 
         Raises
         ------
         ExecutionError
-            If it is to have a gradient, which needs a parameter.
+            If it requires a gradient, which only a parameter can have.
         """
         found = [(p, name) for p, part in module.named_modules() for name, x in part.__dict__.items() if x is value]
         path, attribute = found[0] if found else ("", "")
@@ -60,16 +60,16 @@ class Constant:
         return cls(value, path, attribute)
 
     def now(self, module: nn.Module) -> Any:
-        """The tensor that forward would read now."""
+        """Return the tensor that forward would now read."""
         if not self.attribute:
             return self.value
         return module.get_submodule(self.path).__dict__.get(self.attribute)
 
 
 class Plan:
-    """One captured step of a module, ready to run: program, report, and what it was made for.
+    """One captured step of a module, ready to run: program, report, and the conditions of its capture.
 
-    Copies of a module share it; it holds no parameter.
+    Copies of a module share it; it has no parameters.
     """
 
     def __init__(self, module: nn.Module, sample: Sample, program: Program, report: Report) -> None:
@@ -96,12 +96,12 @@ class Plan:
         return self
 
     def run(self, module: nn.Module, leaves: list[Any]) -> Any:
-        """What the module returns for these arguments, flattened as the sample's.
+        """Return the module's return value for these arguments, which are flattened like the sample's.
 
         Raises
         ------
         ExecutionError
-            Naming a parameter or buffer that is not as it was captured.
+            With the name of a parameter or buffer that differs from the captured one.
         """
         tensors: list[torch.Tensor] = []
         for each in self.inputs:
@@ -132,14 +132,14 @@ class Rematerialized(nn.Module):
     """A module whose training step keeps a memory budget; made by :func:`remat.torch.rematerialize`.
 
     Parameters, buffers and submodules are those of the original, under the same names. In training mode with gradients
-    enabled a call runs the scheduled forward pass, and ``backward`` the scheduled backward pass; otherwise a call is a
-    call of the original.
+    enabled, a call runs the scheduled forward pass and ``backward`` the scheduled backward pass. Otherwise a call
+    delegates to the original.
 
     Attributes
     ----------
     original : torch.nn.Module
     report : Report
-        What was predicted, found and verified.
+        Prediction, certificate and verification.
     """
 
     original: nn.Module
@@ -150,47 +150,47 @@ class Rematerialized(nn.Module):
         super().__init__()
         own = self.__dict__
         own["original"] = original
-        # the same dictionaries: names, state_dict, .to() and optimizers see the original's parameters
+        # the same dictionaries, so that names, state_dict, .to() and optimizers see the original's parameters
         for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             own[shared] = original.__dict__[shared]
         own["_plans"], own["_again"] = [plan], again
 
-    # -- what is asked of it -----------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def report(self) -> Report:
-        """What was predicted, found and verified for the sample."""
+        """Prediction, certificate and verification for the sample."""
         return self._plans[0].report
 
     @property
     def captured(self) -> Captured:
-        """The captured step of the sample."""
+        """Captured step of the sample."""
         return self._plans[0].captured
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of the sample's step."""
+        """Schedule of the sample's step."""
         return self._plans[0].program.split.schedule
 
     def save_schedule(self, path: str | os.PathLike[str]) -> None:
-        """Write the schedule; ``rematerialize(..., schedule=path)`` takes it instead of solving again."""
+        """Write the schedule; ``rematerialize(..., schedule=path)`` uses it instead of solving again."""
         write_schedule(self.schedule, path)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The scheduled forward pass in training with gradients, the original's otherwise.
+        """Run the scheduled forward pass in training with gradients, the original's otherwise.
 
         Raises
         ------
         ExecutionError
-            Naming the argument, parameter or mode that is not as in the sample.
+            With the name of the argument, parameter or mode that differs from the sample.
         """
         if not (self.training and torch.is_grad_enabled()):
             return self.original(*args, **kwargs)
         return self._scheduled(args, kwargs)
 
-    # torch.compile would take the copies apart again, merge them, and draw other numbers for dropout that runs again
+    # torch.compile would partition the copies again, merge them, and draw other numbers for rerun dropout
     @torch.compiler.disable(reason="a rematerialized step runs as it is scheduled (see engine= of rematerialize)")  # type: ignore[untyped-decorator]
     def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         plan, leaves = self._plan_for(args, kwargs)
@@ -219,20 +219,20 @@ class Rematerialized(nn.Module):
         self._plans.append(made)
         return made, made.sample.leaves(args, kwargs)
 
-    # -- as the original -------------------------------------------------------------------------------------------
+    # -- delegation to the original --------------------------------------------------------------------------------
 
     @property
     def training(self) -> bool:
-        """Training flag of the original, also where it is set without ``train()``."""
+        """Training flag of the original, even if set without ``train()``."""
         return self.original.training
 
     @training.setter
     def training(self, mode: bool) -> None:
-        if "original" in self.__dict__:  # nn.Module sets it before there is one
+        if "original" in self.__dict__:  # nn.Module sets the flag before `original` exists
             self.original.training = mode
 
     def train(self, mode: bool = True) -> Rematerialized:
-        """Training mode: steps follow the schedule. Evaluation mode: calls are calls of the original."""
+        """Set the mode. Training: steps follow the schedule. Evaluation: calls delegate to the original."""
         self.original.train(mode)
         return self
 
@@ -241,11 +241,11 @@ class Rematerialized(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the original."""
+        """Return the original's state."""
         return self.original.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original does."""
+        """Load the original's state."""
         return self.original.load_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -279,7 +279,7 @@ class Rematerialized(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The first line of the report."""
+        """Return the first line of the report."""
         return str(self.report).splitlines()[0]
 
 
@@ -297,7 +297,7 @@ class RematerializedSequence(Rematerialized):
 
 
 def _tensor(module: nn.Module, name: str) -> torch.Tensor:
-    """A parameter or buffer, as it is now: ``.to()`` and assignments put others in its place."""
+    """Return a parameter or buffer as it is now: ``.to()`` and assignments replace tensors."""
     *path, last = name.split(".")
     for part in path:
         module = module._modules[part]
@@ -309,7 +309,7 @@ def _tensor(module: nn.Module, name: str) -> torch.Tensor:
 
 
 def autocast_state() -> Autocast:
-    """Kinds of device for which autocast is on, and its type for each."""
+    """Return the kinds of device for which autocast is on, with its type for each."""
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 

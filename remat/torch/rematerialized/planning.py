@@ -1,4 +1,4 @@
-"""From a captured step to a certified schedule and what is said of it."""
+"""Schedule, certificate and report of a captured step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from remat.torch.partition import Split, split
 from remat.torch.rematerialized.report import Report
 from remat.torch.rematerialized.start import checkpointed_start, torch_start
 
-#: Known values of settings.
+#: Known values of some settings.
 KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps are captured, solved and run; the same for each kind of call.
+    """Settings for capturing, solving and running steps; the same for each kind of call.
 
     Raises
     ------
@@ -54,17 +54,17 @@ class Settings:
 
     @property
     def constants_counted(self) -> bool:
-        """Whether budget and peak count parameters, buffers and inputs."""
+        """True if budget and peak count parameters, buffers and inputs."""
         return self.constants == "included"
 
 
 def check_setting(word: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a value that is not one of those known.
+    """Require a known value.
 
     Raises
     ------
     ProblemError
-        Naming it.
+        With the unknown value.
     """
     if value not in known:
         raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}", "step-setting")
@@ -78,14 +78,14 @@ def planned(
     *,
     capture_seconds: float,
 ) -> tuple[Split, Report]:
-    """Solve, or take the schedule that is given; certify, split, report what is predicted.
+    """Solve, or use the given schedule; certify, split and report the predictions.
 
     Raises
     ------
     ProblemError
         If no schedule within the budget exists or was found.
     ScheduleError
-        If the schedule is not one of this step, or is over the budget.
+        If the schedule does not belong to this step, or exceeds the budget.
     """
     seconds = {"capture": capture_seconds}
     problem = _problem(captured, settings)
@@ -114,7 +114,7 @@ def planned(
         found = result.schedule
     else:
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
-        # the same step with other costs (another machine, other threads) has another digest; the validator judges
+        # other costs (another machine, other threads) change the digest of the same step; the validator decides
         found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
     rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants_counted)
     certificate = validate(captured.graph, found, rules)
@@ -141,7 +141,7 @@ def planned(
 
 
 def _problem(captured: Captured, settings: Settings) -> Problem:
-    """Fixed order, so that random ops draw their numbers in turn; what the user holds is not made again."""
+    """Return the problem: fixed order, since random ops draw in turn; ops with the module's outputs run once."""
     homes = {
         home
         for each in captured.results

@@ -1,4 +1,4 @@
-"""The two graphs of a split as one differentiable function."""
+"""Both graphs of a split as one differentiable function."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from remat.torch.captured import Captured, ResultValue
 from remat.torch.layout import Layout
 from remat.torch.partition import Split
 
-#: Takes one list, which it empties, and returns all results.
+#: Takes one list, empties it, and returns all results.
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 class Program:
-    """Runs the forward graph of a split, and its backward graph when autograd asks for the gradients.
+    """Runs the forward graph of a split, and its backward graph when autograd computes the gradients.
 
-    Made for good: no copy of a module copies it, and it holds no parameter.
+    Immutable: copies of a module share it, and it has no parameters.
 
     Parameters
     ----------
     split : Split
     forward, backward : callable, optional
-        What runs instead of the two graphs (compiled ones).
+        Compiled functions that run instead of the two graphs.
     """
 
     def __init__(self, split: Split, forward: Boxed | None = None, backward: Boxed | None = None) -> None:
@@ -45,33 +45,33 @@ class Program:
             for number, i in enumerate(given)
             if int(results[i].name) not in tangent_of and _of_inputs(captured, results[i].node)
         }
-        """Outputs (by their number) that are inputs, parameters or buffers, or views of them: they have no gradient of
-        their own, and autograd has to see what they are."""
+        """Outputs (by their number) that are inputs, parameters or buffers, or views of them. They have no gradient of
+        their own; autograd must see their origin."""
         self.outputs = tuple(i for number, i in enumerate(given) if number not in self.passed)
         self.mutations = tuple(
             (i, next(place[kind, each.name] for kind in ("buffer", "input", "parameter") if (kind, each.name) in place))
             for i, each in enumerate(results)
             if each.kind == "mutation"
         )
-        """Per changed buffer or input: its position among the results, and among the inputs."""
+        """For each changed buffer or input: its position among the results, and among the inputs."""
         self.num_results = len(results)
         self.tangent_of = tuple(tangent_of.get(int(results[i].name)) for i in self.outputs)
-        """Per output: the tangent that its gradient is; None where it has none."""
+        """For each output: the tangent that is its gradient, or None."""
         self.laid_out = tuple(Layout.of(each.node.meta["val"]) for each in tangents)
         gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
         self.gradient_of = tuple(
             gradient_of.get(each.name) if each.kind in ("parameter", "input") else None for each in inputs
         )
-        """Per input: its gradient's position among the results of the backward graph."""
+        """For each input: its gradient's position among the results of the backward graph."""
         self.needs = _dependence(captured, [captured.results[position] for position in split.gradients])
-        """Per result of the backward graph: the tangents that it depends on, as bits."""
+        """For each result of the backward graph: the tangents that it depends on, as bits."""
         self.input_nodes = tuple(each.node for each in inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The outputs that are tensors, tied to autograd."""
+        """Return the outputs that are tensors, connected to autograd."""
         found = _Step.apply(self, *tensors)
         made = list(found if isinstance(found, tuple) else (found,))
         if self.passed:
@@ -89,7 +89,7 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> Any:
-        with torch._C._DisableAutocast():  # what it does is in the graph
+        with torch._C._DisableAutocast():  # the graph contains its casts
             results = list(program.forward(list(tensors)))
         saved = results[program.num_results :]
         for position, target in program.mutations:
@@ -126,7 +126,7 @@ class _Step(torch.autograd.Function):
         del tangents
         with torch._C._DisableAutocast():
             gradients = program.backward(values)
-        # as in eager: what nothing was told of has no gradient, not one of zeros, which an optimizer would act on
+        # as in eager: without a tangent a parameter has no gradient, rather than zeros, which an optimizer would apply
         return (
             None,
             *(None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of),
@@ -134,7 +134,7 @@ class _Step(torch.autograd.Function):
 
 
 def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[int, ...]:
-    """For each gradient, the tangents that it depends on: bit `k` for the `k`-th."""
+    """Return for each gradient the tangents that it depends on: bit `k` for the `k`-th."""
     needs = {each.node: 1 << k for k, each in enumerate(captured.inputs_of("tangent"))}
     for node in captured.module.graph.nodes:
         for other in node.all_input_nodes:
@@ -143,14 +143,14 @@ def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[i
 
 
 def _of_inputs(captured: Captured, node: torch.fx.Node | None) -> bool:
-    """Whether a node only looks at inputs, parameters or buffers."""
+    """Return whether a node is an input, parameter or buffer, or a view of one."""
     if node is None or node.op == "get_attr" or any(captured.homes[node]):
         return False
     return node.op == "placeholder" or all(_of_inputs(captured, each) for each in node.all_input_nodes)
 
 
 def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
-    """The value of a node that only looks at inputs in another way."""
+    """Return the value of a node that is a view of inputs."""
     if node not in known:
         args, kwargs = map_arg((node.args, node.kwargs), lambda each: _view(each, known))
         assert callable(node.target)
@@ -159,7 +159,7 @@ def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
 
 
 def _as_traced(tangent: torch.Tensor | None, layout: Layout) -> torch.Tensor:
-    """The gradient with the strides that the backward graph was made for, as views may need them; zeros for None."""
+    """Return the gradient with the strides of the backward graph, which views may need; zeros for None."""
     if tangent is None:
         return layout.empty().zero_()
     if tangent.stride() == layout.strides:

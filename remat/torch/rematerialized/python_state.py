@@ -1,4 +1,4 @@
-"""What forward does in Python besides computing: a captured step does none of it again."""
+"""Check of forward for side effects in Python, which a captured step does not repeat."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from remat.torch.capture.fakes import FakeWorld
 from remat.torch.modes import kept_attributes, same_items
 from remat.torch.rematerialized.arguments import same_number_or_text
 
-#: Whose own attributes forward may change without meaning.
+#: Modules whose own attributes forward may change without effect.
 _KNOWN = "torch.nn."
-#: An LSTM's lists of its weights.
+#: Prefix of an LSTM's lists of its weights.
 _WEIGHTS = "_flat_weight"
 
 
 def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Run forward once on fake tensors and look at what it leaves behind; all is put back.
+    """Run forward once or more on fake tensors and check its side effects; restore all state.
 
     Returns
     -------
     tuple of str
-        Attributes that forward sets and never reads, such as the last attention weights: steps leave them alone.
+        Attributes that forward sets and never reads, such as the last attention weights; steps do not set them.
 
     Raises
     ------
     ExecutionError
-        If forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a step would
-        draw no new ones, and always find the old value.
+        If forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a step would draw
+        no new numbers and always find the old value.
     """
     name = type(module).__name__
     world = FakeWorld.of(module, args, kwargs)
@@ -56,21 +56,21 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
                 _check_unread(world, changed)
     except ExecutionError:
         raise
-    except Exception:  # capture says what is wrong with the module
+    except Exception:  # capture reports errors of the module
         return ()
     finally:
         random.setstate(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002 (the module's, not ours)
+        np.random.set_state(state[1])  # noqa: NPY002 (the module's generator)
         torch.clear_autocast_cache()
     return tuple(f"{path}.{attribute}".lstrip(".") for path, attribute in changed)
 
 
-#: The path of a part and the name of its attribute.
+#: Path of a submodule and name of its attribute.
 _Place = tuple[str, str]
 
 
 class _Unread:
-    """Stands for a value that must not be looked at."""
+    """Placeholder for a value that must not be read."""
 
     def __bool__(self) -> bool:
         raise TypeError
@@ -80,7 +80,7 @@ class _Unread:
 
 
 def _two_runs(world: FakeWorld) -> tuple[dict[_Place, Any], bool]:
-    """Attributes that each run of forward changes and what they were, and whether only the first run changes others."""
+    """Return attributes that each run changes, with old values, and whether only the first run changes others."""
     with world.mode, world.swapped():
         first = _changed_by_a_run(world)
         second = _changed_by_a_run(world) if first else {}
@@ -91,7 +91,7 @@ def _two_runs(world: FakeWorld) -> tuple[dict[_Place, Any], bool]:
 
 
 def _first_run(world: FakeWorld, lasting: Mapping[_Place, Any]) -> None:
-    """What a module does once, at its first call, is done now: steps are like those of all later calls."""
+    """Run a module's first-call initialisation now, so that steps are like all later calls."""
     parts = dict(world.module.named_modules())
     with world.mode, world.swapped():
         world.module(*world.args, **world.kwargs)
@@ -102,12 +102,12 @@ def _first_run(world: FakeWorld, lasting: Mapping[_Place, Any]) -> None:
             parts[path].__dict__[name] = old
 
 
-#: In the place of an attribute that was not there.
+#: Placeholder for a missing attribute.
 _NOTHING = object()
 
 
 def _changed_by_a_run(world: FakeWorld) -> dict[_Place, tuple[Any, Any]]:
-    """The attributes that a run of forward changes, with their values before and after."""
+    """Run forward; return the attributes that it changes, with their values before and after."""
     parts = dict(world.module.named_modules())
     before = {path: dict(part.__dict__) for path, part in parts.items()}
     items = {
@@ -141,7 +141,7 @@ def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: M
 
 
 def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
-    """Run forward again without what it changes: where that fails, it reads it."""
+    """Run forward again without the attributes that it changes; if that fails, it reads them: refuse the module."""
     parts = dict(world.module.named_modules())
     try:
         with kept_attributes(world.module), world.mode, world.swapped():
@@ -159,7 +159,7 @@ def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
 
 
 def _numpy_state() -> Any:
-    return np.random.get_state()  # noqa: NPY002 (the module's, not ours)
+    return np.random.get_state()  # noqa: NPY002 (the module's generator)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of a rematerialized module before its first step."""
+"""Report on a rematerialized module."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Prediction, certificate and, where asked for, verification of a rematerialized training step.
+    """Prediction, certificate and, if requested, verification of a rematerialized training step.
 
-    Memory is in bytes. It counts what the step makes: activations, the gradients it returns and temporary tensors.
-    Parameters, buffers and inputs are `constant_memory`; the optimizer's state and what a loss outside of the module
-    makes are not in it, nor is what kernels allocate for themselves, unless it was measured.
+    Memory is in bytes. It counts the tensors of the step: activations, returned gradients and temporaries. Parameters,
+    buffers and inputs are `constant_memory`. The optimizer's state and tensors of a loss outside the module do not
+    count, nor do workspaces of kernels unless measured.
 
     Attributes
     ----------
     name : str
-        Of the graph.
+        Name of the graph.
     engine : str
         ``"eager"`` or ``"inductor"``.
     ops, recomputations : int
-        Ops of the step, and computes beyond the first of each.
+        Ops of the step, and computes beyond the first of each op.
     reference_peak : int
         Peak without recomputation.
     budget : int or None
-        None where a schedule was given without a budget.
+        None for a given schedule without a budget.
     predicted_peak : int
-        The certified peak.
+        Certified peak.
     overhead : float or None
-        Extra cost in %, by the table of costs that was asked for; None where all costs are 0.
+        Extra cost in % under the chosen cost model; None if all costs are 0.
     constant_memory : int
     constants_counted : bool
-        Whether peak and budget count the constant memory.
+        True if peak and budget count the constant memory.
     workspace : int or None
-        The most that a kernel takes for itself; None where peak and budget do not count it.
+        Largest workspace of a kernel; None if peak and budget do not count workspaces.
     random_state_bytes : int
-        States of random number generators that are kept for ops that run again; in main memory, not in the peak.
+        States of random number generators kept for ops that run again; in main memory, not in the peak.
     saved_bytes : int
-        What crosses from the forward to the backward pass.
+        Bytes that the backward pass reads from the forward pass.
     certificate : Certificate
     result : Result or None
-        The answer of the method; None where a schedule was given.
+        Answer of the method; None for a given schedule.
     seconds : mapping-like of str to float
-        Of capture and solving; and of torch's partitioner (``"start"``, a part of solving), where it was asked.
+        Times of capture and solving, and of torch's partitioner (``"start"``, a part of solving) if it ran.
     verification : Verification or None
     fallback : str
-        Why the step was recorded call by call (route ``"make_fx"``) and not as torch.compile sees it; else empty.
+        Reason why a run was recorded (route ``"make_fx"``) instead of torch.compile's graph; otherwise empty.
     costs : str
-        The cost model, and the rates of a roofline.
+        Cost model, and the rates of a roofline.
     unset : tuple of str
-        Attributes that forward sets without reading them; steps do not.
+        Attributes that forward sets without reading them; steps do not set them.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Report:
     costs: str = field(default="", repr=False)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Words and values, as ``str`` shows them."""
+        """Labels and values, as ``str`` shows them."""
         share = 100 * self.predicted_peak / self.reference_peak if self.reference_peak else 100.0
         rows = [
             ("module", f"{self.name}: {self.ops:,} ops, {self.recomputations:,} recomputations, {self.engine} engine"),

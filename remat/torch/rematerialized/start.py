@@ -1,4 +1,4 @@
-"""Where the search for a schedule starts: from the module's own checkpoints, or as torch's partitioner would do."""
+"""First schedule of a search: from the module's own checkpoints, or from torch's partitioner."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from remat.torch.peers.saved import tagged_schedule
 
 _log = logging.getLogger("remat.torch")
 
-#: What of the time limit torch may take.
+#: Share of the time limit for torch.
 SHARE = 0.1
-#: What torch takes for one budget, as a share of the time of the capture; it cannot be stopped.
+#: Time of torch for one budget, as a share of the time of the capture; it cannot be stopped.
 OF_CAPTURE = 1 / 3
-#: Its budgets in turn: first that of the least peak, mostly; then those of less time, or, if that did not fit, others.
+#: Torch's budgets in turn: first mostly the one of least peak; then cheaper ones, or others if it did not fit.
 FIRST, CHEAPER, OTHERS = 0.4, (0.6, 0.8), (0.3, 0.2)
 
 
 def torch_start(captured: Captured, problem: Problem, capture_seconds: float, limit: float | None) -> Schedule | None:
-    """The cheapest schedule within the budget of a few that torch's partitioner makes, in the reference order.
+    """Return the cheapest schedule within the budget of a few by torch's partitioner, in the reference order.
 
-    None where there is none, the step is not of route ``"joint"``, the budget asks for nothing, torch fails, or there
-    is no time for it.
+    None if none fits, the step is not of route ``"joint"``, the budget needs no recomputation, torch fails, or time is
+    too short.
 
     Parameters
     ----------
     captured : Captured
     problem : Problem
-        Of its graph.
+        Problem on its graph.
     capture_seconds : float
-        How long the capture took: torch's partitioner takes about a quarter of it, longer for large graphs.
+        Time of the capture: torch's partitioner takes about a quarter of it, more for large graphs.
     limit : float or None
-        Seconds for the whole search; torch gets a tenth of it.
+        Seconds for the whole search; torch may use a tenth.
     """
     budget = problem.budget_bytes
     if captured.route != "joint" or captured.mode != "training" or budget is None or budget >= problem.reference_peak:
@@ -69,9 +69,9 @@ def torch_start(captured: Captured, problem: Problem, capture_seconds: float, li
 
 
 def checkpointed_start(captured: Captured, problem: Problem) -> Schedule | None:
-    """Warn of checkpoints that the module makes itself; return their schedule where it keeps the budget.
+    """Warn of checkpoints in the module itself; return their schedule if it keeps the budget.
 
-    Only the joint graph loses them: the other route records what they compute again.
+    Only the joint graph loses them: the other route records their recomputations.
     """
     try:
         schedule = in_reference_order(problem, tagged_schedule(captured))
@@ -89,10 +89,10 @@ def checkpointed_start(captured: Captured, problem: Problem) -> Schedule | None:
 
 
 def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
-    """The same recomputations, each at its first need, with first computes in the reference order.
+    """Return the same recomputations, each at its first need, with first computes in the reference order.
 
-    A schedule of torch has an order of its own in the backward pass, but random ops must draw their numbers in turn;
-    and it computes what the user holds again where that has a second output. What may be computed once is kept.
+    Torch orders the backward pass in its own way, but random ops must draw their numbers in turn. Torch also
+    recomputes ops with outputs of the module if they have a second output; ops that may run only once are kept.
     """
     counts = Counter(schedule.computes())
     limits = problem.compute_limits

@@ -1,4 +1,4 @@
-"""One step of a rematerialized module against one step of the original."""
+"""Verification of one step of a rematerialized module against one step of the original."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch.utils import _pytree as pytree
 from remat.errors import VerificationError
 from remat.torch.memory import profiled_memory, track_storages
 
-#: How far the measured peak may lie above the predicted one: a share of it, and bytes of scalars that are not ops.
+#: Tolerated excess of the measured peak over the predicted one: a share of it, and bytes for scalars that are not ops.
 PEAK_SHARE, PEAK_BYTES = 0.01, 4096
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What one step against eager showed; it is made only where they agree.
+    """Comparison of one step with eager; it exists only if they agree.
 
     Attributes
     ----------
     outputs, gradients, buffers : int
-        How many of each were compared.
+        Numbers of tensors compared.
     bitwise : bool
-        Whether all of them are equal bit by bit; otherwise they differ by what two eager steps differ by, or by the
+        True if all of them are bitwise equal. Otherwise they differ by as much as two eager steps differ, or by the
         rounding of a type below 32 bits.
     difference : float
-        Greatest difference, relative to the greatest entry.
+        Largest difference, relative to the largest entry.
     measured_peak, eager_peak : int or None
-        Bytes of live tensors that the two steps made, by the storages; None for compiled code.
+        Bytes of live tensors that the two steps allocated, by storages; None for compiled code.
     allocator_peak : int or None
-        What the allocator gave out at the most, workspaces of kernels included; None where they are not counted.
+        Peak of the allocator, with workspaces of kernels; None if they are not counted.
     """
 
     outputs: int
@@ -59,7 +59,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Results of a step: named tensors, and peaks of memory."""
+    """Results of a step: named tensors, and peaks."""
 
     tensors: dict[str, torch.Tensor]
     peak: int
@@ -77,29 +77,29 @@ def verify(
     measure: bool = True,
     allocator: int | None = None,
 ) -> Verification:
-    """Run one training step of both from the same state and compare all that they leave behind.
+    """Run one training step of both from the same state and compare their results.
 
-    Gradients of parameters, buffers and the states of the random number generators are what they were before, whatever
-    happens.
+    Gradients of parameters, buffers and the states of the random number generators are restored, also after an
+    exception.
 
     Parameters
     ----------
     original : torch.nn.Module
         In training mode.
     rematerialized : callable
-        Takes the same arguments.
+        Callable with the same arguments.
     tolerance : float
-        Greatest difference, relative to the greatest entry, where eager itself would repeat its step bit by bit.
+        Largest difference, relative to the largest entry, that is allowed even if eager repeats its step bit by bit.
     measure : bool
-        Whether the peak can be measured by storages (not that of compiled code).
+        If true, measure the peak by storages (impossible for compiled code).
     allocator : int or None
-        Where the predicted peak counts workspaces: bytes beside it that the allocator may give out (states of random
-        number generators). None: the allocator is not looked at; nor is it for compiled code or on a GPU.
+        If the predicted peak counts workspaces: bytes in addition to it that the allocator may allocate (states of
+        random number generators). None: the allocator is not measured; nor is it for compiled code or on a GPU.
 
     Raises
     ------
     VerificationError
-        Naming the first output, gradient or buffer that differs, and by how much; or if a measured peak is above the
+        With the first output, gradient or buffer that differs, and by how much; or if a measured peak exceeds the
         predicted one by more than 1 %.
     """
     leaves = pytree.tree_leaves((args, kwargs))
@@ -144,7 +144,7 @@ def _step(
     measure: bool = True,
     profiled: bool = False,
 ) -> _Outcome:
-    """Outputs, gradients for fixed tangents, statistics afterwards, and the peak of a step; all is as before then."""
+    """Run a step; return outputs, gradients for fixed tangents, statistics and the peak; restore all state."""
     tracker, record = track_storages(constants=(args, dict(kwargs), original)), None
     with _untouched(original, targets.values()):
         with ExitStack() as around:
@@ -177,12 +177,12 @@ def _on_cpu(module: nn.Module, leaves: list[Any]) -> bool:
 
 
 class _Loss(torch.autograd.Function):
-    """A loss that keeps nothing, so that the measured memory is that of the step alone."""
+    """A loss that saves no tensors, so that the measured memory is the step's alone."""
 
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
         ctx.kinds = [(each.shape, each.dtype, each.device) for each in outputs]
-        return outputs[0].new_zeros((), dtype=torch.float32)  # a complex one would need a gradient
+        return outputs[0].new_zeros((), dtype=torch.float32)  # a complex loss would need a gradient
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> Any:
@@ -190,7 +190,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _tangent(shape: torch.Size, kind: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A gradient without symmetry (the sum of a softmax would have none), and the same each time."""
+    """Return a fixed gradient without symmetry: the gradient of a softmax's sum would be zero."""
     size = shape.numel()
     return (
         torch.linspace(-1, 1.5, size, dtype=kind, device=device).mul_(1 + 0.5j if kind.is_complex else 1).view(shape)
@@ -200,9 +200,10 @@ def _tangent(shape: torch.Size, kind: torch.dtype, device: torch.device) -> torc
 
 
 def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]:
-    """What is not equal bit by bit, and its greatest difference relative to the greatest entry.
+    """Yield tensors that are not bitwise equal, with their largest difference relative to the largest entry.
 
-    Of all gradients: one that is zero but for rounding (of a bias before batch norm) has no scale of its own.
+    For gradients that entry is the largest of all gradients: a gradient that is zero up to rounding (of a bias before
+    batch norm) has no scale of its own.
     """
     gradients = [each for name, each in eager.tensors.items() if name.startswith("gradient")]
     largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
@@ -226,7 +227,7 @@ def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]
 
 @contextmanager
 def _untouched(module: nn.Module, targets: Collection[torch.Tensor]) -> Iterator[None]:
-    """Within, nothing has a gradient; afterwards gradients, buffers and generators are as before."""
+    """Remove gradients within the block; restore gradients, buffers and generators afterwards."""
     gradients = [target.grad for target in targets]
     buffers = {name: each.detach().clone() for name, each in module.named_buffers()}
     for target in targets:
