@@ -1,6 +1,6 @@
-"""What is computed: the graph, its builder, readers and writers, generators and the model zoo.
+"""Graphs: builder, readers and writers, generators and the model zoo.
 
-The zoo is in :mod:`remat.graphs.zoo`, families with known optima are in :mod:`remat.graphs.families`.
+The zoo is in :mod:`remat.graphs.zoo`; families with known optima are in :mod:`remat.graphs.families`.
 """
 
 from remat.graphs.builder import GraphBuilder, single_output_graph

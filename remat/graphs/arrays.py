@@ -1,4 +1,4 @@
-"""Array views of a graph: compressed rows of who reads, writes, precedes and follows whom."""
+"""Array views of a graph: readers, writers, predecessors and successors as compressed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.runtime.arrays import Bool, Int
 if TYPE_CHECKING:
     from remat.graphs.graph import ComputeGraph
 
-#: A few buffers with many writers and many readers each would fill any memory with (writer, reader) pairs.
+#: Largest number of (producer, consumer, tensor) triples: few buffers with many writers and readers exhaust memory.
 MAX_EDGES = 100_000_000
 
 
@@ -35,22 +35,22 @@ class Csr:
     indptr: Int
     indices: Int
     _lists: list[list[list[int]]] = field(default_factory=list, init=False, repr=False)
-    """What `shared_lists` keeps: one item or none."""
+    """Cache of `shared_lists`: at most one item."""
 
     @classmethod
     def from_pairs(cls, rows: Int, columns: Int, num_rows: int) -> Csr:
-        """Rows from (row, column) pairs in any order; duplicates are kept."""
+        """Return rows from (row, column) pairs in any order; duplicates are kept."""
         width = int(columns.max(initial=0)) + 1
-        keys = np.sort(rows * width + columns)  # one key per pair: far faster than sorting by two
+        keys = np.sort(rows * width + columns)  # one key per pair: far faster than sorting by two keys
         indptr = np.zeros(num_rows + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
         return cls(frozen(indptr), frozen(keys % width))
 
     @classmethod
     def distinct(cls, rows: Int, columns: Int, num_rows: int) -> Csr:
-        """Rows from (row, column) pairs in any order, each of which counts once."""
+        """Return rows from (row, column) pairs in any order; duplicates are dropped."""
         width = int(columns.max(initial=0)) + 1
-        keys = np.sort(rows * width + columns)  # far faster than np.unique, which looks up each one in a table
+        keys = np.sort(rows * width + columns)  # far faster than np.unique, which hashes each key
         keys = keys[np.diff(keys, prepend=-1) > 0]
         return cls.from_pairs(keys // width, keys % width, num_rows)
 
@@ -65,7 +65,7 @@ class Csr:
 
     @property
     def rows(self) -> Int:
-        """Row of each entry of `indices`."""
+        """Row of each item of `indices`."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
 
     @property
@@ -74,12 +74,12 @@ class Csr:
         return np.diff(self.indptr)
 
     def lists(self) -> list[list[int]]:
-        """The rows as Python lists, for plain loops."""
+        """Return the rows as Python lists, for plain loops."""
         flat, ends = self.indices.tolist(), self.indptr.tolist()
         return [flat[a:b] for a, b in pairwise(ends)]
 
     def where(self, mask: Bool) -> Csr:
-        """Return the rows without the entries that `mask`, of shape (columns,), excludes.
+        """Return the rows restricted to the columns that `mask`, of shape (columns,), selects.
 
         Examples
         --------
@@ -92,11 +92,11 @@ class Csr:
         return Csr(ends[self.indptr], self.indices[chosen])
 
     def transposed(self, num_columns: int) -> Csr:
-        """Return the rows that each column is in."""
+        """Return the transposed table: for each column, the rows that contain it."""
         return Csr.from_pairs(self.indices, self.rows, num_columns)
 
     def entries(self, rows: Int) -> tuple[Int, Int]:
-        """Return the entries of `rows`, one row after the other: the place in `rows`, and that in `indices`, of each.
+        """Return, for each entry of `rows` in turn, its position in `rows` and its position in `indices`.
 
         Examples
         --------
@@ -114,19 +114,19 @@ class Csr:
         return running[self.indptr[1:]] - running[self.indptr[:-1]]
 
     def lowest(self, values: Int, most: int) -> Int:
-        """Return the least of `most` and the `values`, of shape (columns,), of each row."""
+        """Return, for each row, the minimum of `most` and its `values`, of shape (columns,)."""
         found = np.full(len(self), most, dtype=np.int64)
         np.minimum.at(found, self.rows, values[self.indices])
         return found
 
     def highest(self, values: Int, least: int) -> Int:
-        """Return the largest of `least` and the `values`, of shape (columns,), of each row."""
+        """Return, for each row, the maximum of `least` and its `values`, of shape (columns,)."""
         found = np.full(len(self), least, dtype=np.int64)
         np.maximum.at(found, self.rows, values[self.indices])
         return found
 
     def reachable(self, start: int) -> Int:
-        """Return all that rows lead to from `start`, without itself; rows and columns are the same things.
+        """Return all items that `start` leads to, without itself; rows and columns must number the same items.
 
         Examples
         --------
@@ -140,7 +140,7 @@ class Csr:
         return np.sort(breadth_first_order(links, start, return_predecessors=False)[1:]).astype(np.int64)
 
     def shared_lists(self) -> Sequence[Sequence[int]]:
-        """The same, made once and kept, for who asks again and again; not to be changed.
+        """Return :meth:`lists`, computed once and shared; callers must not change it.
 
         Examples
         --------
@@ -175,8 +175,8 @@ class GraphArrays:
     order, position : int64 arrays, shape (ops,)
         Reference order as op numbers, and its inverse.
     in_place : int64 array, shape (3, pairs)
-        Op, output and input where the op may write the output in place of the input; both have bytes, and the input is
-        no graph input.
+        Op, output and input for each pair where the op may write the output in place of the input. Both have bytes,
+        and the input is no graph input.
     """
 
     name: str
@@ -200,13 +200,13 @@ class GraphArrays:
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> GraphArrays:
-        """The arrays of `graph`, whose names have been checked."""
+        """Return the arrays of `graph`, whose names must be checked already."""
         num_ops, num_tensors = len(graph.ops), len(graph.tensors)
         tensor, op = graph.tensor_index, graph.op_index
         in_op, in_tensor = _pairs([x.inputs for x in graph.ops], tensor)
         out_op, out_tensor = _pairs([x.outputs for x in graph.ops], tensor)
         producers = Csr.from_pairs(out_tensor, out_op, num_tensors)
-        # One triple for each (reader, producer of what it reads).
+        # One triple for each (reader, producer of the tensor it reads).
         if (count := int(producers.counts[in_tensor].sum())) > MAX_EDGES:
             raise GraphError(f"graph {graph.name!r} has {count:,} dependencies, more than {MAX_EDGES:,}")
         read, entry = producers.entries(in_tensor)
@@ -238,26 +238,26 @@ class GraphArrays:
 
     @cached_property
     def op_predecessors(self) -> Csr:
-        """Distinct producers of what each op reads."""
+        """Distinct ops that write an input of each op."""
         return Csr.distinct(self.edge_consumer, self.edge_producer, len(self.cost))
 
     @cached_property
     def op_successors(self) -> Csr:
-        """Distinct readers of what each op writes."""
+        """Distinct ops that read an output of each op."""
         return Csr.distinct(self.edge_producer, self.edge_consumer, len(self.cost))
 
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
-        """Return the first place of a writer, and the last of a writer or reader, of each tensor.
+        """Return, for each tensor, the first place of a writer and the last place of a writer or reader.
 
         Parameters
         ----------
         place : int64 array, shape (ops,)
-            −1 for ops that do not count.
+            −1 for ops to skip.
 
         Returns
         -------
         first, last : int64 arrays, shape (tensors,)
-            Where no op counts, the first is ``len(place)`` and the last −1.
+            ``len(place)`` and −1 for tensors whose ops are all skipped.
         """
         num_ops = len(place)
         first = self.producers.lowest(np.where(place < 0, num_ops, place), num_ops)
@@ -270,7 +270,7 @@ class GraphArrays:
 
     @cached_property
     def in_place_most(self) -> Int:
-        """Most bytes of outputs that each op writes in place of inputs; shape (ops,)."""
+        """Most bytes of outputs that each op can write in place of inputs; shape (ops,)."""
         most = np.zeros(len(self.cost), dtype=np.int64)
         for op in self.in_place_pairs:
             most[op] = self.size[[output for output, _ in self.written_in_place(op, lambda *_: True)]].sum()
@@ -278,21 +278,21 @@ class GraphArrays:
 
     @cached_property
     def in_place_pairs(self) -> dict[int, list[tuple[int, int]]]:
-        """Outputs and inputs of `in_place`, by op."""
+        """Pairs (output, input) of `in_place`, by op."""
         found: dict[int, list[tuple[int, int]]] = {}
         for op, output, source in self.in_place.T.tolist():
             found.setdefault(op, []).append((output, source))
         return found
 
     def written_in_place(self, op: int, possible: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-        """Return the pairs (output, input) of `op` that take effect: as many as can be of those that are possible."""
+        """Return the pairs (output, input) of `op` that take effect: a largest matching of the possible ones."""
         return most_pairs([pair for pair in self.in_place_pairs.get(op, ()) if possible(*pair)])
 
     @cached_property
     def op_bytes(self) -> Int:
-        """Bytes held at a step of each op at the least: graph inputs, its inputs, outputs and workspace.
+        """Least bytes held at a step of each op: graph inputs, its inputs, outputs and workspace.
 
-        Without the outputs that it may write in place of inputs.
+        Outputs that it may write in place of inputs are not counted.
         """
         weights = np.where(self.is_input, 0, self.size)
         touched = self.op_inputs.sums(weights) + self.op_outputs.sums(weights)
@@ -302,7 +302,7 @@ class GraphArrays:
     def reference_memory(self) -> Int:
         """Memory at each step of the reference order without recomputation, frees at last use; shape (ops,)."""
         num_ops = len(self.order)
-        # What nobody reads or keeps is there only while it is written, however many ops write it.
+        # A tensor that is neither read nor kept is live only while written, however many ops write it.
         unread = ~self.is_input & ~self.is_output & (self.consumers.counts == 0)
         live = ~self.is_input & ~unread
         first, last = self.lifetimes(self.position)
@@ -311,7 +311,7 @@ class GraphArrays:
         when = self.position[self.producers.indices[fleeting]]
         held = staircase(first[live], last[live], self.size[live], num_ops)
         held += staircase(when, when, self.size[self.producers.rows[fleeting]], num_ops)
-        last[self.is_output] = num_ops  # they never die
+        last[self.is_output] = num_ops  # graph outputs never die
         for op in self.in_place_pairs:
             place = int(self.position[op])
             pairs = self.written_in_place(op, lambda _, source, place=place: bool(last[source] == place))  # type: ignore[misc]
@@ -325,7 +325,7 @@ class GraphArrays:
 
 
 def staircase(first: Int, last: Int, weight: Int, length: int) -> Int:
-    """Return the sum of the weights of the intervals ``first .. last`` at each of the places 0 .. `length` − 1.
+    """Return, for each place 0 .. `length` − 1, the sum of the weights of the intervals ``first .. last`` there.
 
     Examples
     --------
@@ -339,7 +339,7 @@ def staircase(first: Int, last: Int, weight: Int, length: int) -> Int:
 
 
 def first_computes(sequence: Int) -> Bool:
-    """Return which steps of a sequence of ops compute an op for the first time.
+    """Return a mask of the steps of an op sequence that compute their op for the first time.
 
     Examples
     --------
@@ -350,7 +350,7 @@ def first_computes(sequence: Int) -> Bool:
 
 
 def occurrences(sequence: Int) -> Int:
-    """Return how often each value of a sequence, such as the op of a step, occurs before its place.
+    """Return how often the value at each place of a sequence, such as the op of a step, occurs before that place.
 
     Examples
     --------
@@ -364,7 +364,7 @@ def occurrences(sequence: Int) -> Int:
 
 
 def stacked(tables: Sequence[Csr]) -> tuple[list[Int], Int]:
-    """Return one array with the entries of all `tables` after an unused 0, and where the rows of each begin in it.
+    """Return where the rows of each table begin in one array, and that array: 0, then the entries of all `tables`.
 
     Examples
     --------
@@ -379,20 +379,20 @@ def stacked(tables: Sequence[Csr]) -> tuple[list[Int], Int]:
 
 
 def frozen(array: NDArray) -> NDArray:
-    """`array`, made read-only."""
+    """Make `array` read-only and return it."""
     array.flags.writeable = False
     return array
 
 
 def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, Int]:
-    """Row and number of each name."""
+    """Return the row and the number of each name."""
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     columns = np.array([number[name] for row in rows for name in row], dtype=np.int64)
     return np.repeat(np.arange(len(rows)), counts), columns
 
 
 def _in_place(graph: ComputeGraph) -> Int:
-    """Op, output and input of each pair that has bytes and whose input can die: no graph input; shape (3, pairs)."""
+    """Return op, output and input of each pair with bytes whose input is no graph input; shape (3, pairs)."""
     tensor, inputs = graph.tensor_index, set(graph.inputs)
     pairs = [
         (number, tensor[output], tensor[source])

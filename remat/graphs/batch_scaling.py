@@ -1,4 +1,4 @@
-"""A graph at every batch size: memory and cost are affine in the batch."""
+"""Graphs at every batch size: memory and cost are affine in the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.graphs.graph import ComputeGraph, Op, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``constant + per_sample * batch``, both whole and not negative.
+    """``constant + per_sample * batch``, both non-negative integers.
 
     Examples
     --------
@@ -23,24 +23,24 @@ class Affine:
     per_sample: int
 
     def at(self, batch: int) -> int:
-        """The value at a batch size."""
+        """Return the value at a batch size."""
         return self.constant + self.per_sample * batch
 
 
 @dataclass(frozen=True, eq=False)
 class AffineGraph:
-    """The same ops and tensors at every batch size, with sizes, workspaces and costs affine in it, exactly.
+    """Graph of any batch size: fixed ops and tensors with sizes, workspaces and costs that are exactly affine in it.
 
     Attributes
     ----------
     pattern : ComputeGraph
-        Gives everything but numbers.
+        Provides everything except the numbers.
     sizes : tuple of Affine
         Bytes, by position in ``pattern.tensors``.
     workspaces, costs : tuple of Affine
         By position in ``pattern.ops``.
     constant_memory : Affine
-        Bytes that are resident throughout: parameters do not grow with the batch, the batch itself does.
+        Bytes resident throughout: parameters are constant, the input batch grows.
     name : str
 
     Examples
@@ -62,18 +62,18 @@ class AffineGraph:
 
     @classmethod
     def of(cls, maker: Callable[[int], ComputeGraph]) -> AffineGraph:
-        """From what makes the graph for a batch size, such as a function of the zoo; asked for 1, 2 and 3."""
+        """Fit a family to the graphs of `maker`, such as a function of the zoo, for batch sizes 1, 2 and 3."""
         return cls.fit({batch: maker(batch) for batch in (1, 2, 3)})
 
     @classmethod
     def fit(cls, graphs: Mapping[int, ComputeGraph]) -> AffineGraph:
-        """From graphs of the same network at two batch sizes or more: two fix the lines, all others must lie on them.
+        """Fit a family to graphs of one network at two or more batch sizes: two fix the lines, the others are checked.
 
         Raises
         ------
         GraphError
             For fewer than two batch sizes; naming the op in which the graphs differ; naming the tensor or op whose
-            numbers are not ``constant + per_sample * batch`` in whole numbers that are not negative.
+            numbers are not ``constant + per_sample * batch`` in non-negative integers.
         """
         if len(graphs) < 2:
             raise GraphError("a line needs graphs at two batch sizes or more")
@@ -113,7 +113,7 @@ class AffineGraph:
         constant_costs: bool = False,
         constant_memory_per_sample: int = 0,
     ) -> AffineGraph:
-        """From one graph: every tensor, workspace and cost is in proportion to the batch, but for what is named.
+        """Scale one graph: tensors, workspaces and costs are proportional to the batch, except those listed.
 
         Parameters
         ----------
@@ -122,12 +122,11 @@ class AffineGraph:
             Its batch size.
         independent : iterable of str
             Tensors (such as gradients of parameters) that do not grow with the batch, and ops whose workspace does
-            not.
+            not grow.
         constant_costs : bool
-            Leave the costs as they are. For overheads this makes no difference, and measured times need not be
-            divisible by the batch.
+            Keep the costs. This does not change overheads, and measured times need not be divisible by the batch.
         constant_memory_per_sample : int
-            How much of the graph's constant memory each sample takes up (its input), in bytes.
+            Part of the graph's constant memory that each sample occupies (its input), in bytes.
 
         Raises
         ------
@@ -164,18 +163,18 @@ class AffineGraph:
         )
 
     def at(self, batch: int) -> ComputeGraph:
-        """The graph at a batch size; its meta data are the batch size alone.
+        """Return the graph at a batch size; its meta data contain only the batch size.
 
         Raises
         ------
         GraphError
-            If it is not a whole number from 1, or the graph gets too large for exact sums.
+            If it is no positive integer, or the graph becomes too large for exact sums.
         """
         check_batch(batch)
         pattern = self.pattern
         size = {t.name: line.at(batch) for t, line in zip(pattern.tensors, self.sizes, strict=True)}
 
-        def pairs(op: Op) -> tuple[tuple[str, str], ...]:  # of the same size at this batch size, too
+        def pairs(op: Op) -> tuple[tuple[str, str], ...]:  # sizes must be equal at this batch size, too
             return tuple(pair for pair in op.in_place if size[pair[0]] == size[pair[1]])
 
         return replace(
@@ -192,13 +191,13 @@ class AffineGraph:
 
     @property
     def grows(self) -> bool:
-        """Whether anything that takes up memory grows with the batch."""
+        """True when any memory grows with the batch."""
         return any(line.per_sample for line in (*self.sizes, *self.workspaces, self.constant_memory))
 
     def uneven_op(self) -> str | None:
-        """An op whose cost does not grow in the same proportion as all others; None if the costs keep theirs.
+        """Return an op whose cost grows in another proportion than the others, or None if there is none.
 
-        Only then is the relative cost of a schedule the same at every batch size.
+        Only without such an op is the relative cost of a schedule the same at every batch size.
         """
         lines = [(op.name, line) for op, line in zip(self.pattern.ops, self.costs, strict=True) if line != Affine(0, 0)]
         for name, line in lines[1:]:
@@ -208,13 +207,13 @@ class AffineGraph:
 
 
 def check_batch(batch: object) -> None:
-    """Refuse a batch size that is not a whole number from 1."""
+    """Refuse a batch size that is no positive integer."""
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise GraphError(f"a batch size must be a whole number from 1, not {batch!r}")
 
 
 def _line(values: Mapping[int, int], what: str) -> Affine:
-    """The line through values at batch sizes."""
+    """Return the line through values at batch sizes."""
     (one, first), (two, second), *_ = values.items()
     slope, rest = divmod(second - first, two - one)
     line = Affine(first - slope * one, slope)
@@ -225,7 +224,7 @@ def _line(values: Mapping[int, int], what: str) -> Affine:
 
 
 def _check_same(one: ComputeGraph, two: ComputeGraph) -> None:
-    """Refuse graphs that differ in more than numbers."""
+    """Refuse graphs that differ in more than their numbers."""
     for what, mine, theirs in (
         ("op", one.op_index, two.op_index),
         ("tensor", one.tensor_index, two.tensor_index),

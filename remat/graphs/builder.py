@@ -1,4 +1,4 @@
-"""Building a graph by names."""
+"""Builder of graphs by names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remat.graphs.graph import ComputeGraph, Op, Tensor, checked_name, name_list
 
 
 class GraphBuilder:
-    """Collects ops and tensors by name, in any order, and builds a checked :class:`ComputeGraph`.
+    """Builder that collects ops and tensors by name, in any order, and returns a checked :class:`ComputeGraph`.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class GraphBuilder:
         self._outputs: list[str] = []
 
     def tensor(self, name: str, size: int) -> str:
-        """Declare a tensor of `size` bytes; returns its name."""
+        """Declare a tensor of `size` bytes and return its name."""
         checked_name(name, "a tensor")
         if name in self._tensors:
             raise GraphError(f"two tensors are named {name!r}", "name-taken")
@@ -62,12 +62,12 @@ class GraphBuilder:
         return name
 
     def input(self, name: str, size: int) -> str:
-        """Declare a graph input: live from the start, never freed; returns its name."""
+        """Declare a graph input, which is live from the start and never freed, and return its name."""
         self._inputs.append(self.tensor(name, size))
         return name
 
     def output(self, *names: str) -> None:
-        """Mark tensors as graph outputs: live at the end."""
+        """Mark tensors as graph outputs, which must be live at the end."""
         self._outputs.extend(name_list(names, "graph outputs"))
 
     def op(
@@ -89,18 +89,18 @@ class GraphBuilder:
         Parameters
         ----------
         inputs : iterable of str
-            Names of tensors; repeated ones are merged, since an op depends on a tensor once however often it reads it.
+            Names of tensors; duplicates are merged, since an op depends on a tensor once however often it reads it.
         size : int, optional
-            The op has one output, named like the op, of this many bytes.
+            Bytes of the only output, which is named like the op.
         outputs : mapping of name to bytes, or iterable of names already declared, optional
-            The outputs, when not given by `size`.
+            Outputs, if `size` is not given.
         in_place : iterable of (str, str), optional
-            Outputs and the inputs in whose place they may be written; see :class:`Op`.
+            Outputs and the inputs that they may replace in memory; see :class:`Op`.
 
         Raises
         ------
         GraphError
-            If the name is taken, or both or neither of `size` and `outputs` are given.
+            If the name is taken, or unless exactly one of `size` and `outputs` is given.
         """
         checked_name(name, "an op")
         if name in self._ops:
@@ -118,7 +118,7 @@ class GraphBuilder:
         return name
 
     def build(self, order: Iterable[str] | None = None) -> ComputeGraph:
-        """The graph; reference order = `order`, or else the topological order closest to the order of insertion.
+        """Return the graph with `order` as reference order; default: the topological order closest to insertion order.
 
         Raises
         ------
@@ -143,13 +143,13 @@ class GraphBuilder:
 
 
 def stable_topological_order(ops: list[Op]) -> list[str]:
-    """Topological order that always takes the ready op listed first; ops on a cycle come last, as listed."""
+    """Return the topological order that always takes the first listed ready op; ops on cycles follow as listed."""
     writers: dict[str, list[int]] = {}
     for number, op in enumerate(ops):
         for tensor in op.outputs:
             writers.setdefault(tensor, []).append(number)
     sorter = TopologicalSorter({n: [w for t in op.inputs for w in writers.get(t, ())] for n, op in enumerate(ops)})
-    with suppress(CycleError):  # what is before the cycles can still be sorted
+    with suppress(CycleError):  # ops before the cycles can still be sorted
         sorter.prepare()
     ready: list[int] = []
     placed: dict[int, None] = {}
@@ -171,7 +171,7 @@ def single_output_graph(
     phases: Mapping[str, str] | None = None,
     **header: Any,
 ) -> ComputeGraph:
-    """Graph in which every op has one output, named like the op: what most papers schedule.
+    """Return a graph in which every op has one output, named like the op, as in most papers.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""Counting the multiplications of convolutions exactly."""
+"""Exact multiplication counts of convolutions."""
 
 from __future__ import annotations
 
 import numpy as np
 
-#: Positions of the shorter and of the longer side that are counted one by one, and largest step or extent of data;
-#: beyond any of these all pairs are counted as if there were no padding.
+#: Largest positions of the shorter and the longer side to enumerate, and largest step or extent of data. Beyond
+#: any of them all pairs are counted, as if there were no padding.
 _FEW, _MANY, _FAR = 256, 2**20, 2**30
 
 
@@ -19,9 +19,9 @@ def kernel_uses(
     data_dilation: int = 1,
     kernel_dilation: int = 1,
 ) -> int:
-    """How many pairs of an output and a kernel position of one axis meet an element of the data.
+    """Count the pairs of an output and a kernel position along one axis that meet an element of the data.
 
-    The other pairs meet padding, or a zero that dilation puts between elements.
+    The other pairs meet padding, or a zero that dilation inserts between elements.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def kernel_uses(
 
     Examples
     --------
-    Three outputs of a window of three over three elements, padded by one on each side; and the same without padding:
+    Three outputs of a window of three over three elements, padded by one on each side; the same without padding:
 
     >>> kernel_uses(3, 3, 3, low=1), kernel_uses(5, 3, 3)
     (7, 9)

@@ -1,4 +1,4 @@
-"""To networkx and back."""
+"""Conversion to and from networkx."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from remat.io.text import short
 if TYPE_CHECKING:
     import networkx as nx
 
-#: What the graph attribute ``format`` says of the form with ops and tensors as nodes.
+#: Value of the graph attribute ``format`` that marks graphs with ops and tensors as nodes.
 MARK = "remat-graph"
 _OP_FIELDS = ("type", "cost", "workspace", "phase", "recomputable")
 _HEADER = ("name", "inputs", "outputs", "order", "constant_memory", "cost_unit", "source", "meta")
 
 
 def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
-    """Bipartite graph of ops and tensors, without loss: :func:`from_networkx` gives back an equal graph.
+    """Return the bipartite graph of ops and tensors, from which :func:`from_networkx` returns an equal graph.
 
     Nodes are ``"op:NAME"`` and ``"tensor:NAME"`` with the attributes ``kind`` (``"op"`` or ``"tensor"``), ``name`` and
-    those of :class:`Op` and :class:`Tensor`; edges go from tensor to reader and from op to what it writes, with their
-    ``position`` among the op's inputs or outputs. All else is in the graph attributes. What ``networkx.node_link_data``
-    makes of it is JSON that :func:`remat.read_graph` reads as the same graph.
+    those of :class:`Op` and :class:`Tensor`. Edges lead from tensor to reader and from op to output; ``position`` is
+    their index among the op's inputs or outputs. Graph attributes hold the rest. :func:`remat.read_graph` reads the
+    JSON of ``networkx.node_link_data`` as the same graph.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
         if op.in_place:
             fields["in_place"] = [list(pair) for pair in op.in_place]
         result.add_node(f"op:{op.name}", kind="op", name=op.name, **fields)
-        # networkx does not keep the order in which edges come into a node when it writes and reads a graph.
+        # networkx does not preserve the order of a node's incoming edges when it writes and reads a graph.
         edges = [(f"tensor:{t}", f"op:{op.name}", {"position": i}) for i, t in enumerate(op.inputs)]
         edges += [(f"op:{op.name}", f"tensor:{t}", {"position": i}) for i, t in enumerate(op.outputs)]
         result.add_edges_from(edges)
@@ -62,10 +62,10 @@ def from_networkx(
     cost_unit: str = "none",
     constant_memory: int = 0,
 ) -> ComputeGraph:
-    """Graph from networkx: what :func:`to_networkx` made, or any directed graph of ops.
+    """Return a graph from networkx: either the result of :func:`to_networkx`, or any directed graph of ops.
 
-    In the second case every node is an op with one output, its name is the text of the node, and parallel edges are
-    merged; the options say what the nodes mean, and are not used in the first case.
+    In the second case every node is an op with one output, named by the text of the node; parallel edges are merged.
+    The options apply to this case only.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def from_networkx(
     ------
     GraphError
         Naming the node, for an undirected graph, missing or fractional attributes, two nodes with the same text, and
-        whatever :class:`ComputeGraph` refuses.
+        any fault that :class:`ComputeGraph` refuses.
 
     Examples
     --------

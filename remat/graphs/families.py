@@ -1,4 +1,4 @@
-"""Families of graphs whose optima are known by formula."""
+"""Families of graphs whose optima have closed formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remat.graphs.graph import ComputeGraph
 
 
 def unit_chain(n: int) -> ComputeGraph:
-    """Training graph of a chain of `n` unit ops, the linear graph of Checkmate (MLSys 2020, figure 1).
+    """Return the training graph of a chain of `n` unit ops, the linear graph of Checkmate (MLSys 2020, figure 1).
 
     Forward ops ``f0..``, ``loss``, gradients ``g(n-1)..g0``. Each op reads the one before it; ``gi`` also reads
     ``fi``. All sizes and costs are 1; the last gradient is the graph output. With budget B >= 3 the optimal cost is
@@ -32,7 +32,7 @@ def unit_chain(n: int) -> ComputeGraph:
 
 
 def path(n: int) -> ComputeGraph:
-    """Path of `n` unit ops, the last one kept; two bytes suffice.
+    """Return a path of `n` unit ops whose last output is kept; two bytes suffice.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def path(n: int) -> ComputeGraph:
 
 
 def u_chain(depth: int, shrink: int = 2) -> ComputeGraph:
-    """U-shaped chain with skips: `depth` ops down, as many up, each of which also reads its counterpart.
+    """Return a U-shaped chain with skips: `depth` ops down and as many up, which also read their counterparts.
 
     Sizes and costs shrink by the factor `shrink` from level to level on the way down and grow back on the way up, as in
     an encoder-decoder network; at the bottom they are 1. The last op is the graph output.
@@ -68,10 +68,10 @@ def u_chain(depth: int, shrink: int = 2) -> ComputeGraph:
 
 
 def pyramid(height: int) -> ComputeGraph:
-    """Pyramid of unit ops: rows of ``height + 1, ..., 1`` ops, each reading two neighbours of the row below.
+    """Return a pyramid of unit ops: rows of ``height + 1, ..., 1`` ops that each read two neighbours of the row below.
 
-    Its pebbling number is ``height + 2`` (Cook 1974; no sliding): that budget suffices without recomputation, in an
-    order that goes up along diagonals, which is the reference order here.
+    Its pebbling number is ``height + 2`` (Cook 1974; no sliding). That budget suffices without recomputation in the
+    reference order, which ascends along diagonals.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def pyramid(height: int) -> ComputeGraph:
 
 
 def in_tree(height: int) -> ComputeGraph:
-    """Complete binary in-tree of unit ops, leaves first in depth-first order, the root kept.
+    """Return a complete binary in-tree of unit ops, leaves first in depth-first order, whose root is kept.
 
     Its pebbling number is ``height + 2`` (no sliding), which the depth-first reference order attains.
 
@@ -101,7 +101,7 @@ def in_tree(height: int) -> ComputeGraph:
     edges: list[tuple[str, str]] = []
 
     def grow(op: str, levels: int) -> list[str]:
-        """Ops of the subtree of `op` in depth-first order."""
+        """Return the ops of the subtree of `op` in depth-first order."""
         if levels == 0:
             return [op]
         edges.extend((op + side, op) for side in "lr")

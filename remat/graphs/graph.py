@@ -1,4 +1,4 @@
-"""The immutable computation graph: ops, tensors, and the array views that everything else is built on."""
+"""Immutable computation graph: ops, tensors and shared array views."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Op:
     type, phase : str
         What it is (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
     recomputable : bool
-        False for ops that may run only once (random numbers, side effects).
+        What it computes (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
     in_place : tuple of (str, str)
-        Pairs of an output and an input of the same size: the runtime writes that output over that input where the
-        input dies, which means that it is freed before the next compute. Each output takes the place of one input at
-        most, and each input gives its place to one output at most; of the choices left one with most bytes counts.
+        Pairs of an output and an input of the same size. The runtime writes the output over the input if the input dies
+        at this op, that is, if it is freed before the next compute. Each output takes the place of at most one input,
+        and each input gives its place to at most one output. Of all such choices, one with the most bytes counts.
     """
 
     name: str
@@ -83,14 +83,14 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class StructuralBound:
-    """The memory that one step cannot do without; no schedule has a lower peak.
+    """Memory that a single step requires; no schedule has a lower peak.
 
     Attributes
     ----------
     peak : int
         Bytes.
     op : str or None
-        The op that needs them, or None where the graph outputs together do.
+        Op that requires them, or None if the graph outputs together do.
     """
 
     peak: int
@@ -103,10 +103,10 @@ class StructuralBound:
 
 @dataclass(frozen=True, eq=False)
 class ComputeGraph:
-    """An acyclic graph of ops and tensors, checked when it is built and immutable afterwards.
+    """Acyclic graph of ops and tensors, checked when built and immutable afterwards.
 
-    An op may write several tensors, and a tensor may have several writers (an *accumulation buffer*: allocated at
-    its first contribution, readable after all of them, contributions in any order). A tensor without a writer must be
+    An op may write several tensors. A tensor may have several writers (an *accumulation buffer*: allocated at its
+    first contribution, readable after all of them, contributions in any order). A tensor without a writer must be
     listed in `inputs`: it is live from the start and never freed. Tensors in `outputs` must be live at the end.
 
     Parameters
@@ -117,22 +117,22 @@ class ComputeGraph:
     inputs, outputs : sequence of str
         Names of tensors.
     order : sequence of str, optional
-        The reference order, a topological order of all ops. Default: the order of `ops`.
+        Reference order, a topological order of all ops. Default: the order of `ops`.
     constant_memory : int
-        Bytes resident throughout (parameters and the like); counted in a budget only when asked to.
+        Bytes resident throughout (parameters and the like); counted in a budget only on request.
     cost_unit : str
         One of ``us, ns, mac, flop, cycle, none``.
     source : str
-        Where the graph comes from.
+        Origin of the graph.
     meta : mapping
-        Anything else, JSON values only.
+        Further data, JSON values only.
 
     Raises
     ------
     GraphError
         Naming the op or tensor, for: duplicate or unprintable names, unknown tensors, a tensor read twice by one op,
-        a tensor without a writer, sizes or costs that are negative or not integers, a cycle, an order that is not a
-        topological order.
+        a tensor without a writer, sizes or costs that are negative or not integers, a cycle, an order that is not
+        topological.
 
     Examples
     --------
@@ -227,12 +227,12 @@ class ComputeGraph:
 
     @cached_property
     def in_place(self) -> bool:
-        """Whether an op may write an output in the place of an input."""
+        """True when an op may write an output in place of an input."""
         return any(op.in_place for op in self.ops)
 
     @cached_property
     def plain(self) -> ComputeGraph:
-        """The same graph with no outputs in place of inputs: each schedule of it holds as much or more."""
+        """The graph without outputs in place of inputs; each of its schedules needs at least as much memory as here."""
         if not self.in_place:
             return self
         return replace(self, ops=[replace(op, in_place=()) if op.in_place else op for op in self.ops])
@@ -259,7 +259,7 @@ class ComputeGraph:
 
     @cached_property
     def arrays(self) -> GraphArrays:
-        """Read-only array views, made once and shared."""
+        """Read-only array views, computed once and shared."""
         from remat.graphs.arrays import GraphArrays
 
         return GraphArrays.of(self)
@@ -281,9 +281,9 @@ class ComputeGraph:
 
     @cached_property
     def structural_bound(self) -> StructuralBound:
-        """Largest memory that a single step needs: graph inputs, the op's inputs, outputs and workspace.
+        """Largest memory that a single step requires: graph inputs, the op's inputs, outputs and workspace.
 
-        Outputs that the op may write in place of inputs do not count.
+        Outputs that the op may write in place of inputs are not counted.
         """
         arrays = self.arrays
         op = int(arrays.op_bytes.argmax())
@@ -296,7 +296,7 @@ class ComputeGraph:
     def digest(self) -> str:
         """SHA-256 (64 hex digits) of sizes, costs, dependencies, graph inputs and outputs, and the reference order.
 
-        Names of graphs, sources, types, phases, units and `meta` do not count, nor does the order of listing.
+        It ignores names of graphs, sources, types, phases, units, `meta` and the order of listing.
         """
         content = {
             "tensors": sorted((t.name, t.size) for t in self.tensors),
@@ -322,7 +322,7 @@ class ComputeGraph:
         return hash(self.digest)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle what was given, not the views; a copy is checked again."""
+        """Copy and pickle the fields without the views; a copy is checked again."""
         values = {f: getattr(self, f) for f in self.__dataclass_fields__}
         return partial(ComputeGraph, **{**values, "meta": dict(self.meta)}), ()
 
@@ -332,29 +332,29 @@ class ComputeGraph:
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def with_outputs(self, outputs: Iterable[str]) -> ComputeGraph:
-        """The same graph with other graph outputs."""
+        """Return the graph with other graph outputs."""
         return replace(self, outputs=tuple(outputs))
 
     def with_order(self, order: Iterable[str]) -> ComputeGraph:
-        """The same graph with another reference order (op names)."""
+        """Return the graph with another reference order (op names)."""
         return replace(self, order=tuple(order))
 
     def to_networkx(self) -> nx.DiGraph[str]:
-        """Bipartite op/tensor graph; see :func:`remat.graphs.exchange.to_networkx`."""
+        """Return the bipartite op/tensor graph; see :func:`remat.graphs.exchange.to_networkx`."""
         from remat.graphs.exchange import to_networkx
 
         return to_networkx(self)
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph[Any], **options: Any) -> ComputeGraph:
-        """Graph from networkx; see :func:`remat.graphs.exchange.from_networkx`."""
+        """Return a graph from networkx; see :func:`remat.graphs.exchange.from_networkx`."""
         from remat.graphs.exchange import from_networkx
 
         return from_networkx(graph, **options)
 
 
 def whole_number(value: Any, what: str) -> int:
-    """`value` as a non-negative Python int; floats and bools are refused, never rounded.
+    """Return `value` as a non-negative Python int; floats and bools are refused, never rounded.
 
     Raises
     ------
@@ -375,17 +375,17 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether :func:`whole_number` gives the very same."""
+    """Return whether :func:`whole_number` would return `value` unchanged."""
     return type(value) is int and 0 <= value < MAX_TOTAL
 
 
 def _is_names(names: Any) -> bool:
-    """Whether :func:`name_list` gives the very same."""
+    """Return whether :func:`name_list` would return `names` unchanged."""
     return type(names) is tuple and all(type(name) is str for name in names)
 
 
 def checked_name(name: Any, what: str) -> str:
-    """`name`, if it can be the name of `what`; raises GraphError where it cannot."""
+    """Return `name`; raise GraphError if it is no valid name for `what`."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise GraphError(f"{what} must have a printable, non-empty name, not {short(name)}")
     return name
@@ -408,7 +408,7 @@ def _checked_op(op: Op) -> Op:
         raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {short(op.recomputable)}")
     plain = _is_plain(op.cost) and _is_plain(op.workspace) and _is_names(op.inputs) and _is_names(op.outputs)
     if type(op) is Op and type(op.type) is str and plain and op.in_place == ():
-        return op  # making another one takes longer than all the checks
+        return op  # building another op takes longer than all checks
     cost = whole_number(op.cost, f"cost of op {name!r}")
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
     if not isinstance(op.type, str):
@@ -420,7 +420,7 @@ def _checked_op(op: Op) -> Op:
 
 
 def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:
-    """Names as a tuple; a single string would fall apart into characters, and what is not a string has no place."""
+    """Return names as a tuple; refuse a single string, which would split into characters, and items of other types."""
     if isinstance(names, str):
         raise GraphError(f"{what} must be a list of names, not the single name {short(names)}")
     if not isinstance(names, Iterable):

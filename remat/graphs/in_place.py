@@ -1,4 +1,4 @@
-"""Outputs that are written in place of inputs: checks of the pairs, and which of them take effect."""
+"""Pairs of outputs and inputs of in-place ops: checks, and a largest set that takes effect."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from remat.errors import GraphError
 from remat.io.text import short
 
-#: Most pairs of an output and an input of one op in whose place it may be written.
+#: Largest number of in-place pairs of one op.
 MAX_PAIRS = 64
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 def checked_pairs(pairs: Any, op: str) -> Pairs:
-    """Return pairs of names as tuples, each pair once.
+    """Return pairs of names as tuples, without duplicates.
 
     Raises
     ------
     GraphError
-        Naming the op, for what is no pair of names, and for more than :data:`MAX_PAIRS`.
+        Naming the op, for items that are no pairs of names, and for more than :data:`MAX_PAIRS` pairs.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def checked_pairs(pairs: Any, op: str) -> Pairs:
 
 
 def check_places(op: str, pairs: Pairs, size: Mapping[str, int], writers: Mapping[str, int]) -> None:
-    """Refuse pairs of different sizes, and accumulation buffers, naming the op.
+    """Refuse, naming the op, pairs of different sizes and pairs with accumulation buffers.
 
     Parameters
     ----------
@@ -57,10 +57,9 @@ def check_places(op: str, pairs: Pairs, size: Mapping[str, int], writers: Mappin
 
 
 def most_pairs(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return as many of the pairs (output, input) as can be with each output and each input once.
+    """Return a largest set of pairs (output, input) that uses each output and each input once.
 
-    Pairs have tensors of one size, so these have the most bytes, too. Source: H. W. Kuhn, 1955 (augmenting paths, in
-    the order listed).
+    The tensors of a pair have the same size. Source: H. W. Kuhn, 1955 (augmenting paths, in the order listed).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Reading and writing graph files in any registered format."""
+"""Readers and writers of graph files in any registered format."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ MODEL_SUFFIXES = (".onnx", ".tflite")
 
 
 def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
-    """The graph in a file, or in standard input for ``-``; its format is found from its content.
+    """Read a graph from a file, or from standard input for ``-``; the content determines the format.
 
     Parameters
     ----------
     path : path
     **options
-        What some formats want to know, such as ``dims={"batch": 8}`` for ONNX models; see ``docs/formats.md``.
+        Options of some formats, such as ``dims={"batch": 8}`` for ONNX models; see ``docs/formats.md``.
 
     Raises
     ------
     FormatError
-        Naming the file, and the place where there is one; or an option that its format does not have.
+        Naming the file, and the position if known; or naming an option that the format lacks.
     GraphError
-        Naming the file and the op or tensor, for a well-written file of an ill-formed graph.
+        Naming the file and the op or tensor, for a well-formed file with an ill-formed graph.
 
     Warns
     -----
     FormatRemark
-        Naming the file, for what is not wrong, and yet to be known, such as ops that say no cost.
+        Naming the file, for notable facts that are no errors, such as ops without a cost.
     """
     source = replace(_source(path), options=options)
     with reading():
@@ -52,7 +52,7 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
 
 
 def _source(path: str | os.PathLike[str]) -> Source:
-    """The content of a file; of one that is too large to be read whole, what its format needs of it."""
+    """Return the content of a file; of a file too large to read whole, the part that its format needs."""
     suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
     if suffix and not is_standard_stream(path) and size_of_file(path) > MAX_BYTES:
         for each in graph_formats():
@@ -65,7 +65,7 @@ def _source(path: str | os.PathLike[str]) -> Source:
 
 
 def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
-    """The graph in a source of a format, whose options it checks."""
+    """Check the options and read the graph from a source in the format `found`."""
     if found.read is None:
         raise FormatError(f"graph format {found.name!r} cannot be read")
     foreign = [name for name in source.options if name not in found.options]
@@ -76,9 +76,9 @@ def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
 
 
 def model_suffixes(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the suffixes under which a file can be written back as a model: its own format's, where it is a model."""
+    """Return the suffixes under which a model file can be written back; none if the file is no model."""
     try:
-        if not Path(path).is_file():  # a pipe can be read once
+        if not Path(path).is_file():  # a pipe can only be read once
             return ()
         with Path(path).open("rb") as file:
             begin = file.read(8)
@@ -88,12 +88,12 @@ def model_suffixes(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
-    """The graph in the file `name`, or the graph of the model zoo of that name where there is no such file.
+    """Read the graph in file `name`; without such a file, return the zoo graph of that name.
 
     Raises
     ------
     FormatError, GraphError
-        If there is neither, or the file is no well-formed graph.
+        If there is neither, or the file has no well-formed graph.
 
     Examples
     --------
@@ -111,9 +111,9 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
 
 
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
-    """Write a graph, whole or not at all, in the format that the suffix of `path` names.
+    """Write a graph, whole or not at all, in the format of the suffix of `path`.
 
-    Standard output (``-``), pipes and devices without a suffix get the graph file of this project.
+    Standard output (``-``), pipes and devices without a suffix get remat's own graph format.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Random layered graphs, the benchmark family of Gagrani et al. and Moccasin.
 
-Source: Gagrani et al., *Neural Topological Ordering for Computation Graphs* (NeurIPS 2022), appendix A, whose rules
-were completed from the public instances of that family. Every ``round`` is Python's, half to even.
+Source: Gagrani et al., *Neural Topological Ordering for Computation Graphs* (NeurIPS 2022), appendix A. Its rules
+are completed from the public instances of that family. Every ``round`` is Python's, half to even.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from remat.graphs.graph import ComputeGraph
 #: Memory in thousands: a mixture of Gaussians, as (weight, mean, standard deviation).
 MIXTURE = ((0.3, 0.5, 0.5), (0.3, 1.0, 1.0), (0.3, 3.0, 1.0), (0.1, 5.0, 1.0))
 
-#: How much further along its layer the head of a skip edge may lie than its tail, as a share of the layer.
+#: Largest advance along its layer of a skip edge's head over its tail, as a share of the layer.
 SKIP_DRIFT = 0.2
 
 
@@ -31,7 +31,7 @@ def layered(
     density: float = 0.2,
     skip_density: float = 0.14,
 ) -> ComputeGraph:
-    """Random layered graph of `n` ops with one output each; the same arguments always give the same graph.
+    """Return a random layered graph of `n` ops with one output each; equal arguments give equal graphs.
 
     Op ``"0"`` is the source and ``"1"`` the sink; the others are numbered layer by layer. The reference order is a
     random topological order. ``meta["layers"]`` holds the layer sizes.
@@ -43,11 +43,11 @@ def layered(
     width : float, optional
         Width factor in (0, 1); default: drawn from U(0.25, 0.5).
     seed : int
-        Seed of Python's Mersenne Twister, which makes all draws.
+        Seed of Python's Mersenne Twister, the only source of randomness.
     variability : float
         Layer sizes vary by this share around their mean.
     density : float
-        Share of the possible edges between consecutive layers beyond the least number that connects them.
+        Share of the possible edges between consecutive layers beyond the minimum that connects them.
     skip_density : float
         Share of all edges that skip a layer, in [0, 1).
 
@@ -100,7 +100,7 @@ def layered(
 
 
 def _layers(n: int, width: float, variability: float, draw: random.Random) -> list[range]:
-    """The nodes of each layer: [0], the middle layers, [1]."""
+    """Return the nodes of each layer: [0], the middle layers, [1]."""
     mean = n / math.ceil(math.sqrt(n * (1 / width - 1)))
     low, high = max(1, math.ceil(mean * (1 - variability))), math.floor(mean * (1 + variability))
     if low > high:
@@ -114,7 +114,7 @@ def _layers(n: int, width: float, variability: float, draw: random.Random) -> li
 
 
 def _between(earlier: range, later: range, density: float, draw: random.Random) -> Iterator[tuple[int, int]]:
-    """Edges between consecutive layers: the larger one deals the ends, each node to neighbours that are adjacent."""
+    """Yield edges between consecutive layers; each node of the larger layer gets adjacent neighbours."""
     a, b = len(earlier), len(later)
     count = round(density * a * b + (1 - density) * max(a, b))
     dealer, taker = (earlier, later) if a > b else (later, earlier)
@@ -129,7 +129,7 @@ def _between(earlier: range, later: range, density: float, draw: random.Random) 
 
 
 def _skips(layers: list[range], num_edges: int, skip_density: float, draw: random.Random) -> set[tuple[int, int]]:
-    """Edges that skip at least one layer; never from the source or into the sink."""
+    """Return edges that skip at least one layer; never from the source or into the sink."""
     last = len(layers) - 2  # of the middle layers
     edges: set[tuple[int, int]] = set()
     if last < 3:
@@ -144,7 +144,7 @@ def _skips(layers: list[range], num_edges: int, skip_density: float, draw: rando
 
 
 def _memory(draw: random.Random) -> int:
-    """One draw of the mixture, cut off below within the drawn component; floating-point truncation is part of it."""
+    """Draw from the mixture, repeated within the drawn component until positive; truncation follows the source."""
     [(_, mean, deviation)] = draw.choices(MIXTURE, weights=[weight for weight, _, _ in MIXTURE])
     while (value := round(draw.gauss(mean, deviation), 2)) <= 0:
         pass
@@ -152,7 +152,7 @@ def _memory(draw: random.Random) -> int:
 
 
 def _random_order(n: int, edges: list[tuple[int, int]], draw: random.Random) -> list[int]:
-    """Random topological order, a uniform choice among the ready nodes at each step."""
+    """Return a random topological order, a uniform choice among the ready nodes at each step."""
     successors: list[list[int]] = [[] for _ in range(n)]
     waiting = [0] * n
     for u, v in edges:

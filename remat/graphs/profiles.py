@@ -1,7 +1,7 @@
-"""Costs of ops from a measured profile: a CSV or JSON file, by op name, with a set of costs for each device.
+"""Costs of ops from a measured profile: a CSV or JSON file with one set of costs per device, by op name.
 
-CSV: the first line is ``op,us`` for one nameless set in microseconds, or ``op,gpu [us],cpu [us]`` for several; each
-further line is an op and its costs. An empty cell says that this device has no cost for the op.
+CSV: the first line is ``op,us`` for one unnamed set in microseconds, or ``op,gpu [us],cpu [us]`` for several; each
+further line is an op and its costs. An empty cell means that the device has no cost for the op.
 
 JSON: ``{"format": "remat-costs", "version": 1, "sets": [{"device": "gpu", "unit": "us", "costs": {"op": 12}}]}``.
 """
@@ -25,9 +25,9 @@ from remat.io.text import LISTED, short
 
 NAME = "remat-costs"
 VERSION = 1
-#: Units of a profile: those of graphs, but for the one that says nothing.
+#: Units of a profile: those of graphs except ``none``.
 UNITS = tuple(unit for unit in COST_UNITS if unit != "none")
-#: Decimal alone would take underscores and the digits of all scripts.
+#: Decimal alone would accept underscores and the digits of all scripts.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(inf(inity)?|s?nan[0-9]*)", re.ASCII | re.IGNORECASE)
 _COLUMN = re.compile(r"(?P<device>.*\S)\s*\[(?P<unit>[^\[\]]*)\]")
@@ -35,12 +35,12 @@ _COLUMN = re.compile(r"(?P<device>.*\S)\s*\[(?P<unit>[^\[\]]*)\]")
 
 @dataclass(frozen=True)
 class CostSet:
-    """The costs of ops on one device.
+    """Costs of ops on one device.
 
     Attributes
     ----------
     device : str
-        Empty where the profile does not say.
+        Empty if the profile names no device.
     unit : str
     costs : mapping of op name to int
         In `unit`.
@@ -53,7 +53,7 @@ class CostSet:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile says.
+    """Content of a profile.
 
     Attributes
     ----------
@@ -67,12 +67,12 @@ class Profile:
     sets: tuple[CostSet, ...]
 
     def on(self, device: str | None = None) -> CostSet:
-        """The costs on a device; None: on the only one there is.
+        """Return the costs on a device; None: on the only one.
 
         Raises
         ------
         FormatError
-            If there is none of that name, or there are several and none is named.
+            If no device has that name, or there are several and none is named.
         """
         known = ", ".join(repr(each.device) for each in self.sets)
         if device is None:
@@ -88,14 +88,14 @@ class Profile:
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a CSV or JSON file; which of them is found from its content.
+    """Read a profile from a CSV or JSON file; the content determines the format.
 
     Raises
     ------
     FormatError
-        Naming the file and the line or the key: no header, an unknown unit, an op or a device that stands twice, a
-        cost that is missing a number, negative, not finite, too large, or a fraction; for a fraction it says which
-        finer unit would be exact, since nothing is rounded.
+        Naming the file and the line or the key: no header, an unknown unit, a duplicate op or device, or a cost that
+        is no number, negative, not finite, too large, or a fraction. For a fraction the message names a finer unit
+        that is exact; costs are never rounded.
     """
     text = read_text(path)
     if text.lstrip().startswith("{"):
@@ -104,19 +104,19 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def with_costs(graph: ComputeGraph, profile: Profile, device: str | None = None) -> ComputeGraph:
-    """`graph` with the costs, and the unit, of a profile.
+    """Return `graph` with the costs and the unit of a profile.
 
     Parameters
     ----------
     device : str, optional
-        Which of the profile's sets; it may be left out where there is one.
+        Device whose costs to use; optional if the profile has only one.
 
     Raises
     ------
     FormatError
-        If the device is not there.
+        If the profile does not have the device.
     GraphError
-        Naming the first ops that have no cost, or the first names in the profile that are no op of the graph.
+        Naming the first ops without a cost, or the first names in the profile that are no op of the graph.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def _unit(unit: str, at: str) -> str:
 
 
 def _cost(text: str, unit: str, what: str) -> int:
-    """A number as it was written, exactly."""
+    """Return a number exactly as it is written."""
     if _NOT_FINITE.fullmatch(text):
         raise FormatError(f"{what} is not finite: {text[:60]}")
     if not _NUMBER.fullmatch(text):
@@ -252,7 +252,7 @@ def _cost(text: str, unit: str, what: str) -> int:
 
 
 def load_profiled(graph: ComputeGraph, costs: str | Path | None, device: str | None) -> ComputeGraph:
-    """`graph` with the costs in a file, where one is named; what the shell and the configuration call.
+    """Return `graph` with the costs in a file, if given; for the command line and the configuration.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether the names in a graph fit together: unique, known, and written by somebody."""
+"""Checks that the names in a graph are unique, known and written by an op."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 def name_faults(
     tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], order: Sequence[str]
 ) -> list[str]:
-    """All that is wrong with the names of a graph, each fault in a few words.
+    """Return all faults of the names of a graph, each in a few words.
 
     Parameters
     ----------
     tensors : sequence of Tensor
     ops : sequence of Op
     inputs, outputs : sequence of str
-        The graph's own.
+        Those of the graph.
     order : sequence of str
-        Op names; looked at only if no two ops share a name.
+        Op names; checked only if no two ops share a name.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def name_faults(
     ["two ops are named 'a'", "op 'a' reads unknown tensor 'y'", "op 'a' writes unknown tensor 'z'",
      "graph outputs name unknown tensor 'q'"]
     """
-    # Whole sets are compared first, and names one by one only where something is wrong: reading waits for this.
+    # Comparing whole sets first is fast; names are checked individually only after a mismatch.
     names = [op.name for op in ops]
     named = _repeated(names)
     faults = [f"two ops are named {name!r}" for name in named]
@@ -90,7 +90,7 @@ def _order_faults(order: Sequence[str], ops: Sequence[str]) -> Iterator[str]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """Names that stand more than once."""
+    """Return the names that occur more than once."""
     if len(set(names)) == len(names):
         return []
     return [name for name, count in Counter(names).items() if count > 1]

@@ -1,4 +1,4 @@
-"""What a graph format is, and the registry of all that are installed."""
+"""Graph formats and the registry of all installed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Formats, Source
 from remat.io.text import short
 
-#: The formats of this package, as in its entry points: they work without installed metadata, too.
+#: The formats of this package, as in its entry points: they also work without installed metadata.
 BUILT_IN = {
     "remat-json": "remat.graphs.formats.remat_json:FORMAT",
     "node-link": "remat.graphs.formats.node_link:FORMAT",
@@ -25,24 +25,24 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class GraphFormat:
-    """A file format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``.
+    """File format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``.
 
     Attributes
     ----------
     name, description : str
     suffixes : tuple of str
-        File suffixes that writing goes by, with the dot, in lower case.
+        File suffixes that select the format for writing, with the dot, in lower case.
     recognizes : callable, optional
-        Whether a :class:`Source` is in this format, to be told by its content; None: the format is never read.
+        Returns whether the content of a :class:`Source` is in this format; None: the format is never read.
     read : callable, optional
-        The graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
+        Returns the graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
     write : callable, optional
-        The text of a graph.
+        Returns the text of a graph.
     options : tuple of str
-        What a caller may say of how a file is to be read; the reader finds it in ``source.options``.
+        Reading options that callers may pass; the reader finds them in ``source.options``.
     abridge : callable, optional
-        What the reader needs of a file that is too large to be read whole and has one of `abridged_suffixes`, from its
-        stream.
+        Returns the part that the reader needs of a file that is too large to read whole and has one of
+        `abridged_suffixes`, from its stream.
     abridged_suffixes : tuple of str
     """
 
@@ -62,7 +62,7 @@ graph_formats = Formats("graph", GraphFormat, BUILT_IN)
 
 
 def check_model_options(views: str, control_flow: str, in_place: object) -> None:
-    """Refuse values that the readers of deployed models do not know.
+    """Refuse option values that the readers of deployed models do not support.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Graphviz DOT out."""
+"""Graphviz DOT writer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PHASE_FILL = {"": "#f4f4f4", "forward": "#e3edf7", "loss": "#f7efd9", "backward
 
 
 def graph_to_dot(graph: ComputeGraph) -> str:
-    r"""The graph in DOT: ops are boxes with cost and bytes, coloured by phase.
+    r"""Return the graph in DOT: ops are boxes with cost and bytes, coloured by phase.
 
     A tensor that is the only output of its only writer is part of that op's box. All others (graph inputs, one of
-    several outputs, accumulation buffers) are ellipses. Graph outputs have a double border, workspaces are added to
-    the bytes as ``+ n``. A dashed edge leads from an input to the op that may write an output in its place.
+    several outputs, accumulation buffers) are ellipses. Graph outputs have a double border. Workspaces follow the bytes
+    as ``+ n``. A dashed edge leads from an input to the op that may write an output in its place.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def graph_to_dot(graph: ComputeGraph) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""A DOT string; entities such as ``&lt;`` and escapes such as ``\\N`` in `text` stay what they are."""
+    r"""Return a DOT string; entities such as ``&lt;`` and escapes such as ``\\N`` in `text` stay literal."""
     return '"' + printable(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -1,14 +1,14 @@
-"""Reader for logs of DTR: the ops that a program ran, in turn, as lines of JSON.
+"""Reader for logs of DTR: the ops that a program executed, in order, as lines of JSON.
 
-Source: M. Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021; the format is the one of its prototype for
+Source: M. Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. The format is that of its prototype for
 PyTorch and of its simulator, simrd (github.com/uwsampl/dtr-prototype). The instructions of a log are:
 
-* ``CONSTANT``, with ``MEMORY`` on the next line: a value that the program was given;
+* ``CONSTANT``, with ``MEMORY`` on the next line: a value given to the program;
 * ``CALL``: an op with its results, arguments and time in nanoseconds; for each result ``MEMORY`` has its bytes and
   ``ALIAS`` the position of the argument that it is a view of, or -1;
-* ``MUTATE``: an op that overwrites some of its arguments. DTR carries it out on copies, so they are new tensors here;
+* ``MUTATE``: an op that overwrites some of its arguments. DTR executes it on copies, so they are new tensors here;
 * ``COPY`` and ``COPY_FROM``: another name of a value; ``RELEASE``: the program drops a name;
-* ``ANNOTATE``: where the part to be read begins (``START``), and the backward part (``BACKWARD``); ``PIN`` is ignored.
+* ``ANNOTATE``: start of the part to read (``START``), and of the backward part (``BACKWARD``); ``PIN`` is ignored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from remat.io.formats import Source
 from remat.io.limits import check_count
 from remat.io.text import short
 
-#: Bytes for an instruction, besides its text.
+#: Bytes for an instruction, in addition to its text.
 _LINE_MEMORY = 2000
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 
 
 def _whole(value: Any) -> Any:
-    """Return the whole number in a string of digits, as DTR writes them; anything else as it is."""
+    """Return the integer in a string of digits, as DTR writes them; return other values unchanged."""
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
@@ -44,7 +44,7 @@ Count = Annotated[Whole, Field(ge=0)]
 
 
 class Instruction(ForeignDocument):
-    """An instruction without fields that matter."""
+    """Instruction without relevant fields."""
 
 
 class Named(Instruction):
@@ -101,7 +101,7 @@ KINDS: dict[str, type[Instruction]] = {
 
 
 class Line(NamedTuple):
-    """A line of a log, its number from 1, and its instruction."""
+    """Line of a log: its number from 1, its instruction and the decoded document."""
 
     number: int
     word: str
@@ -109,17 +109,17 @@ class Line(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Tensor of a name, None for a constant, and its bytes."""
+    """Tensor of a name, None for a constant, and its size in bytes."""
 
     tensor: str | None
     size: int
 
 
 def graph_from_log(text: str, name: str = "") -> ComputeGraph:
-    """Return the graph of a log of DTR; the order of the log is the reference order.
+    """Return the graph of a DTR log; the order of the log is the reference order.
 
-    Constants are constant memory. Views are other names of what they view. Values that have a name at the end are
-    graph outputs.
+    Constants are constant memory. A view is another name of its base. Values that have a name at the end are graph
+    outputs.
 
     Parameters
     ----------
@@ -130,9 +130,9 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
     Raises
     ------
     FormatError
-        Naming the line: no JSON, an unknown instruction, missing or wrong fields, a value that has no name (any more).
+        Naming the line: no JSON, an unknown instruction, missing or wrong fields, an undefined or released name.
     GraphError
-        If nothing is computed.
+        If the log has no ops.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
 
 
 def _lines(text: str) -> deque[Line]:
-    """Return the lines from the one after START on, or all where none says START."""
+    """Return the lines after START, or all lines without a START."""
     check_count(text.count("\n"), "lines", _LINE_MEMORY)
     found: deque[Line] = deque()
     started = False
@@ -172,13 +172,13 @@ def _lines(text: str) -> deque[Line]:
 
 
 class _Log:
-    """The ops of a log so far, and what each name stands for."""
+    """Ops of a log so far, and the current value of each name."""
 
     def __init__(self, name: str) -> None:
         self.builder = GraphBuilder(name, cost_unit="ns", source="DTR log")
         self.values: dict[str, Value] = {}
-        self.released: dict[str, int] = {}  # by name: the line
-        self.versions: dict[str, int] = {}  # by name of a tensor: how many there are
+        self.released: dict[str, int] = {}  # line of the release, by name
+        self.versions: dict[str, int] = {}  # number of versions, by name of a tensor
         self.ops: list[dict[str, Any]] = []
         self.begin_backward: int | None = None
         self.views = self.view_time = 0
@@ -204,7 +204,7 @@ class _Log:
 
     @staticmethod
     def _sizes(lines: deque[Line], names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """Take the lines that follow with the bytes and aliases of `names`."""
+        """Consume the lines that follow with the bytes and aliases of `names`, and return both."""
         sizes: dict[str, int] = {}
         aliases: dict[str, int] = {}
         wanted = set(names)
@@ -229,7 +229,7 @@ class _Log:
         return self.values[name]
 
     def _tensor(self, name: str, size: int) -> str:
-        """Name a new tensor; a name that is used again gets a number."""
+        """Declare a tensor and return its name; a name already in use gets a number."""
         tensor = name
         while tensor in self.versions:
             self.versions[name] += 1

@@ -1,4 +1,4 @@
-"""Names from files of others, made such as a graph may have."""
+"""Valid graph names for names from foreign files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remat.io.text import printable
 
 
 class UniqueNames:
-    """Names that a graph may have: printable, not too long, each once.
+    """Generator of valid graph names: printable, of limited length, unique.
 
     Examples
     --------
@@ -22,7 +22,7 @@ class UniqueNames:
         self._next: dict[str, int] = {}
 
     def name(self, wanted: str) -> str:
-        """`wanted`, or what is nearest to it and still free."""
+        """Return `wanted`, or the nearest free valid name."""
         draw(4 * min(len(wanted), MAX_NAME_LENGTH))
         base = printable(wanted)[: MAX_NAME_LENGTH - 20] or "unnamed"
         result = base

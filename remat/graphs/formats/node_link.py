@@ -1,11 +1,11 @@
-"""Reader for networkx node-link JSON: training graphs of other tools, and our own graphs by way of networkx.
+"""Reader for networkx node-link JSON: training graphs of other tools, and remat graphs exported through networkx.
 
-Every node is an op with one output. Dialect ``checkmate`` has the node attributes ``cost_cpu`` and ``cost_ram``;
-dialect ``moccasin`` has ``duration``, ``out_cost`` and optionally ``param_cost``, which is constant memory; dialect
+Every node is an op with one output. Dialect ``checkmate`` has the node attributes ``cost_cpu`` and ``cost_ram``.
+Dialect ``moccasin`` has ``duration``, ``out_cost`` and optionally ``param_cost``, which is constant memory. Dialect
 ``networkx`` has ``cost`` and ``size``, like :func:`remat.graphs.exchange.from_networkx`. Links name their ends
-``source`` and ``target``, or ``"0"`` and ``"1"``; ``graph.order`` is the reference order where it is given.
+``source`` and ``target``, or ``"0"`` and ``"1"``. ``graph.order``, if given, is the reference order.
 
-What networkx writes of :func:`remat.graphs.exchange.to_networkx`, with ops and tensors as nodes, comes back as the same
+The networkx JSON of :func:`remat.graphs.exchange.to_networkx`, with ops and tensors as nodes, reads back as the same
 graph.
 """
 
@@ -30,7 +30,7 @@ NodeId = Annotated[int | str, Shape("{at} must be a whole number or a string", "
 
 
 class NodeLinkDocument(ForeignDocument):
-    """What networkx writes: nodes and links with attributes of all kinds."""
+    """Document of networkx: nodes and links with attributes of any kind."""
 
     nodes: list[dict[str, Any]]
     links: list[dict[str, Any]] = []
@@ -39,18 +39,18 @@ class NodeLinkDocument(ForeignDocument):
     graph: dict[str, Any] | None = None
 
     def listed(self) -> tuple[str, list[dict[str, Any]]]:
-        """The links, and by which key they are there."""
+        """Return the key of the links, and the links."""
         return ("links", self.links) if "links" in self.model_fields_set else ("edges", self.edges)
 
 
 class BipartiteNode(ForeignDocument):
-    """A node that is a tensor or an op; :func:`remat.graphs.exchange.from_networkx` checks the rest."""
+    """Node that is a tensor or an op; :func:`remat.graphs.exchange.from_networkx` checks the rest."""
 
     id: str
 
 
 class Node(ForeignDocument):
-    """A node that is an op with one output; its dialects name the numbers differently."""
+    """Node that is an op with one output; each dialect has its own names for the numbers."""
 
     id: Annotated[NodeId, Field(validation_alias=AliasChoices("id", "name"))]
     size: Count
@@ -59,14 +59,14 @@ class Node(ForeignDocument):
 
 
 class CheckmateNode(Node):
-    """Written by Checkmate."""
+    """Node as Checkmate writes it."""
 
     size: Annotated[Count, Field(validation_alias="cost_ram")]
     cost: Annotated[Count, Field(validation_alias="cost_cpu")]
 
 
 class MoccasinNode(Node):
-    """Written by Moccasin."""
+    """Node as Moccasin writes it."""
 
     size: Annotated[Count, Field(validation_alias="out_cost")]
     cost: Annotated[Count, Field(validation_alias="duration")]
@@ -74,19 +74,19 @@ class MoccasinNode(Node):
 
 
 class Link(ForeignDocument):
-    """From an op to another that reads its output."""
+    """Link from an op to a reader of its output."""
 
     source: Annotated[NodeId, Field(validation_alias=AliasChoices("source", "0"))]
     target: Annotated[NodeId, Field(validation_alias=AliasChoices("target", "1"))]
 
 
 class BipartiteLink(Link):
-    """From a tensor to who reads it, or from an op to what it writes."""
+    """Link from a tensor to a reader, or from an op to an output."""
 
     position: int
 
 
-#: Dialect: two attributes of its nodes, by which it is recognised, and the form of a list of them.
+#: For each dialect, two node attributes that identify it, and the type of its list of nodes.
 DIALECTS: dict[str, tuple[str, str, type[list[Any]]]] = {
     "checkmate": ("cost_cpu", "cost_ram", list[CheckmateNode]),
     "moccasin": ("duration", "out_cost", list[MoccasinNode]),
@@ -95,7 +95,7 @@ DIALECTS: dict[str, tuple[str, str, type[list[Any]]]] = {
 
 
 def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
-    """The graph of a parsed node-link document; parallel links are merged.
+    """Return the graph of a parsed node-link document; parallel links are merged.
 
     Node ids become op names. Without ``graph.order`` the reference order is the topological order closest to the
     order of the nodes. Attributes other than those of the dialect are ignored.
@@ -109,7 +109,7 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     Raises
     ------
     FormatError
-        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types, negative
+        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types or negative
         numbers.
     GraphError
         Naming the nodes, for cycles.
@@ -155,7 +155,7 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
 
 
 def _links(found: NodeLinkDocument, kind: type[list[Any]], nodes: Container[int | str]) -> list[Any]:
-    """Return the links of a document, whose ends are `nodes`."""
+    """Return the links of a document after checking that their ends are in `nodes`."""
     key, listed = found.listed()
     links = decoded(kind, listed, key)
     ends = {f"{key}[{i}].{end}": getattr(link, end) for i, link in enumerate(links) for end in ("source", "target")}
@@ -164,14 +164,14 @@ def _links(found: NodeLinkDocument, kind: type[list[Any]], nodes: Container[int 
 
 
 def _check_known(named: dict[str, int | str], nodes: Container[int | str]) -> None:
-    """Refuse what is no node, by the place that names it."""
+    """Refuse names that are not in `nodes`, by the place of each."""
     faults = [f"{at} names unknown node {short(node, 40)}" for at, node in named.items() if node not in nodes]
     if faults:
         raise FormatError(together(faults))
 
 
 def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeGraph:
-    """The graph whose form with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`) this is."""
+    """Return the graph of a document with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`)."""
     import networkx as nx
 
     result: nx.MultiDiGraph[str] = nx.MultiDiGraph()

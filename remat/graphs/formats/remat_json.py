@@ -1,6 +1,6 @@
-"""The graph file of this project, version 1: a strict reader and a canonical writer.
+"""Graph file of remat, version 1: strict reader and canonical writer.
 
-The JSON Schema of the format is ``graph.schema.json`` beside this file.
+The JSON Schema of the format is ``graph.schema.json`` in this folder.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ class GraphDocument(Document):
 
 
 def graph_from_document(document: Any, remarks: list[str] | None = None) -> ComputeGraph:
-    """The graph of a parsed JSON document in format ``remat-graph``.
+    """Return the graph of a parsed JSON document in format ``remat-graph``.
 
     Parameters
     ----------
     document : JSON value
     remarks : list of str, optional
-        Takes what is not wrong, and yet to be known: ops whose cost is not said.
+        Receives notable facts that are no errors: ops without a cost.
 
     Raises
     ------
     FormatError
-        For another format or version, or with all missing or unknown keys and wrong types; each with its place, as in
+        For another format or version, or with all missing or unknown keys and wrong types, each with its place, as in
         ``ops[3].cost``.
     GraphError
         See :class:`ComputeGraph`.
@@ -137,12 +137,12 @@ def graph_from_document(document: Any, remarks: list[str] | None = None) -> Comp
 
 
 def graph_to_text(graph: ComputeGraph) -> str:
-    """The canonical text of a graph: equal graphs give equal text; one tensor or op per line; ASCII.
+    """Return the canonical text of a graph: equal graphs give equal text; one tensor or op per line; ASCII.
 
     Raises
     ------
     FormatError
-        If `meta` holds something that JSON cannot express.
+        If `meta` contains a value that JSON cannot express.
     """
     fields: dict[str, Any] = {
         "format": NAME,

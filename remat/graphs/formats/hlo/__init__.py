@@ -1,9 +1,9 @@
-"""Reader for XLA's HLO text: the graph that the entry computation is, without what rematerialisation put in.
+"""Reader for XLA's HLO text: the graph of the entry computation, without XLA's own rematerialisation.
 
-What XLA prints of a compiled program (``compiled.as_text()`` in JAX, files of ``--xla_dump_to``) lists its instructions
-in the order in which they run. Instructions that XLA's rematerialisation repeats are clones, named ``add.remat``,
-``add.remat2`` or ``add.remat.1.remat``; where they do what their base does, they are one op of this graph. The order
-with the clones as recomputations is a schedule: :mod:`remat.schedule.formats.hlo`.
+XLA's text of a compiled program (``compiled.as_text()`` in JAX, files of ``--xla_dump_to``) lists the instructions in
+execution order. Instructions that XLA's rematerialisation repeats are clones, named ``add.remat``, ``add.remat2`` or
+``add.remat.1.remat``. A clone that computes the same as its base is the same op of this graph. The order with the
+clones as recomputations is a schedule: :mod:`remat.schedule.formats.hlo`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from remat.io.formats import Source, reading
 from remat.io.text import together
 
 #: Instructions that XLA's buffer assignment lets write over an operand of the same bytes. Source: XLA,
-#: ``HloDataflowAnalysis::CanShareOperandBufferWithUser`` (elementwise instructions). Fusions are not among them here.
+#: ``HloDataflowAnalysis::CanShareOperandBufferWithUser`` (elementwise instructions). Fusions are not included.
 IN_PLACE = frozenset({
     "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "cosine", "divide", "erf", "exponential",
     "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate",
@@ -33,16 +33,16 @@ _ALIASES = "input_output_alias="
 
 @dataclass(frozen=True, eq=False)
 class HloProgram:
-    """What a module says.
+    """Content of a module.
 
     Attributes
     ----------
     graph : ComputeGraph
-        Each op once, in the order of its first run.
+        Each op once, in the order of its first execution.
     steps : tuple of str
-        The ops in the order in which they run; clones are their base again.
+        Ops in execution order; clones appear as their base.
     is_scheduled : bool
-        Whether the text says that this order is the one of execution.
+        True when the text declares this order to be the execution order.
     remarks : tuple of str
     """
 
@@ -54,23 +54,23 @@ class HloProgram:
 
 @reading()
 def program_from_text(text: str, *, in_place: bool = False) -> HloProgram:
-    """The program that the entry computation of an HLO module is.
+    """Return the program of the entry computation of an HLO module.
 
-    Views (tuples and their elements, bitcasts) are no ops; parameters and constants are constant memory. What a
-    ``while``, ``conditional``, ``call`` or fusion calls is one op: its cost is that of all its runs, and what it holds
-    beside its operands and results is its workspace. Costs are floating-point operations.
+    Views (tuples and their elements, bitcasts) are no ops; parameters and constants are constant memory. A ``while``,
+    ``conditional``, ``call`` or fusion is one op. Its cost includes all executions of the computations it calls; their
+    memory beyond operands and results is its workspace. Costs are floating-point operations.
 
     Parameters
     ----------
     in_place : bool
-        Whether elementwise instructions may write in place of an operand, as XLA's buffer assignment lets them.
+        Let elementwise instructions write in place of an operand, as XLA's buffer assignment does.
 
     Raises
     ------
     FormatError
         Naming the line.
     GraphError
-        If there is nothing to compute.
+        If the module computes nothing.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def _graph(module: Module, done: Lowered, in_place: bool) -> ComputeGraph:
 
 
 def recognizes(source: Source) -> bool:
-    """Whether a source is the text of an HLO module."""
+    """Return whether a source is the text of an HLO module."""
     return source.data[:4096].lstrip().startswith(b"HloModule")
 
 

@@ -1,7 +1,7 @@
-"""What instructions cost, in floating-point operations.
+"""Costs of HLO instructions, in floating-point operations.
 
-A multiplication with its addition counts two, each element that another instruction writes or reduces one, a loop its
-body as often as it runs, and a fusion what it fuses, at least the elements that it writes.
+A multiplication with its addition counts two. Other instructions count one per element that they write or reduce. A
+loop counts its body once per iteration, and a fusion what it fuses, but at least one per element that it writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.graphs.formats.hlo.text import Computation, Instruction, Module
 from remat.graphs.graph import MAX_TOTAL
 from remat.io.text import short
 
-#: Instructions that move, rename or make values, and take no time of their own.
+#: Instructions that move, rename or create values, and take no time of their own.
 FREE = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier",
     "domain", "partition-id", "replica-id", "async-update", "send-done", "recv-done",
@@ -31,12 +31,12 @@ _GEMM_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([0-9",]*)\]')
 
 
 class Costs:
-    """Costs of the instructions and computations of one module, each found once.
+    """Costs of the instructions and computations of one module, each computed once.
 
     Attributes
     ----------
     remarks : list of str
-        What was assumed where the text does not say enough.
+        Assumptions where the text is incomplete.
     """
 
     def __init__(self, module: Module) -> None:
@@ -45,7 +45,7 @@ class Costs:
         self.remarks: list[str] = []
 
     def of_computation(self, computation: Computation, *, fused: bool = False) -> int:
-        """Sum over the instructions of a computation, each once."""
+        """Return the sum over the instructions of a computation, each counted once."""
         key = computation.name + (" fused" if fused else "")
         if key not in self._known:
             steps = (i for i in computation.instructions.values() if not fused or i.opcode not in MOVES)
@@ -53,12 +53,12 @@ class Costs:
         return self._known[key]
 
     def of_instruction(self, instruction: Instruction) -> int:
-        """Operations of one run of an instruction.
+        """Return the operations of one execution of an instruction.
 
         Raises
         ------
         FormatError
-            Naming the line, for more than 2^62, and for dimensions that its operands do not have.
+            Naming the line, for more than 2^62 operations, and for dimensions that the operands do not have.
         """
         cost = self._cost(instruction)
         if cost >= MAX_TOTAL:
@@ -117,7 +117,7 @@ class Costs:
 
     @staticmethod
     def _window(instruction: Instruction) -> tuple[list[int], dict[str, list[list[int]]]]:
-        """Sizes of a window, and its other parts by name, such as ``pad`` with a low and a high number each."""
+        """Return the sizes of a window, and its other parts by name, such as ``pad`` with low and high numbers."""
         parts: dict[str, list[list[int]]] = {}
         for piece in instruction.attributes.get("window", "").strip("{} ").split():
             name, _, text = piece.partition("=")
@@ -127,7 +127,7 @@ class Costs:
         return [size for size, *_ in parts.get("size", [])], parts
 
     def _convolution(self, instruction: Instruction) -> int:
-        """Multiplications of a convolution, without those with padding and with zeros between elements."""
+        """Return the multiplications of a convolution, without those with padding or zeros between elements."""
         data, kernel = self._array(instruction, 0), self._array(instruction, 1)
         out = instruction.shape
         found = _DIM_LABELS.fullmatch(instruction.attributes.get("dim_labels", ""))
@@ -154,14 +154,14 @@ class Costs:
                 data.dims[places[0]], size, out.dims[places[2]], stride=part("stride", 1), low=part("pad", 0),
                 data_dilation=part("lhs_dilate", 1), kernel_dilation=part("rhs_dilate", 1),
             )  # fmt: skip
-        # what is no axis of the window: batch and features of the result, input features of the kernel
+        # dimensions that are no axes of the window: batch and features of the result, input features of the kernel
         axes = [
             d for d, label in zip(out.dims, labels[2], strict=True) if not (label.isdigit() and int(label) < len(sizes))
         ]
         return pairs * math.prod(axes) * kernel.dims[labels[1].index("i")]
 
     def _library_call(self, instruction: Instruction) -> int:
-        """Operations of a matrix product or convolution of a library, 0 where the call is something else."""
+        """Return the operations of a library's matrix product or convolution; 0 for other calls."""
         target = instruction.attributes.get("custom_call_target", "")
         made = next(arrays(instruction.shape), None)
         if made is None or len(instruction.operands) < 2:

@@ -1,7 +1,7 @@
-"""From the instructions of a computation to ops and tensors: views folded, clones merged with what they repeat.
+"""Lowering of computations to ops and tensors: views are folded, clones merged with their base.
 
-The result of an instruction is a *value*: a leaf, or a tuple of values. A leaf stands for tensors that hold it: one,
-or none for what is constant, or one and an empty tensor that says when it is ready (``-done`` instructions).
+The result of an instruction is a *value*: a leaf, or a tuple of values. A leaf stands for the tensors that hold it:
+one, or none for a constant, or one and an empty tensor that marks its completion (``-done`` instructions).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from remat.graphs.formats.hlo.text import CALLS, Computation, Instruction, Modul
 from remat.graphs.graph import MAX_TOTAL
 from remat.io.limits import check_count, draw
 
-#: Bytes for an array that is a value, and for one that an op makes, besides its name.
+#: Bytes for an array that is a value, and for one that an op writes, in addition to its name.
 _LEAF_MEMORY, _ARRAY_MEMORY = 100, 700
 
 Value: TypeAlias = "int | tuple[Value, ...]"
 
-#: Name of a clone, from the suffix on: ``.remat``, ``.remat2``, ``.remat.1``, ``.remat.1.remat``.
+#: Suffix of a clone's name: ``.remat``, ``.remat2``, ``.remat.1``, ``.remat.1.remat``.
 _SUFFIX = re.compile(r"\.remat[0-9]*(?=\.|$)")
 _RENAMES = frozenset({"bitcast", "opt-barrier", "domain", "add-dependency"})
 _ONCE = frozenset({"rng", "rng-get-and-update-state", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
-#: Attributes in which a clone may differ from what it repeats.
+#: Attributes in which a clone may differ from its base.
 INCIDENTAL = frozenset({"metadata", "control-predecessors", "channel_id", "sharding", "frontend_attributes", *CALLS})
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredOp:
-    """An op: numbers of the tensors that it reads and writes."""
+    """Op, with the numbers of the tensors that it reads and writes."""
 
     name: str
     instruction: Instruction
@@ -47,27 +47,27 @@ class LoweredOp:
 
 @dataclass(eq=False)
 class Lowered:
-    """What a computation does.
+    """Lowered computation.
 
     Attributes
     ----------
     ops : list of LoweredOp
     tensors : list of (name, bytes)
     steps : list of int
-        The op of each step; one that stands there again is computed again.
+        Op of each step; a repeated op is recomputed.
     made_by : dict of str to int
-        The op of each instruction that is one; clones are their base again.
+        Op of each instruction that is one; clones map to the op of their base.
     leaves : list of tuple of int
-        The tensors of each leaf.
+        Tensors of each leaf.
     parameters : list of int
     results : tuple of int
         Leaves.
     constant_bytes : dict of str to int
         Bytes of parameters and of constants.
     clones : int
-        Steps that compute something again.
+        Steps that are recomputations.
     stale : int
-        How often something is read of which there is a newer copy: both are in memory then, and count once here.
+        Number of reads of a value that has a newer copy. Both copies are in memory then, but count once here.
     remarks : list of str
     """
 
@@ -84,17 +84,17 @@ class Lowered:
     remarks: list[str] = field(default_factory=list)
 
     def held(self, leaves: tuple[int, ...]) -> tuple[int, ...]:
-        """The tensors of some leaves, each once."""
+        """Return the tensors of some leaves, without duplicates."""
         return tuple(dict.fromkeys(tensor for leaf in leaves for tensor in self.leaves[leaf]))
 
     @cached_property
     def workspace(self) -> int:
-        """Most bytes held at once besides parameters and results, each freed after its last use."""
+        """Most bytes held at once beyond parameters and results, each tensor freed after its last use."""
         size = [size for _, size in self.tensors]
         for tensor in self.held((*self.parameters, *self.results)):
             size[tensor] = 0
         held, now, peak = set[int](), 0, 0
-        for step in reversed(self.steps):  # what is held after a step is what a later one reads before it is written
+        for step in reversed(self.steps):  # a tensor is live after a step if a later step reads it before a write
             op = self.ops[step]
             new = {*op.inputs, *op.outputs} - held
             held |= new
@@ -107,7 +107,7 @@ class Lowered:
 
 
 def flat(value: Value) -> Iterator[int]:
-    """The leaves of a value from left to right."""
+    """Yield the leaves of a value from left to right."""
     if isinstance(value, int):
         yield value
     else:
@@ -116,21 +116,21 @@ def flat(value: Value) -> Iterator[int]:
 
 
 def formed(shape: Shape, leaves: Iterator[int]) -> Value:
-    """The value of a shape with the next leaves in it."""
+    """Return a value of the given shape, filled with the next leaves."""
     if isinstance(shape, ArrayShape):
         return next(leaves)
     return tuple(formed(part, leaves) for part in shape.parts)
 
 
 def same_form(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are tuples of the same form, whatever arrays are in them."""
+    """Return whether two shapes nest their tuples in the same way, with any arrays in them."""
     if isinstance(a, ArrayShape) or isinstance(b, ArrayShape):
         return isinstance(a, ArrayShape) and isinstance(b, ArrayShape)
     return len(a.parts) == len(b.parts) and all(map(same_form, a.parts, b.parts))
 
 
 def base_name(name: str) -> str:
-    """The name of what a clone repeats.
+    """Return the name of a clone's base.
 
     >>> base_name("fusion.9.remat.1.remat"), base_name("add.remat2"), base_name("copy.remat_compressed")
     ('fusion.9', 'add', 'copy.remat_compressed')
@@ -140,7 +140,7 @@ def base_name(name: str) -> str:
 
 
 class ModuleLowering:
-    """Lowers the computations of a module, each that is called once."""
+    """Lowering of all computations of a module; each called one is lowered once."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -150,28 +150,28 @@ class ModuleLowering:
         self._digests: dict[str, str] = {}
 
     def called(self, computation: Computation) -> Lowered:
-        """A computation that another calls."""
+        """Return a called computation, lowered."""
         if computation.name not in self._called:
             self._called[computation.name] = _Lowering(self, computation).run()
         return self._called[computation.name]
 
     def inner(self) -> list[Lowered]:
-        """All computations that were lowered because another calls them."""
+        """Return all lowered computations that another one calls."""
         return list(self._called.values())
 
     def entry(self) -> Lowered:
-        """The computation that the module runs."""
+        """Return the entry computation, lowered."""
         return _Lowering(self, self.module.entry).run()
 
     def signature(self, instruction: Instruction) -> tuple[object, ...]:
-        """What an instruction does, apart from its operands; the same for a clone."""
+        """Return all properties of an instruction except its operands; equal for a clone and its base."""
         plain = sorted((key, text) for key, text in instruction.attributes.items() if key not in INCIDENTAL)
         shape = tuple((str(array), array.size, array.space) for array in arrays(instruction.shape))
         called = tuple(self.digest(computation) for computation in self.module.called(instruction))
         return instruction.opcode, shape, tuple(plain), called
 
     def digest(self, computation: Computation) -> str:
-        """What a computation does: the same for two that differ in names alone."""
+        """Return a digest of a computation; equal for computations that differ in names only."""
         if computation.name not in self._digests:
             numbers = {name: number for number, name in enumerate(computation.instructions)}
             said = hashlib.sha256()
@@ -183,17 +183,17 @@ class ModuleLowering:
 
 
 class _Lowering:
-    """Goes through the instructions of one computation in turn."""
+    """Lowering of the instructions of one computation, in turn."""
 
     def __init__(self, lowering: ModuleLowering, computation: Computation) -> None:
         self.all = lowering
         self.here = computation
         self.done = Lowered()
         self.values: dict[str, Value] = {}
-        self.known: dict[tuple[object, ...], tuple[int, Value]] = {}  # by base name and signature: op and its value
+        self.known: dict[tuple[object, ...], tuple[int, Value]] = {}  # op and value, by base name and signature
         self.names: set[str] = set()
-        self.latest: dict[int, str] = {}  # the instruction that ran an op last
-        self.ordered: dict[str, int] = {}  # an instruction before others: the empty tensor that says it is done
+        self.latest: dict[int, str] = {}  # last instruction of each op
+        self.ordered: dict[str, int] = {}  # empty tensor that marks completion, by instruction with control successors
         self.before = {name for i in computation.instructions.values() for name in i.names("control-predecessors")}
 
     def run(self) -> Lowered:
@@ -242,7 +242,7 @@ class _Lowering:
         return formed(instruction.shape, iter(leaves))
 
     def _constant(self, instruction: Instruction) -> Value:
-        """A value of its own; the same for a clone, and for what is written out and the same."""
+        """Return a new value; a clone and equal literals share one."""
         said = base_name(instruction.name) if "..." in instruction.literal else instruction.literal
         key = ("constant", (), (self.all.signature(instruction), said))
         if key not in self.known:
@@ -318,7 +318,7 @@ class _Lowering:
         return value
 
     def _note(self, instruction: Instruction, op: int) -> None:
-        """A step; and whether it reads what was computed again since."""
+        """Append a step, and count its reads of values that have been recomputed since."""
         self.done.steps.append(op)
         for operand in instruction.operands:
             self.done.stale += self.latest.get(self.done.made_by.get(operand.name, -1), operand.name) != operand.name
@@ -339,12 +339,12 @@ class _Lowering:
         return not effect and instruction.opcode not in _ONCE
 
     def _run_inside(self, instruction: Instruction) -> list[Computation]:
-        """Computations whose tensors take memory while the instruction runs."""
+        """Return the computations whose tensors occupy memory while the instruction runs."""
         inside = instruction.opcode in ("while", "conditional", "call", "async-start")
         return self.all.module.called(instruction) if inside else []
 
     def _aliases(self, instruction: Instruction) -> tuple[list[int | None] | None, bool]:
-        """For each array of the result the leaf that it is, None where it is new; whether all wait for this one."""
+        """Return the leaf that each array of the result aliases (None: new), and whether all wait for this one."""
         opcode, shape, operands = instruction.opcode, instruction.shape, instruction.operands
         given = [leaf for operand in operands for leaf in flat(self.values[operand.name])]
         if opcode in ("while", "call"):
@@ -354,7 +354,7 @@ class _Lowering:
                 raise instruction.fault("what it calls does not take and give what it does itself")
             places = {leaf: number for number, leaf in enumerate(body.parameters)}
             passed = [places.get(leaf) for leaf in body.results]
-            if opcode == "while":  # what another iteration changes is not passed on
+            if opcode == "while":  # an iteration may change every leaf that is not returned in its own place
                 passed = [p if p == number else None for number, p in enumerate(passed)]
             return [None if place is None else given[place] for place in passed], False
         if opcode.endswith("-done") and operands:
@@ -370,7 +370,7 @@ class _Lowering:
 
     @staticmethod
     def _part(instruction: Instruction, number: int, leaves: list[int]) -> list[int | None] | None:
-        """One element of the result is the operand, the others are new."""
+        """Return the operand's leaves for element `number` of the result, and None for the other arrays."""
         shape = instruction.shape
         assert not isinstance(shape, ArrayShape)
         if number >= len(shape.parts) or shape.parts[number].leaves != len(leaves):
@@ -382,7 +382,7 @@ class _Lowering:
         ]
 
     def _finished(self, instruction: Instruction) -> list[int | None]:
-        """The arrays that a ``-done`` gives: those that its ``-start`` made."""
+        """Return the arrays that a ``-done`` returns: those that its ``-start`` created."""
         start = instruction.operands[0]
         value = self.values[start.name]
         wanted = instruction.shape.leaves

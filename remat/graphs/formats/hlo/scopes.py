@@ -1,4 +1,4 @@
-"""Where an operation stands in a program, by the names that JAX and XLA give: ``jit(step)/jvp(Net)/layer_1/dot``."""
+"""Module paths of operations, from the names that JAX and XLA give: ``jit(step)/jvp(Net)/layer_1/dot``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 _WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)")
 _NUMBERED = re.compile(r"_([0-9]+)(?=\.|$)")
-#: Parts of a path that say how something came about, and not where it stands.
+#: Parts of a path that describe a transformation, not a position in the program.
 _PLAIN = frozenset({"", "checkpoint", "rematted_computation", "remat", "while", "body", "cond", "closed_call", "pjit"})
-#: Most transformations around a part that are taken off.
+#: Largest number of transformations to strip from a part.
 _MOST = 16
 
 
 def module_path(name: str) -> str:
-    """The dotted path of the scopes in an operation's name, without the operation itself; empty at the top.
+    """Return the dotted path of the scopes in an operation's name, without the operation itself; empty at the top.
 
-    Numbers at the end of a scope are parts of their own, so that numbered layers are recognised.
+    Trailing numbers of a scope become separate parts, so that numbered layers are recognised.
 
     Examples
     --------

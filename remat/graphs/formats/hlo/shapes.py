@@ -1,4 +1,4 @@
-"""Shapes in HLO text: element types, bounds, layouts with tiles and memory spaces, tuples; and their bytes."""
+"""Shapes in HLO text and their bytes: element types, bounds, layouts with tiles and memory spaces, tuples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.errors import FormatError
 from remat.io.limits import draw
 from remat.io.text import short
 
-#: Bytes of one element in memory; types of less than a byte take one unless the layout packs them (``E(4)``).
+#: Bytes of one element in memory; types of less than a byte occupy one unless the layout packs them (``E(4)``).
 ELEMENT_BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8, "u64": 8,
     "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16, "token": 0, "opaque": 0,
@@ -21,7 +21,7 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 #: The memory space of the host in layouts.
 HOST = 5
-#: Most digits of a number, most axes of an array, most levels of tuples within tuples.
+#: Limits on the digits of a number, the axes of an array, and the nesting of tuples.
 MAX_DIGITS = 18
 MAX_RANK = 64
 MAX_DEPTH = 32
@@ -38,16 +38,16 @@ _SPACE = re.compile(r"S\(([0-9]{1,3})\)")
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """The shape of an array.
+    """Shape of an array.
 
     Attributes
     ----------
     element : str
         Element type, such as ``f32``.
     dims : tuple of int
-        Extents of the axes; of an axis that varies, the most that it can be.
+        Extents of the axes; the upper bound for a dynamic axis.
     size : int
-        Bytes, with the padding of tiles.
+        Bytes, including the padding of tiles.
     space : int
         Memory space of the layout: 0 is the device's own memory, 5 the host's.
     """
@@ -64,7 +64,7 @@ class ArrayShape:
 
     @property
     def leaves(self) -> int:
-        """Number of arrays in it."""
+        """Number of arrays."""
         return 1
 
     def __str__(self) -> str:
@@ -73,13 +73,13 @@ class ArrayShape:
 
 @dataclass(frozen=True, slots=True)
 class TupleShape:
-    """A tuple of shapes.
+    """Tuple of shapes.
 
     Attributes
     ----------
     parts : tuple of Shape
     leaves : int
-        Number of arrays in it, at all levels.
+        Number of arrays, at all levels.
     """
 
     parts: tuple[Shape, ...]
@@ -98,7 +98,7 @@ Shape = ArrayShape | TupleShape
 
 
 def arrays(shape: Shape) -> Iterator[ArrayShape]:
-    """The arrays of a shape from left to right."""
+    """Yield the arrays of a shape from left to right."""
     if isinstance(shape, ArrayShape):
         yield shape
     else:
@@ -107,19 +107,19 @@ def arrays(shape: Shape) -> Iterator[ArrayShape]:
 
 
 class ShapeReader:
-    """Reads shapes from a text; the same text of an array is read once."""
+    """Parser of shapes in a text; equal texts of arrays are parsed once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._known: dict[str, ArrayShape] = {}
 
     def read(self, position: int, depth: int = 0) -> tuple[Shape, int]:
-        """The shape at `position`, within `depth` tuples, and where it ends.
+        """Return the shape at `position`, nested in `depth` tuples, and its end.
 
         Raises
         ------
         FormatError
-            Without a place; the caller names it.
+            Without a place; the caller adds it.
         """
         position = self._blank(position)
         if not self._text.startswith("(", position):
@@ -159,7 +159,7 @@ class ShapeReader:
 
 
 def array_shape(element: str, axes: str, layout: str) -> ArrayShape:
-    """The shape of an array from the parts of its text.
+    """Return the shape of an array from the parts of its text.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def array_shape(element: str, axes: str, layout: str) -> ArrayShape:
 
 
 def _padded(dims: list[int], layout: str) -> list[int]:
-    """Extents of what is in memory, from the major to the minor axis: each tile splits the last axes, rounded up."""
+    """Return the extents in memory, from the major to the minor axis; tiles split the last axes and round up."""
     tiles = _TILE.search(layout)
     order = re.match(r"\{([0-9,]*)", layout)
     if tiles is None or order is None:

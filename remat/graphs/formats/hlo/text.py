@@ -1,7 +1,7 @@
-"""The text of an HLO module: computations and their instructions, checked as far as a schedule depends on them.
+"""Parser of HLO text: computations and their instructions, checked as far as schedules depend on them.
 
-Every place of the text is looked at a bounded number of times, whatever it says. A line that is not understood is an
-error that names it.
+Parsing takes a bounded number of passes over every position, for any input. A line that cannot be parsed is an error
+that names it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _TABLE = re.compile(r"(?:FileNames|FunctionNames|FileLocations|StackFrames)\s*$|
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
-#: What matters on the way to the end of operands or attributes: brackets, strings, commas, comments and line ends.
+#: Tokens that matter within operands and attributes: brackets, strings, commas, comments and line ends.
 _MARK = re.compile(r'[(){}\[\],\n]|"(?:[^"\\\n]|\\.)*"|"|/\*(?s:.*?)\*/|/\*|\Z')
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 ATTRIBUTE = re.compile(r"\s*([\w\-]+)=")
 NAME = re.compile(r"%?([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TRIPS = re.compile(rf'"known_trip_count":\{{"n":"([0-9]{{1,{MAX_DIGITS}}})"\}}')
-#: Most levels of calls.
+#: Largest nesting of calls.
 MAX_CALLS = 64
-#: Bytes for what is known of an instruction, besides its text.
+#: Bytes for an instruction, in addition to its text.
 _INSTRUCTION_MEMORY = 2500
 #: Attributes that name computations.
 CALLS = (
@@ -42,20 +42,20 @@ CALLS = (
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """An instruction of a computation.
+    """Instruction of a computation.
 
     Attributes
     ----------
     name, opcode : str
     shape : Shape
-        Of its result.
+        Shape of its result.
     operands : tuple of Instruction
     literal : str
-        What stands between the brackets where that is no list of operands: a constant's value, a parameter's number.
+        Text between the brackets if it is no list of operands: a constant's value, a parameter's number.
     attributes : mapping of str to str
-        What follows the brackets, as text.
+        Attributes after the brackets, as text.
     line : int
-        In the text, from 1.
+        Line in the text, from 1.
     span : tuple of int
         Positions in the text: of its name, of its operands, of its attributes, and of the end of its line.
     """
@@ -70,12 +70,12 @@ class Instruction:
     span: tuple[int, int, int, int]
 
     def names(self, attribute: str) -> list[str]:
-        """The names in an attribute such as ``calls`` or ``control-predecessors``."""
+        """Return the names in an attribute such as ``calls`` or ``control-predecessors``."""
         said = self.attributes.get(attribute)
         return NAME.findall(said) if said else []
 
     def numbers(self, attribute: str) -> list[int]:
-        """The numbers in an attribute such as ``lhs_contracting_dims={1,2}``; raises FormatError for huge ones."""
+        """Return the numbers in an attribute such as ``lhs_contracting_dims={1,2}``; refuse huge ones."""
         found = re.findall(r"[0-9]+", self.attributes.get(attribute, ""))
         if any(len(number) > MAX_DIGITS for number in found):
             raise self.fault(f"{attribute} holds a number of more than {MAX_DIGITS} digits")
@@ -88,24 +88,24 @@ class Instruction:
 
     @property
     def trip_count(self) -> int | None:
-        """Of a loop; None where the compiler did not note it."""
+        """Iterations of a loop; None if the compiler did not record them."""
         found = _TRIPS.search(self.attributes.get("backend_config", ""))
         return int(found[1]) if found else None
 
     @property
     def op_name(self) -> str:
-        """What the instruction was in the program, from its metadata; empty where that is not said."""
+        """Name of the operation in the source program, from the metadata; empty if not recorded."""
         found = _OP_NAME.search(self.attributes.get("metadata", ""))
         return found[1].replace("\\'", "'") if found else ""
 
     def fault(self, message: str, kind: str = "") -> FormatError:
-        """The error that names the line and the instruction."""
+        """Return an error that names the line and the instruction."""
         return FormatError(f"line {self.line}: {self.name}: {message}", kind)
 
 
 @dataclass(eq=False)
 class Computation:
-    """A list of instructions, each after its operands.
+    """List of instructions, each after its operands.
 
     Attributes
     ----------
@@ -113,13 +113,13 @@ class Computation:
     is_entry : bool
     line : int
     instructions : dict of str to Instruction
-        In the order of the text, which is the order of execution in a scheduled module.
+        In the order of the text, which is the execution order of a scheduled module.
     root : Instruction or None
-        The one whose result is the computation's.
+        Instruction whose result is that of the computation.
     depth : int
-        Most calls within calls.
+        Largest nesting of calls.
     span : tuple of int
-        Positions in the text: of its head, of its first instruction, and of the line that closes it.
+        Positions in the text: of its head, of its first instruction, and of its closing line.
     """
 
     name: str
@@ -132,14 +132,14 @@ class Computation:
 
     @property
     def result(self) -> Instruction:
-        """The root."""
+        """Root instruction."""
         assert self.root is not None
         return self.root
 
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """The parts of a module; computations come before those that call them."""
+    """Parts of a module; each computation comes before its callers."""
 
     name: str
     header: str
@@ -148,36 +148,36 @@ class Module:
 
     @cached_property
     def is_scheduled(self) -> bool:
-        """Whether the order of instructions is the order in which they run."""
+        """True when the order of instructions is the execution order."""
         return re.search(r",\s*is_scheduled=true\b", self.header) is not None
 
     def called(self, instruction: Instruction) -> list[Computation]:
-        """The computations that an instruction calls; all are there, since reading has checked that."""
+        """Return the computations that an instruction calls; the reader has checked that they exist."""
         return [self.computations[name] for name in instruction.called]
 
 
 def read_module(text: str) -> Module:
-    """The module in a text.
+    """Parse the module in a text.
 
     Raises
     ------
     FormatError
-        Naming the line that is not understood, or wrong: names that stand twice, operands or computations that are not
-        there yet, numbers or nesting beyond reason, no entry computation, more than one module.
+        Naming the line that cannot be parsed or is wrong: duplicate names, operands or computations that are not yet
+        defined, numbers or nesting beyond the limits, no entry computation, more than one module.
     """
     check_count(text.count("\n"), "lines")
     return ModuleReader(text).module()
 
 
 class ModuleReader:
-    """Goes through a text once."""
+    """Parser that passes over a text once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.shapes = ShapeReader(text)
         self.computations: dict[str, Computation] = {}
         self.current: Computation | None = None
-        self._counted = (0, 1)  # a position and its line; positions are asked for in rising order
+        self._counted = (0, 1)  # a position and its line; positions are requested in ascending order
 
     def line(self, position: int) -> int:
         before, line = self._counted
@@ -220,7 +220,7 @@ class ModuleReader:
         return Module(name, header, self.computations, entries[0])
 
     def _outside(self, line: str, position: int) -> None:
-        """A line between computations: the head of one, or of a table of source lines."""
+        """Parse a line between computations: the head of one, or of a table of source lines."""
         if not line or (_TABLE.match(line) and not line.endswith("{")):
             return
         if line.startswith("HloModule"):
@@ -235,7 +235,7 @@ class ModuleReader:
         self.computations[found[2]] = self.current
 
     def _instruction(self, position: int) -> int:
-        """Read the instruction at `position` into the current computation; where it ends."""
+        """Parse the instruction at `position` into the current computation, and return its end."""
         here = self.current
         assert here is not None
         found = _INSTRUCTION.match(self.text, position)
@@ -263,7 +263,7 @@ class ModuleReader:
         operands: tuple[Instruction, ...] = ()
         if opcode[1] in ("constant", "parameter"):
             literal = ",".join(pieces)
-            if len(literal) > 64:  # told apart, not kept
+            if len(literal) > 64:  # only its identity matters
                 literal = ("..." if "..." in literal else "") + hashlib.sha256(literal.encode()).hexdigest()
         else:
             operands = tuple(self._operand(piece, name, position) for piece in pieces if piece.strip())
@@ -299,7 +299,7 @@ class ModuleReader:
         return found[1], piece[found.end() :].strip()
 
     def pieces(self, start: int, name: str, what: str) -> tuple[list[str], int]:
-        """What commas separate, up to the bracket that closes operands, or the end of the line of attributes."""
+        """Return the comma-separated pieces up to the bracket that closes operands, or the end of the line."""
         operands = what == "operands"
         ends = (")",) if operands else ("\n", "")
         depth = 0

@@ -1,4 +1,4 @@
-"""Writing an HLO module in another order: instructions that run again become clones, as XLA names them."""
+"""Writer of an HLO module in another order: repeated instructions become clones, named as XLA names them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from remat.graphs.formats.hlo.text import ATTRIBUTE, CALLS, HEADER, NAME, Instru
 from remat.io.formats import reading
 from remat.io.limits import draw
 
-#: Opcodes of what is there from the beginning.
+#: Opcodes of values that exist from the start.
 _GIVEN = ("parameter", "constant")
 #: Opcodes whose instructions call computations that no other instruction may call.
 _OWNERS = frozenset({"fusion", "while", "conditional", "call", "async-start"})
-#: Bytes for an instruction that is written, besides its text.
+#: Bytes for a written instruction, in addition to its text.
 _LINE_MEMORY = 400
 
 
@@ -21,23 +21,23 @@ _LINE_MEMORY = 400
 def scheduled_text(text: str, steps: Sequence[str]) -> str:
     """Return the text of a module whose entry computation runs its ops in the order of `steps`.
 
-    The first run of an op keeps the name of its instruction; further ones are clones, ``add.remat``, ``add.remat2``,
-    and those of a fusion call a clone of what it fuses. Parameters and constants come first; views (tuples and their
-    elements, bitcasts) come right before what reads them, as clones where they view a clone. Clones in `text` that no
-    step asks for are left out. The module says ``is_scheduled=true``.
+    The first execution of an op keeps the name of its instruction; further ones are clones, ``add.remat``,
+    ``add.remat2``. A clone of a fusion calls a clone of the fused computation. Parameters and constants come first.
+    Views (tuples and their elements, bitcasts) come right before their readers, as clones if they view a clone. Clones
+    in `text` that no step needs are dropped. The module is marked ``is_scheduled=true``.
 
     Parameters
     ----------
     text : str
         Of an HLO module.
     steps : sequence of str
-        Names of ops of :func:`~remat.graphs.formats.hlo.program_from_text`: each at least once, after what it reads.
+        Names of ops of :func:`~remat.graphs.formats.hlo.program_from_text`: each at least once, after its inputs.
 
     Raises
     ------
     FormatError
-        Naming the line of `text` that is wrong, or the instruction that reads a value which passes through another
-        one that has not run yet, such as a loop that does not change it.
+        Naming the wrong line of `text`, or an instruction that reads a value which another instruction passes on
+        unchanged, such as a loop, before that one has run.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def scheduled_text(text: str, steps: Sequence[str]) -> str:
 
 
 class _Writer:
-    """Writes the instructions of the entry computation one by one."""
+    """Writer of the instructions of the entry computation, one at a time."""
 
     def __init__(self, text: str, module: Module, done: Lowered) -> None:
         self.text, self.module, self.done = text, module, done
@@ -82,16 +82,16 @@ class _Writer:
         self.same = _first_of_each_value(module, done)
         self.computations: list[str] = []
         self.written: list[tuple[str, str]] = []  # names and texts of instructions
-        self.latest: dict[str, str] = {}  # by instruction: the name of its last clone
-        self.operands: dict[str, list[str]] = {}  # by view: the names that its last clone reads
-        self.clones: dict[str, int] = {}  # by stem of a name
+        self.latest: dict[str, str] = {}  # name of the last clone, by instruction
+        self.operands: dict[str, list[str]] = {}  # names that the last clone reads, by view
+        self.clones: dict[str, int] = {}  # number of clones, by stem of a name
         self.taken = {*self.same.values(), *module.computations}
         for computation in module.computations.values():
             if computation is not module.entry:
                 self.taken.update(computation.instructions)
 
     def run(self, steps: Iterable[str]) -> None:
-        """Write what the steps run, and what they and the result need."""
+        """Write the instructions of the steps, and all that they and the result require."""
         for instruction in self.instructions.values():
             if instruction.opcode in _GIVEN:
                 self._write(instruction, [operand.name for operand in instruction.operands])
@@ -106,7 +106,7 @@ class _Writer:
         return [f"  {'ROOT ' * (name == self.root)}{text}\n" for name, text in self.written]
 
     def _current(self, reader: Instruction, operands: Iterable[Instruction]) -> list[str]:
-        """Return the names of the last clones of `operands`; write the views that they are."""
+        """Return the names of the last clones of `operands`, after writing the views among them."""
         fresh: set[str] = set()
         found: list[str] = []
         for operand in operands:
@@ -137,7 +137,7 @@ class _Writer:
         return name not in self.done.made_by and self.instructions[name].opcode not in _GIVEN
 
     def _write(self, instruction: Instruction, operands: list[str]) -> None:
-        """Write an instruction, or a clone of it where it stands there already."""
+        """Write an instruction, or a clone of it if it is written already."""
         name, (begin, start, middle, end) = instruction.name, instruction.span
         draw(_LINE_MEMORY + end - begin)
         is_clone = name in self.latest
@@ -152,7 +152,7 @@ class _Writer:
         self.latest[name] = new
 
     def _attributes(self, instruction: Instruction, same: Mapping[str, str], is_clone: bool) -> str:
-        """Return the attributes of an instruction; a clone that owns what it calls calls clones of it."""
+        """Return the attributes of an instruction; a clone that owns its computations calls clones of them."""
         pieces, _ = self.reader.pieces(instruction.span[2], instruction.name, "attributes")
         owns = is_clone and instruction.opcode in _OWNERS
         for number, piece in enumerate(pieces):
@@ -164,7 +164,7 @@ class _Writer:
         return ",".join(pieces).rstrip()
 
     def _computation(self, name: str) -> str:
-        """Write a clone of a computation, and of those that its instructions own; return its name."""
+        """Write a clone of a computation and of those that its instructions own; return its name."""
         computation = self.module.computations[name]
         start, body, end = computation.span
         draw(_LINE_MEMORY + 2 * (end - start))
@@ -178,7 +178,7 @@ class _Writer:
         return new
 
     def _fresh(self, stem: str) -> str:
-        """Return a name that nothing in the module has."""
+        """Return a name that is unused in the module."""
         name = stem
         while name in self.taken:
             self.clones[stem] = self.clones.get(stem, 1) + 1
@@ -188,7 +188,7 @@ class _Writer:
 
 
 def _first_of_each_value(module: Module, done: Lowered) -> dict[str, str]:
-    """Map each instruction of the entry computation to the first one that has the same value."""
+    """Map each instruction of the entry computation to the first one with the same value."""
     same: dict[str, str] = {}
     views: dict[tuple[object, ...], str] = {}
     for name, instruction in module.entry.instructions.items():
@@ -204,11 +204,11 @@ def _first_of_each_value(module: Module, done: Lowered) -> dict[str, str]:
 
 
 def _renamed(piece: str, name: str) -> str:
-    """Return an operand such as ``f32[4]{0} %x`` with another name."""
+    """Return an operand such as ``f32[4]{0} %x`` with `name` in place of its own."""
     last = piece.rsplit(maxsplit=1)[-1]
     return piece[: len(piece) - len(last)] + "%" * last.startswith("%") + name
 
 
 def _names(piece: str, new: Callable[[str], str]) -> str:
-    """Return the value of an attribute with other names in it."""
+    """Return the value of an attribute with each name replaced by ``new(name)``."""
     return NAME.sub(lambda found: "%" * found[0].startswith("%") + new(found[1]), piece)

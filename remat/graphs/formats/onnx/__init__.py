@@ -1,7 +1,7 @@
 """Reader of ONNX models: the inference (or training) graph with bytes and FLOPs.
 
-What is read and what not is in ``docs/formats.md``. Files are not trusted: nothing outside the file is opened, no
-weights are loaded, and what is worked out for a model is bounded.
+``docs/formats.md`` lists the supported parts of models. Files are not trusted: the reader opens no other file, loads
+no weights, and bounds all work for a model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remat.graphs.formats.onnx.assembly import Assembly
     from remat.graphs.formats.onnx.inference import Network
 
-#: Bytes of a model that are not worth an estimate of what the library makes of them: at most 300 MB.
+#: Models of up to this many bytes skip the estimate of the library's memory, which is at most 300 MB for them.
 UNCHECKED = 4_000_000
 
 
@@ -37,22 +37,22 @@ def graph_from_onnx(
     in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
-    """The graph of a serialised ONNX model.
+    """Return the graph of a serialised ONNX model.
 
     Parameters
     ----------
     data : bytes
-        A ``ModelProto``; its weights are not looked at.
+        A ``ModelProto``; its weights are not read.
     dims : mapping of str to int, optional
-        Sizes of dimensions that the model leaves open, by name (``batch``) or by tensor and axis (``x[0]``).
+        Sizes of open dimensions of the model, by name (``batch``) or by tensor and axis (``x[0]``).
     views : {"fold", "keep"}
-        Whether reshapes and the like are other names of their input, or ops that write a tensor.
+        Treat reshapes and other views as names of their input (fold), or as ops that write a tensor (keep).
     control_flow : {"refuse", "op"}
-        Whether an op with graphs of its own (``If``, ``Loop``, ``Scan``) is refused, or taken as one op.
+        Refuse an op with graphs of its own (``If``, ``Loop``, ``Scan``), or treat it as one op.
     in_place : bool
-        Whether activations may write in place of their input, as kernels of ONNX Runtime's CPU provider do.
+        Let activations write in place of their input, as kernels of ONNX Runtime's CPU provider do.
     remarks : list of str, optional
-        Takes what was left out or assumed.
+        Receives omissions and assumptions.
 
     Returns
     -------
@@ -62,9 +62,9 @@ def graph_from_onnx(
     Raises
     ------
     FormatError
-        If the package ``onnx`` is not installed, the data is no model, or sizes are not known; names node or tensor.
+        If the package ``onnx`` is missing, the data is no model, or sizes are unknown; names node or tensor.
     GraphError
-        If the model is not acyclic.
+        If the model has a cycle.
     """
     check_model_options(views, control_flow, in_place)
     fold = views == "fold"
@@ -75,16 +75,16 @@ def graph_from_onnx(
 
 @dataclass(frozen=True, eq=False)
 class ModelReading:
-    """A model that was read.
+    """Model and its graph.
 
     Attributes
     ----------
     model : onnx.ModelProto
-        With its functions expanded.
+        The model with its functions expanded.
     network : Network
-        Its nodes, one for each node of `model`.
+        Nodes with types and shapes, one for each node of `model`.
     assembly : Assembly
-        What of the network stands for what of the graph.
+        Mapping from the network to the graph.
     graph : ComputeGraph
     """
 
@@ -115,7 +115,7 @@ def read_model(
 
     notes = [] if remarks is None else remarks
     if len(data) > UNCHECKED:
-        without_weights(BytesIO(data))  # draws what the library takes for messages, before it does
+        without_weights(BytesIO(data))  # charges the budget for the library's messages before it allocates them
     try:
         model = onnx.ModelProto.FromString(data)
     except Exception as error:
@@ -128,7 +128,7 @@ def read_model(
         network = Inference(whole, Dimensions(dims or {}), control_flow).run()
         assembly = Assembly(network, fold_views=fold_views, in_place=in_place, remarks=notes)
         graph = assembly.graph(printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model))
-    except (UnicodeError, RecursionError, OverflowError) as error:  # what is no text where text must be, and the like
+    except (UnicodeError, RecursionError, OverflowError) as error:  # for example, invalid text in a name
         raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
     if model.training_info:
         notes.append("its training_info is not read: gradients that are ops of the graph are, others are not")
@@ -136,7 +136,7 @@ def read_model(
 
 
 def _check_text(message: Any, where: str) -> None:
-    """Refuse names that are no text: the library gives bytes for them, and nobody else expects that."""
+    """Refuse names that are no text: the library returns bytes for them, which other code does not expect."""
     draw()
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):

@@ -1,4 +1,4 @@
-"""The graph of an ONNX model whose shapes are known: views folded, constants apart, names made unique."""
+"""Assembly of the graph of an ONNX model with known shapes: folds views, separates constants, makes names unique."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
 from remat.io.limits import draw
 from remat.io.text import printable, short, together
 
-#: Ops whose first output is their first input by another shape.
+#: Ops whose first output is their first input in another shape.
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-#: Ops whose kernels in ONNX Runtime's CPU provider say ``MayInplace(0, 0)`` for ``float``. Source: onnxruntime,
-#: ``core/providers/cpu/activation/activations.cc``; the kernels of ``math/element_wise_ops.cc`` say no such thing.
+#: Ops whose kernels in ONNX Runtime's CPU provider declare ``MayInplace(0, 0)`` for ``float``. Source: onnxruntime,
+#: ``core/providers/cpu/activation/activations.cc``; the kernels of ``math/element_wise_ops.cc`` do not declare it.
 IN_PLACE = frozenset({
     "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
 })  # fmt: skip
@@ -27,22 +27,22 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 class Assembly:
-    """Makes the graph of a network.
+    """Builder of the graph of a network.
 
     Parameters
     ----------
     network : Network
     fold_views : bool
-        Whether views are other names of what they look at, or ops that cost nothing and write a tensor.
+        Treat views as other names of their base, or as ops that cost nothing and write a tensor.
     in_place : bool
-        Whether ops of :data:`IN_PLACE` may write in place of their input.
+        Let ops of :data:`IN_PLACE` write in place of their input.
     remarks : list of str
-        Takes what was left out or assumed.
+        Receives omissions and assumptions.
 
     Attributes
     ----------
     position_of : dict of str to int
-        Node of the network by the name of its op, after :meth:`graph`.
+        Node of the network by the name of its op, set by :meth:`graph`.
     """
 
     def __init__(self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str]) -> None:
@@ -55,7 +55,7 @@ class Assembly:
         self.position_of: dict[str, int] = {}
 
     def graph(self, name: str, source: str) -> ComputeGraph:
-        """The graph; raises FormatError or GraphError where there is none."""
+        """Return the graph; raise FormatError or GraphError if the network has none."""
         network = self._network
         self._nodes = self._needed([node for node in network.nodes if not self._is_folded(node)])
         if not self._nodes:
@@ -105,10 +105,10 @@ class Assembly:
             meta=({"modules": modules} if modules else {}) | described(shapes_of(network, tensor_of), attributes),
         )  # fmt: skip
 
-    # -- what is left of the nodes ------------------------------------------------------------------------------------
+    # -- remaining nodes ----------------------------------------------------------------------------------------------
 
     def _is_folded(self, node: Node) -> bool:
-        """Whether a node is no op: it depends on no input, or looks at what is already there."""
+        """Return whether a node becomes no op: it is independent of the inputs, or a view."""
         network = self._network
         outputs = [name for name in node.outputs if name]
         if all(name in network.constant for name in outputs):
@@ -130,12 +130,12 @@ class Assembly:
         return self._base.get(value, value)
 
     def _read(self, node: Node) -> list[str]:
-        """The values that a node reads and that are no constants, once each."""
+        """Return the non-constant values that a node reads, without duplicates."""
         roots = dict.fromkeys(self._root(value) for value in node.reads)
         return [value for value in roots if value not in self._network.constant]
 
     def _places(self, node: Node) -> list[str]:
-        """Return the value in whose place a node may write its first output."""
+        """Return the value that the first output of a node may replace in memory, if any."""
         if not self._in_place or node.type not in IN_PLACE or not node.outputs[0]:
             return []
         values, source = self._network.values, self._root(node.inputs[0])
@@ -143,7 +143,7 @@ class Assembly:
         return [source] if same and source in self._read(node) else []
 
     def _needed(self, nodes: list[Node]) -> list[Node]:
-        """Those that the outputs of the graph depend on."""
+        """Return the nodes that the outputs of the graph depend on."""
         wanted = {self._root(value) for value in self._network.outputs}
         kept: list[Node] = []
         for node in reversed(nodes):
@@ -155,7 +155,7 @@ class Assembly:
         return kept[::-1]
 
     def _constant_memory(self) -> int:
-        """Bytes of the constants that ops read; what only shapes are made of is none."""
+        """Return the bytes of the constants that ops read, not of those that only shapes depend on."""
         network = self._network
         read = {self._root(value) for node in self._nodes for value in node.reads}
         return sum(network.values[value].bytes for value in read if value in network.constant)
@@ -178,9 +178,9 @@ class Assembly:
 
 
 def module_path(proto: Any) -> str:
-    """The dotted path of the module that a node comes from; empty where the file does not say.
+    """Return the dotted path of a node's module; empty if the file does not contain it.
 
-    PyTorch's exporter writes the scopes of a node into its metadata, its older exporter paths such as
+    PyTorch's exporter writes the scopes of a node into its metadata; its older exporter writes paths such as
     ``/layers.0/attention/MatMul`` into the names of nodes.
     """
     for entry in proto.metadata_props:

@@ -1,4 +1,4 @@
-"""Descriptions of ONNX nodes for rewriting: those that are plain enough; see ``docs/rewriting.md``."""
+"""Descriptions of ONNX nodes for rewriting, as far as they are fully known; see ``docs/rewriting.md``."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from remat.graphs.rewriting.descriptions import (
     split,
 )
 
-#: Types of elements whose arithmetic is that of real numbers, up to rounding.
+#: Element types whose arithmetic is that of real numbers, up to rounding.
 REAL = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"})
 _LAYOUT = "NCHW"
 
 
 def describe(node: Node, network: Network, root: Callable[[str], str], names: Mapping[str, str]) -> Description | None:
-    """Return the description of a node; None for one that is not completely known, and so must not be rewritten.
+    """Return the description of a node; None if it is not fully known, so that it must not be rewritten.
 
-    A node is not described if it is of a domain of its own, has an attribute that is not expected, reads or writes what
-    is no real number, reads a tensor by another shape than it was written in, or has weights that are computed from
-    the inputs.
+    A node has no description if it is of a foreign domain, has an unexpected attribute, reads or writes anything but
+    real numbers, reads a tensor in another shape than it was written in, or has weights that depend on the inputs.
 
     Parameters
     ----------
     node : Node
     network : Network
     root : callable
-        The value that a view is another name of.
+        Returns the value that a view is another name of.
     names : mapping of str to str
-        The tensor of the graph of each value.
+        Tensor of the graph, by value.
     """
     values = network.values
     known = _NODES.get(node.type)
@@ -80,7 +79,7 @@ def describe(node: Node, network: Network, root: Callable[[str], str], names: Ma
 
 
 def _window(site: Site, attributes: Mapping[str, Any], kernel: list[int]) -> Window | None:
-    """The window of a convolution or a pooling; None where attributes do not go with its kernel."""
+    """Return the window of a convolution or a pooling; None if the attributes do not match the kernel."""
     x, count = site.inputs[0], len(kernel)
     if x is None or len(x) != count + 2:
         return None
@@ -132,7 +131,7 @@ def _matmul(site: Site, attributes: Mapping[str, Any]) -> Description | None:
 
 
 def _softmax(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    # before version 13 it was one along all axes from this one on, and 1 was the default: the same for the last axis
+    # Before version 13 it spanned all axes from `axis` on, by default from 1: equivalent for the last axis.
     last = len(site.output) - 1
     axis = attributes.get("axis", 1 if last == 1 else None)
     return softmax(site, last) if axis in {last, -1} else None
@@ -177,7 +176,7 @@ def _plain(*names: str) -> Mapping[str, tuple[frozenset[str], Describer]]:
     return {name: (frozenset(), _elementwise(functions.get(name, name.lower()))) for name in names}
 
 
-#: For each type the attributes that a plain node may have, and the function that describes it.
+#: For each type, the attributes that a supported node may have, and the function that describes it.
 _NODES: Mapping[str, tuple[frozenset[str], Describer]] = {
     **_plain("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Relu", "Sigmoid", "Tanh", "Softplus"),
     **_plain("Abs", "Neg", "Exp", "Erf", "Identity"),

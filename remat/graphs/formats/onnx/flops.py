@@ -1,11 +1,11 @@
-"""Costs of ONNX ops in FLOPs: a multiplication and an addition are two, an element that is only moved is one.
+"""Costs of ONNX ops in FLOPs: a multiplication with its addition counts two, a moved element one.
 
-* Products (convolutions, matrix products, recurrent layers, attention): 2 for each multiplication and addition, plus
-  what follows them element by element.
-* Pooling: one for each element of a window; reductions: one for each element read.
+* Products (convolutions, matrix products, recurrent layers, attention): 2 per multiplication with its addition, plus
+  the elementwise operations that follow.
+* Pooling: one per element of a window; reductions: one per element read.
 * Normalisation and softmax: as many passes over their input as their formulas have.
-* All else, data movement included: one for each element written. An op that costs nothing would be recomputed as often
-  as one likes; only views (:mod:`remat.graphs.formats.onnx.assembly`) are free.
+* Other ops, including data movement: one per element written. A free op could be recomputed without limit, so only
+  views (:mod:`remat.graphs.formats.onnx.assembly`) are free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from remat.io.text import short
 
 Shape = tuple[int, ...]
 
-#: Operations for each element read: normalisations and softmax.
+#: Operations per element read, for normalisations and softmax.
 PASSES = {
     "BatchNormalization": 2,  # scale, shift; more in training, see `_batch_normalization`
     "InstanceNormalization": 7,  # mean, difference, square, mean, quotient, scale, shift
@@ -48,7 +48,7 @@ _WINDOWS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 
 
 class Costs:
-    """Costs of the nodes of a network; `unknown` has the types of other domains, which have no formula of their own."""
+    """Costs of the nodes of a network; `unknown` collects the types of foreign domains, which have no formula."""
 
     def __init__(self, network: Network) -> None:
         self._values = network.values
@@ -56,12 +56,12 @@ class Costs:
         self.unknown: set[str] = set()
 
     def cost(self, node: Node) -> int:
-        """FLOPs of a node.
+        """Return the FLOPs of a node.
 
         Raises
         ------
         FormatError
-            Naming the node, where its attributes do not fit its shapes.
+            Naming the node, if its attributes do not match its shapes.
         """
         written = sum(self._values[name].elements for name in node.outputs if name)
         inputs = [self._values[name].shape if name else None for name in node.inputs]
@@ -154,9 +154,9 @@ def _einsum(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
 def _recurrent(gates: int) -> Product:
     def flops(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
         x, weights, recurrence = (_shape(inputs, each) for each in range(3))
-        steps = x[0] * x[1] * weights[0]  # of the sequence and the batch, forward and backward
+        steps = x[0] * x[1] * weights[0]  # of the sequence and the batch, per direction
         hidden = recurrence[2]
-        # gates from input and state, biases and activation of each gate, and what makes the new state of them
+        # gates from input and state, biases and activation of each gate, and the update of the state
         return steps * gates * hidden * (2 * (weights[2] + hidden) + 3) + steps * 4 * hidden * (gates > 1)
 
     return flops
@@ -172,7 +172,7 @@ def _attention(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> i
         batch, length, heads = query[0], query[1], attributes.get("q_num_heads") or attributes["num_heads"]
         keys, width = key[1], query[2] // heads
         value_width = out[2] // heads
-    if _has(inputs, 4):  # what the cache holds besides
+    if _has(inputs, 4):  # keys in the cache
         keys += _shape(inputs, 4)[2]
     return batch * heads * length * keys * (2 * (width + value_width) + PASSES["Softmax"])
 

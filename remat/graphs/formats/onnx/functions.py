@@ -1,4 +1,4 @@
-"""Functions that an ONNX model defines for itself, expanded where they are called."""
+"""Expansion of the functions that an ONNX model defines, at each call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Key = tuple[str, str, str]
 
 
 class _Size(NamedTuple):
-    """Nodes and bytes that a call of a function expands to, and places that repeat names and attributes of the call."""
+    """Nodes and bytes of an expanded call, and places in the body that repeat names and attributes of the call."""
 
     nodes: int = 1
     bytes: int = 0
@@ -25,12 +25,12 @@ class _Size(NamedTuple):
 _OP = _Size()
 #: Bytes of memory for each byte and node of the expanded model, and seconds: the library copies it several times.
 _MEMORY, _NODE_MEMORY, _SECONDS, _NODE_SECONDS = 4, 500, 1e-8, 1e-5
-#: Sizes stop growing here: chains of calls double them many times.
+#: Cap on sizes, since chains of calls double them at every level.
 _MOST = 2**62
 
 
 def expanded(model: Any) -> Any:
-    """The model without functions of its own: their nodes stand where they were called.
+    """Return the model with every call of its own functions replaced by the nodes of the function.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def expanded(model: Any) -> Any:
         for key in TopologicalSorter(calls).static_order():
             body = _size(bodies[key].node, sizes)
             defaults = sum(each.ByteSize() for each in bodies[key].attribute_proto)
-            # even an empty body costs work, so that calls of it count
+            # even an empty body takes work, so its calls must count
             sizes[key] = _Size(
                 min(1 + body.nodes, _MOST), min(body.bytes + defaults * body.places, _MOST), min(body.places, _MOST)
             )
@@ -67,7 +67,7 @@ def expanded(model: Any) -> Any:
 
 
 def _key(node: Any) -> _Key:
-    """Return what a node calls, a function or an op."""
+    """Return the key of the function or op that a node calls."""
     return node.domain, node.op_type, node.overload
 
 
@@ -81,7 +81,7 @@ def _all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _size(nodes: Iterable[Any], sizes: dict[_Key, _Size]) -> _Size:
-    """Return what the nodes expand to; each name and attribute of a call is repeated in all places of its body."""
+    """Return the totals of the expanded nodes; every place of a body repeats the names and attributes of the call."""
     count = size = places = 0
     for node in _all_nodes(nodes):
         called = sizes.get(_key(node), _OP)

@@ -1,8 +1,8 @@
-"""Shapes of all values of an ONNX model, node by node: the rules are ONNX's own, the limits are ours.
+"""Shapes of all values of an ONNX model, node by node: ONNX's rules, with remat's limits.
 
-``onnx.shape_inference.infer_shapes`` does this for a whole model at once and can be made to take gigabytes and minutes
-by a model of a few hundred bytes (a vector that is concatenated with itself thirty times). Node by node everything
-stays bounded, faults have a name, and more is known: what small tensors contain that only constants and shapes go into.
+``onnx.shape_inference.infer_shapes`` handles a whole model at once. A model of a few hundred bytes (a vector
+concatenated with itself thirty times) can make it take gigabytes and minutes. Node by node everything stays bounded
+and errors name the node. It also yields more: the content of small tensors that depend only on constants and shapes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
 from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
 
-#: Largest tensor whose content is worked out, in elements.
+#: Largest tensor whose content is computed, in elements.
 MAX_CONTENT = 4096
-#: Most elements that are kept of all small tensors together.
+#: Most elements stored for all small tensors together.
 MAX_TOTAL_CONTENT = 10_000_000
-#: Most nodes of a model, functions expanded.
+#: Most nodes of a model, with functions expanded.
 MAX_NODES = 300_000
-#: Bytes for all that is known of a node; seconds in which ONNX copies a name of the graphs around into one inside.
+#: Bytes for a node; seconds that ONNX takes to copy a name of an outer graph into an inner one.
 _NODE_MEMORY, _COPY_SECONDS = 2000, 2e-7
-#: Ops whose results are worked out where what they read is known: the arithmetic of shapes.
+#: Ops that are evaluated if their inputs are known: the arithmetic of shapes.
 ARITHMETIC = frozenset({
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand",
     "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
@@ -33,7 +33,7 @@ ARITHMETIC = frozenset({
     "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Sqrt", "Squeeze",
     "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
-#: Ops whose result differs from run to run.
+#: Ops whose result differs between runs.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
@@ -47,16 +47,16 @@ _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double
 
 @dataclass(eq=False)
 class Node:
-    """A node with what is known of it.
+    """Node with its attributes, inputs and outputs.
 
     Attributes
     ----------
     proto : onnx.NodeProto
     name, type : str
-        Its own name, or one made of type and position; the type with its domain, unless that is ONNX's own.
+        Its own name, or one made of type and position; the type with its domain, unless that is ONNX's.
     attributes : dict
     inputs, outputs : list of str
-        Empty for what is optional and absent; `captured` are those that graphs inside it read besides.
+        Empty for absent optional ones; `captured` are further values that inner graphs read.
     """
 
     proto: Any
@@ -69,21 +69,21 @@ class Node:
 
     @property
     def reads(self) -> list[str]:
-        """All values that it needs; of some it is only the type."""
+        """All values that it requires; of some only the type."""
         inputs = self.inputs[:1] if self.type == "CastLike" else self.inputs
         return [name for name in (*inputs, *self.captured) if name]
 
 
 @dataclass(eq=False)
 class Network:
-    """A model, all of whose values are known by type and shape.
+    """Model in which the type and shape of every value are known.
 
     Attributes
     ----------
     nodes : list of Node
     values : dict of str to Value
     content : dict of str to ndarray
-        What small tensors contain that do not depend on the inputs.
+        Content of small tensors that do not depend on the inputs.
     constant : set of str
         Values that do not depend on the inputs.
     inputs, outputs : list of str
@@ -98,7 +98,7 @@ class Network:
 
 
 class Inference:
-    """Goes through the graph of a model, whose functions are expanded, from its inputs to its outputs.
+    """Inference over the graph of a model with expanded functions, from its inputs to its outputs.
 
     Parameters
     ----------
@@ -122,12 +122,12 @@ class Inference:
         self.network = Network()
 
     def run(self) -> Network:
-        """The network.
+        """Return the network.
 
         Raises
         ------
         FormatError
-            Naming the node or the tensor, for whatever is wrong or cannot be known.
+            Naming the node or the tensor, for any fault and any unknown type or shape.
         """
         if len(self._graph.node) > MAX_NODES:
             raise FormatError(f"{len(self._graph.node):,} nodes, more than the {MAX_NODES:,} that are read")
@@ -154,7 +154,7 @@ class Inference:
         self._dims.refuse_unused()
         return self.network
 
-    # -- what is there before the first node ------------------------------------------------------------------------
+    # -- before the first node --------------------------------------------------------------------------------------
 
     def _read_constants(self) -> None:
         for tensor in self._graph.initializer:
@@ -188,7 +188,7 @@ class Inference:
         self.network.values[name] = value_of(name, type_, self._types)
 
     def _keep_content(self, name: str, tensor: Any) -> None:
-        """Note what a small tensor contains; the content of others is not in the model any more, or elsewhere."""
+        """Store the content of a small tensor; that of others is removed from the model or in another file."""
         if self._is_external(tensor) or self.network.values[name].elements > MAX_CONTENT:
             return
         if not any(getattr(tensor, field) for field in _CONTENT_FIELDS):
@@ -200,7 +200,7 @@ class Inference:
         self._keep(name, content)
 
     def _keep(self, name: str, content: Any) -> None:
-        """Note what `name` contains, unless that is too much or nothing that shapes are made of."""
+        """Store the content of `name`, unless it exceeds the limit or is not numeric."""
         if content.dtype.kind in "biuf" and self._kept + content.size <= MAX_TOTAL_CONTENT:
             self._kept += content.size
             self.network.content[name] = content
@@ -252,11 +252,11 @@ class Inference:
             self._evaluate(node)
 
     def _is_plain(self, node: Node) -> bool:
-        """Whether the same inputs always give the same outputs, and nothing of it is hidden."""
+        """Return whether equal inputs always give equal outputs and no inner graph is involved."""
         return not (node.type in RANDOM or node.type in CONTROL_FLOW or is_training_dropout(node, self.network))
 
     def _inferred(self, node: Node) -> dict[str, Any]:
-        """The types of the outputs, as far as ONNX has a rule for them."""
+        """Return the types of the outputs, as far as ONNX has a rule for them."""
         proto, values = node.proto, self.network.values
         domain = "" if proto.domain in _STANDARD else proto.domain
         try:
@@ -268,7 +268,7 @@ class Inference:
         if proto.op_type == "Einsum":
             equation = node.attributes.get("equation")
             if not isinstance(equation, bytes) or not _EQUATION.fullmatch(equation):
-                # ONNX's rule does not come back from one with a single dot
+                # ONNX's rule never returns for an equation with a single dot
                 raise FormatError(f"node {short(node.name)} (Einsum): {short(equation)} is no equation")
         data = {
             name: self._onnx.numpy_helper.from_array(self.network.content[name], name)
@@ -288,7 +288,7 @@ class Inference:
         return result
 
     def _whole(self, node: Node, name: str, inferred: Any) -> Any:
-        """The type of an output: what the rule says, and what it leaves open as declared in the file, or given."""
+        """Return the type of an output by its rule; open dimensions come from the file's declaration or from `dims`."""
         declared = self._declared.get(name)
         kinds = [each for each in (inferred, declared) if each is not None and each.WhichOneof("value")]
         if not kinds:
@@ -299,7 +299,7 @@ class Inference:
             )
         for type_ in kinds:
             if type_.WhichOneof("value") != "tensor_type":
-                return type_  # refused by its name
+                return type_  # the caller refuses it by name
             if type_.tensor_type.HasField("shape") and self._dims.fill(name, type_):
                 self._dims.missing.clear()
                 return type_
@@ -319,7 +319,7 @@ class Inference:
     # -- contents ---------------------------------------------------------------------------------------------------
 
     def _shape(self, node: Node) -> None:
-        """Shapes are known by now, so that nothing is computed for one."""
+        """Store the content of a shape without computing anything: shapes are known by now."""
         import numpy as np
 
         shape = self.network.values[node.inputs[0]].shape
@@ -334,7 +334,7 @@ class Inference:
         self.network.constant.add(node.outputs[0])
 
     def _evaluate(self, node: Node) -> None:
-        """Note what the outputs contain, where they and what they are made of are small and known."""
+        """Store the content of the outputs if they and their inputs are small and known."""
         network, attributes = self.network, node.attributes
         if node.type == "Constant":
             tensor = attributes.get("value")
@@ -357,7 +357,7 @@ class Inference:
             evaluator = ReferenceEvaluator(node.proto, opsets=dict(self._versions))
             results = evaluator.run(None, {name: network.content[name] for name in node.reads})
         except Exception:
-            return  # it has its shape; what it contains is missing only if a shape depends on it, which says so
+            return  # its shape is known; an op whose shape depends on its content reports the missing content
         for name, result in zip(node.outputs, results, strict=False):
             if name and getattr(result, "shape", None) == network.values[name].shape:
                 self._keep(name, result)
@@ -368,7 +368,7 @@ class Inference:
 
 
 def is_training_dropout(node: Node, network: Network) -> bool:
-    """Whether a node is a dropout that drops something, or may."""
+    """Return whether a node is a dropout that drops elements, or may."""
     if node.type != "Dropout":
         return False
     if len(node.inputs) > 2 and node.inputs[2]:
@@ -378,10 +378,10 @@ def is_training_dropout(node: Node, network: Network) -> bool:
 
 
 def _free_names(graph: Any, bound: set[str], found: set[str]) -> int:
-    """Add the names that a graph inside a node reads and does not define to `found`.
+    """Add the names that an inner graph reads and does not define to `found`; return how many names ONNX copies.
 
-    `bound` holds the names of the graphs around it, and is the same afterwards. Returns how many names ONNX copies:
-    into each graph inside all names that are defined around it.
+    `bound` holds the names of the enclosing graphs and is restored on return. ONNX copies into each inner graph all
+    names that are defined around it.
     """
     mine: set[str] = set()
 

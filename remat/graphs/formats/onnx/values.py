@@ -1,4 +1,4 @@
-"""Types and shapes of the values of an ONNX model, their sizes in bytes, and dimensions that a model leaves open."""
+"""Values of an ONNX model: types, shapes, sizes in bytes, and open dimensions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from remat.errors import FormatError
 from remat.io.text import clipped, one_line, short, together
 
-#: Bits of an element by type, after the names of ``TensorProto.DataType``; text has no size of its own.
+#: Bits of an element by type, after the names of ``TensorProto.DataType``; text has no fixed size.
 BITS = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8, "FLOAT16": 16,
     "DOUBLE": 64, "UINT32": 32, "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128, "BFLOAT16": 16, "FLOAT8E4M3FN": 8,
     "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "UINT4": 4, "INT4": 4,
     "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
-#: Most axes of a tensor: what is inferred for a hostile model must not grow without end.
+#: Most axes of a tensor, which bounds inference for hostile models.
 MAX_RANK = 32
-#: Largest dimension, and largest value of ``dims``.
+#: Largest dimension, and largest value in ``dims``.
 MAX_SIZE = 2**48
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of a model.
+    """Tensor of a model.
 
     Attributes
     ----------
@@ -41,18 +41,18 @@ class Value:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """What it takes up; elements of less than a byte are packed, and the last byte is a whole one."""
+        """Size in bytes; elements of less than a byte are packed, and the last byte is rounded up."""
         return -(-self.elements * BITS[self.dtype] // 8)
 
 
 @dataclass
 class Dimensions:
-    """Sizes that a caller gives for dimensions that a model leaves open.
+    """Sizes given for the open dimensions of a model.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Dimensions:
                 )
 
     def fill(self, tensor: str, type_: Any) -> bool:
-        """Put sizes into the open dimensions of a ``TypeProto``; whether none is left open, those left are noted."""
+        """Fill the open dimensions of a ``TypeProto``, record those without a size, and return whether none remains."""
         whole = True
         for axis, dim in enumerate(type_.tensor_type.shape.dim):
             place = f"{tensor}[{axis}]"
@@ -92,7 +92,7 @@ class Dimensions:
         return whole
 
     def refuse_missing(self) -> None:
-        """Raise FormatError with the names of the dimensions that were left open, if any were."""
+        """Raise FormatError with the names of open dimensions without a size, if any."""
         if self.missing:
             names = [
                 name if name in places else f"{name} ({', '.join(places[:3])}{', ...' * (len(places) > 3)})"
@@ -107,7 +107,7 @@ class Dimensions:
             )
 
     def refuse_unused(self) -> None:
-        """Raise FormatError with the names in `given` that the model does not have, if there are such."""
+        """Raise FormatError with the names in `given` that the model does not have, if any."""
         unknown = [name for name in self.given if name not in self.used]
         if unknown:
             known = clipped(one_line(", ".join(sorted(self.named)[:10])), 300) or "none"
@@ -117,12 +117,12 @@ class Dimensions:
 
 
 def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
-    """The value with this ``TypeProto``, all of whose dimensions are known.
+    """Return the value with this ``TypeProto``, whose dimensions must all be known.
 
     Raises
     ------
     FormatError
-        Naming the tensor, where it is no tensor, or one of text, or of too many or too large dimensions.
+        Naming the tensor, if it is no tensor, a tensor of text, or one with too many or too large dimensions.
     """
     kind = type_.WhichOneof("value")
     if kind != "tensor_type":

@@ -1,7 +1,7 @@
-"""The bytes of an ONNX model without its weights, taken from a stream: files of gigabytes are read in little memory.
+"""ONNX models without their weights, read from a stream: files of gigabytes take little memory.
 
-A model is a message of protocol buffers. Only messages that can hold large tensors are looked into; what is left out is
-the content of tensors, never their types and shapes.
+A model is a message of protocol buffers. The reader parses only messages that can hold large tensors. It drops content
+of tensors, never their types and shapes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from remat.errors import FormatError
 from remat.io.formats import reading
 from remat.io.limits import MAX_BYTES, draw
 
-#: Content of tensors up to this many bytes is kept: shapes that are computed are small.
+#: Largest content of a tensor to keep, in bytes: computed shapes are small.
 KEPT = 64 * 1024
-#: Messages within messages; the readers of protocol buffers have the same limit.
+#: Largest nesting of messages; the readers of protocol buffers have the same limit.
 MAX_DEPTH = 100
-#: Bytes that the library takes for a byte of a model besides its tensors: an empty message has two, and becomes 150.
+#: Library memory per byte of a model outside its tensors: an empty message has two bytes and takes 150.
 MEMORY = 75
-#: Message: field number to the message that is in it.
+#: Nested messages, by message and field number.
 _PARTS = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
@@ -28,13 +28,13 @@ _PARTS = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-#: Fields of a tensor that have its content: float, int32, string, int64, raw, double and uint64 data.
+#: Content fields of a tensor: float, int32, string, int64, raw, double and uint64 data.
 _CONTENT = frozenset({4, 5, 6, 7, 9, 10, 11})
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def looks_like_model(data: bytes) -> bool:
-    r"""Whether bytes begin as a model does: the version of its format, then a field that a model has.
+    r"""Return whether bytes start like a model: the format's version, then a field that a model has.
 
     Examples
     --------
@@ -46,12 +46,12 @@ def looks_like_model(data: bytes) -> bool:
 
 @reading()
 def without_weights(stream: BinaryIO) -> bytes:
-    """A model from the stream, without what tensors of more than :data:`KEPT` bytes contain.
+    """Read a model from the stream, without the content of tensors of more than :data:`KEPT` bytes.
 
     Raises
     ------
     FormatError
-        Naming the byte, if the stream ends too early or holds no message; or if what is left is too large.
+        Naming the byte, if the stream ends too early or holds no message; or if the rest is too large.
     """
     stream.seek(0, 2)
     end = stream.tell()
@@ -66,7 +66,7 @@ class _Abridger:
         self._taken = 0
 
     def message(self, end: int, kind: str, depth: int) -> bytes:
-        """The message from here to `end`."""
+        """Return the message from the current position to `end`."""
         if depth > MAX_DEPTH:
             raise FormatError(f"byte {self._position:,}: messages are nested more than {MAX_DEPTH} deep")
         parts = _PARTS[kind]
@@ -123,7 +123,7 @@ class _Abridger:
 
 
 def encoded(value: int) -> bytes:
-    """Return a number as protocol buffers write it, seven bits to a byte."""
+    """Return a number as protocol buffers encode it, seven bits per byte."""
     result = bytearray()
     while value > 0x7F:
         result.append(value & 0x7F | 0x80)

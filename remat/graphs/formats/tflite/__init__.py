@@ -1,6 +1,6 @@
 """Reader of TensorFlow Lite models: the inference graph of a subgraph, in the order of the file.
 
-What is read and what not is in ``docs/formats.md``.
+``docs/formats.md`` lists the supported parts of models.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from remat.io.formats import Source, reading
 from remat.io.limits import draw
 from remat.io.text import clipped, together
 
-#: Ops whose output is their first input by another shape.
+#: Ops whose output is their first input in another shape.
 VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
 #: Ops that run other subgraphs.
 CONTROL_FLOW = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE"})
 RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"})
-#: Reference kernels of TensorFlow Lite Micro that give the same numbers where an offline plan puts a FLOAT32 output
-#: on an input of the same shape: tested with tflite_micro 0.dev20261023. Other kernel libraries need lists of theirs.
+#: Reference kernels of TensorFlow Lite Micro that give the same numbers if an offline plan puts a FLOAT32 output
+#: on an input of the same shape: tested with tflite_micro 0.dev20261023. Other kernel libraries need their own lists.
 IN_PLACE = frozenset({"RELU", "RELU6", "LEAKY_RELU", "HARD_SWISH", "LOGISTIC", "TANH", "SOFTMAX", "ADD", "MUL"})
 _FROM_SHAPES = frozenset({"SHAPE", "RANK"})
 
@@ -42,33 +42,33 @@ def graph_from_tflite(
     in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
-    """The graph of a TensorFlow Lite model.
+    """Return the graph of a TensorFlow Lite model.
 
     Parameters
     ----------
     data : bytes
         The file.
     subgraph : int or str
-        Which one, by position or name; 0 is the main one.
+        Position or name of the subgraph; 0 is the main one.
     views : {"fold", "keep"}
-        Whether reshapes are other names of their input, or ops that write a tensor.
+        Treat reshapes as names of their input (fold), or as ops that write a tensor (keep).
     control_flow : {"refuse", "op"}
-        Whether an op that runs other subgraphs is refused, or taken as one op.
+        Refuse an op that runs other subgraphs, or treat it as one op.
     in_place : bool
-        Whether ops may write in place of an input, as TensorFlow Lite Micro's reference kernels do by an offline plan.
+        Let ops write in place of an input, as TensorFlow Lite Micro's reference kernels do under an offline plan.
     remarks : list of str, optional
-        Takes what was left out or assumed.
+        Receives omissions and assumptions.
 
     Returns
     -------
     ComputeGraph
-        Sizes in bytes, costs in multiply-accumulates. The inputs are written by an op that runs once, so that their
-        memory is free after their last use; weights and variables are constant memory.
+        Sizes in bytes, costs in multiply-accumulates. An op that runs once writes the inputs, so that their memory is
+        free after their last use. Weights and variables are constant memory.
 
     Raises
     ------
     FormatError
-        If the package ``tflite`` is not installed or the file is not well formed; names the op or the tensor.
+        If the package ``tflite`` is missing or the file is ill-formed; names the op or the tensor.
     """
     check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks
@@ -82,14 +82,14 @@ def graph_from_tflite(
 
 @dataclass(eq=False)
 class Assembly:
-    """Makes the graph of a subgraph, and knows afterwards what of the file stands for what of the graph.
+    """Builder of the graph of a subgraph; afterwards it maps the graph to the file.
 
     Attributes
     ----------
     name_of : dict of int to str
-        Tensor of the graph by its position in the file.
+        Tensor of the graph, by position in the file.
     base : dict of int to int
-        The tensor whose memory a folded view shares, both by position.
+        Tensor whose memory a folded view shares, both by position.
     position_of : dict of str to int
         Operator of the file by the name of its op.
     """
@@ -106,7 +106,7 @@ class Assembly:
     names: UniqueNames = field(default_factory=UniqueNames)
 
     def graph(self) -> ComputeGraph:
-        """Return the graph; raises FormatError where the subgraph is not well formed."""
+        """Return the graph; raise FormatError if the subgraph is ill-formed."""
         tables = self.tables
         constant = {p for p, tensor in enumerate(tables.tensors) if tensor.data and not tensor.is_variable}
         variable = {p for p, tensor in enumerate(tables.tensors) if tensor.is_variable}
@@ -173,10 +173,10 @@ class Assembly:
         )  # fmt: skip
 
     def _plan_positions(self, apart: set[int]) -> dict[str, Any]:
-        """Return where a plan of memory has the offset of each tensor: positions over all subgraphs of the file.
+        """Return the positions of tensors in an offline memory plan, which counts over all subgraphs of the file.
 
-        ``tensors`` of them, ``positions`` for each tensor of the graph, folded views included, and those of ``idle``
-        tensors, which no operator touches and the runtime would hold all the same.
+        ``tensors`` is their number. ``positions`` has those of each tensor of the graph and of folded views. ``idle``
+        has those that no operator uses, for which the runtime would allocate memory nevertheless.
         """
         tables = self.tables
         first = sum(tables.counts[: tables.position])
@@ -192,7 +192,7 @@ class Assembly:
         }
 
     def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
-        """Tensors of the graph for these, which somebody writes now."""
+        """Declare and return the tensors of the graph for these positions, which an op writes now."""
         result = []
         for position in positions:
             entry = self.tables.tensors[position]
@@ -204,7 +204,7 @@ class Assembly:
         return tuple(result)
 
     def _places(self, operator: OperatorEntry, apart: set[int]) -> list[int]:
-        """Return the inputs in whose place an op may write its only output."""
+        """Return the inputs that the only output of an op may replace in memory."""
         if not self.in_place or operator.kind not in IN_PLACE or len(operator.outputs) != 1:
             return []
         output = self.tables.tensors[operator.outputs[0]]
@@ -217,7 +217,7 @@ class Assembly:
         return found
 
     def _site(self, operator: OperatorEntry, constant: set[int], variable: set[int]) -> Site | None:
-        """What an op reads and writes; None where it is more than plain tensors of 32-bit floating-point numbers."""
+        """Return the inputs and output of an op; None unless all are plain tensors of 32-bit floating-point numbers."""
         tensors, inputs = self.tables.tensors, list(operator.inputs)
         while inputs and inputs[-1] < 0:
             inputs.pop()
@@ -237,7 +237,7 @@ class Assembly:
         )
 
     def _held(self, position: int) -> int:
-        """Bytes of a constant: those in the file, or what has been computed from such; of a variable."""
+        """Return the bytes of a constant, stored in the file or computed, or of a variable."""
         entry = self.tables.tensors[position]
         return entry.data or entry.bytes()
 
@@ -258,7 +258,7 @@ class Assembly:
                 )
 
     def _is_constant(self, operator: OperatorEntry, constant: set[int]) -> bool:
-        """Whether what an op writes does not depend on the inputs."""
+        """Return whether the outputs of an op are independent of the inputs."""
         if operator.kind in RANDOM or operator.kind in CONTROL_FLOW or not operator.outputs:
             return False
         if any(p >= 0 and self.tables.tensors[p].is_variable for p in operator.outputs):
@@ -292,7 +292,7 @@ class Assembly:
 
 
 def _module(name: str) -> str:
-    """The dotted path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``."""
+    """Return the dotted path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``."""
     return ".".join(name.partition(";")[0].strip("/").split("/")[:-1])
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of TensorFlow Lite ops for rewriting: those that are plain enough; see ``docs/rewriting.md``."""
+"""Descriptions of TensorFlow Lite ops for rewriting, as far as they are fully known; see ``docs/rewriting.md``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from remat.graphs.rewriting.descriptions import (
     softmax,
 )
 
-#: Inputs, options and the fused activation to a description.
+#: Returns a description from inputs, options and the fused activation.
 Describer = Callable[[Site, Mapping[str, Any], str | None], Description | None]
 
 _LAYOUT = "NHWC"
-#: Fused activations by number, after ``ActivationFunctionType``; runtimes do not implement the others everywhere.
+#: Fused activations by number, after ``ActivationFunctionType``; not all runtimes implement the others.
 _ACTIVATIONS: Mapping[int, str | None] = {0: None, 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
 #: Paddings by number, after ``Padding``.
 _SAME, _VALID = 0, 1
 
 
 def describe(operator: OperatorEntry, site: Site) -> Description | None:
-    """Return the description of an op; None for one that is not completely known, and so must not be rewritten."""
+    """Return the description of an op; None if it is not fully known, so that it must not be rewritten."""
     known = _OPS.get(operator.kind)
     options = operator.options
     if known is None or options.get("FusedActivationFunction", 0) not in _ACTIVATIONS:
         return None
     try:
         return known(site, options, _ACTIVATIONS[options.get("FusedActivationFunction", 0)])
-    except KeyError:  # the options are those of another op, or absent
+    except KeyError:  # the options are absent or those of another op
         return None
 
 
@@ -53,7 +53,7 @@ def _window(site: Site, options: Mapping[str, Any], kernel: list[int]) -> Window
 
 def _conv(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
     x, weights = site.data(0), site.constant(1)
-    if x is None or weights is None or len(weights) != 4 or weights[3] != x[-1]:  # grouped ones read fewer
+    if x is None or weights is None or len(weights) != 4 or weights[3] != x[-1]:  # grouped ones read fewer channels
         return None
     window = _window(site, options, list(weights[1:3]))
     return None if window is None else convolution(site, window, layout=_LAYOUT, axes=(0, 3), activation=activation)
@@ -90,7 +90,7 @@ def _softmax(site: Site, options: Mapping[str, Any], activation: str | None) -> 
 
 
 def _sum(function: str) -> Describer:
-    """Describe an op of two tensors that may have an activation; options that are absent stand for none."""
+    """Describe an op of two tensors with an optional activation; absent options mean none."""
     return lambda site, options, activation: elementwise(site, function, {}, activation)
 
 

@@ -1,4 +1,4 @@
-"""Costs of TensorFlow Lite ops in multiply-accumulates; what is no product costs one for each element it touches."""
+"""Costs of TensorFlow Lite ops in multiply-accumulates; ops without products cost one per element they process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REDUCTIONS = frozenset({
     "MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL", "ARG_MAX", "ARG_MIN", "ADD_N",
     "SOFTMAX", "LOG_SOFTMAX", "TOPK_V2",
 })  # fmt: skip
-#: Layers whose weights are matrices that each step of each sequence is multiplied by.
+#: Layers whose weight matrices multiply each step of each sequence.
 _RECURRENT = frozenset({
     "LSTM", "RNN", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
     "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN",
@@ -19,18 +19,18 @@ _RECURRENT = frozenset({
 
 
 def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int | None:
-    """Multiply-accumulates of a product of matrices or a convolution; None for other ops.
+    """Return the multiply-accumulates of a matrix product or a convolution; None for other ops.
 
     Raises
     ------
     FormatError
-        If its tensors are not such as this op has.
+        If its tensors do not match the op.
     """
     kind = operator.kind
     inputs = [tensors[position].shape if position >= 0 else () for position in operator.inputs]
     try:
         written = prod(tensors[operator.outputs[0]].shape) if operator.outputs else 0
-        if kind in ("CONV_2D", "FULLY_CONNECTED"):  # weights: outputs, then what each of them is made of
+        if kind in ("CONV_2D", "FULLY_CONNECTED"):  # axes of weights: outputs first
             return written * prod(inputs[1][1:])
         if kind == "DEPTHWISE_CONV_2D":
             return written * inputs[1][1] * inputs[1][2]
@@ -52,7 +52,7 @@ def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int |
 
 
 def cost(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int:
-    """Cost of an op: its products, elements under a window of a pooling, elements read of a reduction, or written."""
+    """Return the cost of an op: products, elements under a pooling's windows, or elements read (reductions) or written."""
     found = products(operator, tensors)
     if found is not None:
         return found

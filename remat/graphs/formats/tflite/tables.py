@@ -1,4 +1,4 @@
-"""The tables of a TensorFlow Lite model, checked: nothing leads outside the file, loops, or grows without end."""
+"""Tables of a TensorFlow Lite model, checked: offsets stay in the file, without loops or unbounded growth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.errors import FormatError
 from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
 
-#: Bits of an element by the names of ``TensorType``; text, resources and variants have no size.
+#: Bits of an element by the names of ``TensorType``; text, resources and variants have no fixed size.
 BITS = {
     "FLOAT32": 32, "FLOAT16": 16, "INT32": 32, "UINT8": 8, "INT64": 64, "BOOL": 8, "INT16": 16, "COMPLEX64": 64,
     "INT8": 8, "FLOAT64": 64, "COMPLEX128": 128, "UINT64": 64, "UINT32": 32, "UINT16": 16, "INT4": 4, "BFLOAT16": 16,
@@ -22,11 +22,11 @@ MAX_COUNT = 300_000
 #: Most inputs and outputs of all ops together, and most axes of all tensors.
 MAX_ENTRIES = 4_000_000
 MAX_NAME = 4096
-#: Bytes for what is known of an entry, and of a table.
+#: Bytes for an entry, and for a table.
 _ENTRY_MEMORY, _TABLE_MEMORY = 40, 1500
 _SLIDING = ("Padding", "StrideH", "StrideW", "FusedActivationFunction")
 _DILATED = (*_SLIDING, "DilationHFactor", "DilationWFactor")
-#: Tables of options, and what of them describes an op.
+#: Tables of options, and the fields of each that describe an op.
 _OPTIONS = {
     "Conv2DOptions": _DILATED, "DepthwiseConv2DOptions": (*_DILATED, "DepthMultiplier"),
     "Pool2DOptions": (*_SLIDING, "FilterHeight", "FilterWidth"),
@@ -35,14 +35,14 @@ _OPTIONS = {
     "LeakyReluOptions": ("Alpha",), "GeluOptions": ("Approximate",),
     **dict.fromkeys(("AddOptions", "SubOptions", "MulOptions", "DivOptions"), ("FusedActivationFunction",)),
 }  # fmt: skip
-#: Where the table of an operator code has the place of its new field.
+#: Position of the newer field in the table of an operator code.
 _BUILTIN_CODE = 10
 _TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor: `label` names it in messages; `data` has the bytes that are in the file, 0 if it is computed."""
+    """Tensor: `label` names it in messages; `data` is the number of its bytes in the file, 0 if it is computed."""
 
     name: str
     label: str
@@ -55,11 +55,11 @@ class TensorEntry:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return prod(self.shape)
 
     def bytes(self) -> int:
-        """What it takes up; raises FormatError for a tensor whose elements or shape have no size."""
+        """Return its size in bytes; raise FormatError for a tensor whose elements or shape have no fixed size."""
         if self.kind not in BITS:
             raise FormatError(f"{self.label} has elements of type {self.kind.lower()}, which have no size")
         if min(self.shape, default=0) < 0:
@@ -69,7 +69,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class OperatorEntry:
-    """An op: its type, the positions of its tensors (-1: absent), and those of its options that describe it."""
+    """Op: its type, the positions of its tensors (-1: absent), and the options that describe it."""
 
     kind: str
     inputs: tuple[int, ...]
@@ -81,14 +81,14 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class ModelTables:
-    """The subgraph that was asked for, and the names of all.
+    """Requested subgraph, and the names of all subgraphs.
 
     Attributes
     ----------
     counts : tuple of int
         Tensors of all subgraphs.
     position : int
-        Of this subgraph.
+        Number of this subgraph.
     """
 
     name: str
@@ -102,18 +102,18 @@ class ModelTables:
 
 
 def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
-    """The tables of a subgraph.
+    """Return the tables of a subgraph.
 
     Parameters
     ----------
     data : bytes
     subgraph : int or str
-        Its position, 0 being the main one, or its name.
+        Its position (0 is the main one) or its name.
 
     Raises
     ------
     FormatError
-        If the package is not installed, offsets lead outside the file, or there is no such subgraph.
+        If the package is missing, offsets lead outside the file, or there is no such subgraph.
     """
     try:
         import tflite
@@ -144,7 +144,7 @@ class _Reader:
         self._ops = {number: name for name, number in vars(tflite.BuiltinOperator).items() if not name.startswith("_")}
 
     def read(self, subgraph: int | str) -> ModelTables:
-        """The tables."""
+        """Return the tables."""
         model = self._model
         graphs = self._all("subgraphs", model.SubgraphsLength(), model.Subgraphs)
         names = tuple(self._text(graph.Name()) for graph in graphs)
@@ -178,14 +178,14 @@ class _Reader:
         raise FormatError(f"no subgraph {short(text)} (there are {known})", "subgraph")
 
     def _all(self, what: str, count: int, entry: Callable[[int], Any]) -> list[Any]:
-        """All entries of a vector of tables, four bytes each."""
+        """Return all entries of a vector of tables, four bytes each."""
         if count > MAX_COUNT or 4 * count > self._size:
             raise FormatError(f"{count:,} {what}, more than the file can have or the {MAX_COUNT:,} that are read")
         draw(_TABLE_MEMORY * count)
         return [entry(position) for position in range(count)]
 
     def _positions(self, count: int, entries: Callable[[], Any], limit: int, of: str) -> tuple[int, ...]:
-        """Return a vector of positions of tensors; -1 stands for none."""
+        """Return a vector of positions of tensors; -1 means none."""
         result = self._numbers(count, entries, of)
         wrong = [position for position in result if not -1 <= position < limit]
         if wrong:
@@ -193,7 +193,7 @@ class _Reader:
         return result
 
     def _numbers(self, count: int, entries: Callable[[], Any], of: str) -> tuple[int, ...]:
-        """Return the `count` numbers of a vector; it may be shared, so that few bytes stand for many."""
+        """Return the `count` numbers of a vector; vectors may be shared, so that few bytes stand for many numbers."""
         draw(_ENTRY_MEMORY * count)
         self._entries += count
         if 4 * count > self._size or self._entries > MAX_ENTRIES:
@@ -209,9 +209,9 @@ class _Reader:
         return printable((text or b"").decode("utf-8", "replace"))
 
     def _code(self, code: Any) -> str:
-        """The type of an op: the larger of two fields, of which old writers fill one and new ones both.
+        """Return the type of an op: the larger of two fields, of which old writers set one and new writers both.
 
-        The package's ``BuiltinCode()`` has the old field where the new one is below 127.
+        The package's ``BuiltinCode()`` returns the old field if the new one is below 127.
         """
         table = code._tab
         place = table.Offset(_BUILTIN_CODE)
@@ -222,7 +222,7 @@ class _Reader:
         return self._ops.get(number, f"operator {number}")
 
     def _data(self, buffer: Any) -> int:
-        """Bytes of a buffer, in the file's tables or, for files of gigabytes, after them."""
+        """Return the bytes of a buffer, which lies in the tables or, for files of gigabytes, after them."""
         if buffer.Offset() > 1:
             return int(buffer.Size())
         return int(buffer.DataLength())
