@@ -52,7 +52,7 @@ def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int |
 
 
 def cost(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int:
-    """Return the cost of an op: products, elements under a pooling's windows, or elements read (reductions) or written."""
+    """Return the cost of an op: products, elements under a pooling's windows, or elements read or written."""
     found = products(operator, tensors)
     if found is not None:
         return found
