@@ -1,4 +1,4 @@
-"""Integer programmes that look at memory at a few steps only, where it peaks, and the schedules that follow."""
+"""Integer programmes that constrain memory only at a few steps where it peaks, and the schedules that follow."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 from remat.scope import scope_within_limits
 
-#: Share of the time left that one programme may take.
+#: Share of the time left for one programme.
 SHARE = 0.4
-#: Relative gap, of the cost of recomputation, at which a programme is done: identical layers make the rest a long way.
+#: Relative gap, of the cost of recomputation, at which a programme stops: with identical layers, closing it takes long.
 GAP = 1e-4
 
 
@@ -41,9 +41,9 @@ class FewStagesOptions(Options):
     Attributes
     ----------
     more : int
-        Steps that are added to the programme at a time.
+        Steps added to the programme at a time.
     variables : int
-        Most variables of a programme.
+        Largest number of variables of a programme.
     """
 
     more: Positive = 3
@@ -51,24 +51,24 @@ class FewStagesOptions(Options):
 
 
 class FewStages(Heuristic):
-    """The stage relaxation with a few events, solved as an integer programme, as a schedule.
+    """Stage relaxation with a few events, solved as an integer programme and turned into a schedule.
 
-    :class:`remat.bounds.stage_relaxation.StageRelaxation` looks at memory at some steps of the reference order alone,
-    its events, and bounds the cost of every schedule with that order. Its solution says what is held at each event;
-    everything else follows: what is needed and not held is computed again just before (:func:`schedule_of_held`). Where
-    that keeps the budget at all other steps as well, and costs what the programme says, it is an optimum. Where it does
-    not, the steps with the most prominent excess become events, too, and :class:`~remat.heuristics.drops.Drops` brings
-    the schedule within the budget meanwhile. Once there is a schedule, reduced costs fix what would cost more.
+    :class:`remat.bounds.stage_relaxation.StageRelaxation` constrains memory only at some steps of the reference order,
+    its events, and bounds the cost of every schedule with that order. Its solution says which tensors are held at each
+    event. The rest follows: what is needed and not held is recomputed just before (:func:`schedule_of_held`). If that
+    schedule also fits the budget at all other steps, and costs what the programme says, it is an optimum. Otherwise the
+    steps with the most prominent excess become events, too. Meanwhile :class:`~remat.heuristics.drops.Drops` brings the
+    schedule within the budget, and reduced costs fix variables that would make a schedule costlier than the best.
 
-    On a training step the first event is about the loss, and the programme a knapsack with precedence of what the
-    forward pass saves: what the partitioner of PyTorch decides by a knapsack, for the peak instead of the bytes saved.
+    On a training step the first event is near the loss, and the programme is a knapsack with precedence over the values
+    that the forward pass saves. PyTorch's partitioner solves a similar knapsack, for bytes saved instead of the peak.
 
-    Where the order is free, it keeps to the reference order all the same, and its bound says nothing.
+    In a free order it still follows the reference order, and claims no bound.
 
     Attributes
     ----------
     bound : int or None
-        No schedule in `scope` costs less; None where nothing was solved, or the order is free.
+        No schedule in `scope` costs less; None if no programme was solved, or the order is free.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class FewStages(Heuristic):
         search = _Search(self, problem, run)
         if run.start is not None:
             search.best.offer(run.start, tell=False)
-        with contextlib.suppress(OverdueError):  # what was found by then counts
+        with contextlib.suppress(OverdueError):  # keep what was found before the deadline
             search.go()
         if search.solved and problem.order is OrderRule.FIXED and not problem.graph.in_place:
             self.bound, self.scope = search.bound, scope_within_limits(problem, OrderRule.FIXED)
@@ -116,7 +116,7 @@ class _Search:
         self.best = Best(self.problem, self.call)
 
     def go(self) -> None:
-        """Programme after programme, with more and more events."""
+        """Solve programmes with more and more events."""
         peaks = prominent_peaks(step_memory(self.problem), self.budget)
         self.events.update(peaks[:1])
         share = SHARE
@@ -140,14 +140,14 @@ class _Search:
             if not self._add(schedule):
                 if raw.status is Status.OPTIMAL or share >= 1:
                     return
-                share = 1.0  # what there is fits, and nobody knows that it is the best
+                share = 1.0  # the schedule fits, and may not be optimal
 
     def _over(self) -> bool:
         cost = self.best.cost
         return self.best.enough or self.call.deadline.expired or (cost is not None and self.bound >= cost)
 
     def _solve(self, relaxation: StageRelaxation, model: Model, deadline: Deadline) -> RawResult | None:
-        """Solve one programme, and take its bound; None where nothing is cheaper than the best schedule."""
+        """Solve one programme and raise the bound; return None if nothing is cheaper than the best schedule."""
         options = self.call.options
         call = SolveOptions(
             deadline, options.threads, options.seed, relative_gap=GAP, memory_limit=options.memory_limit
@@ -176,11 +176,11 @@ class _Search:
             self.solved = True
 
     def _add(self, schedule: Schedule) -> bool:
-        """Make events of the steps where a schedule exceeds the budget the most; whether there are any."""
+        """Make events of the steps where a schedule exceeds the budget most; return whether there are new ones."""
         memory = stage_memory(self.problem, schedule)
         added = 0
         for step in prominent_peaks(memory, self.budget):
-            # A recomputation holds the most before the first compute at its stage, after the one before.
+            # A recomputation holds most before the first compute of its stage, and after that of the stage before.
             new = next(
                 (k for k in (step, step - 1, step + 1) if 0 <= k < len(memory) - 1 and k not in self.events), None
             )
@@ -197,7 +197,7 @@ def _at_most(value: float | None, most: float) -> float | None:
 
 
 def stage_memory(problem: Problem, schedule: Schedule) -> Int:
-    """The most memory held in each stage, from the first compute before to that which ends it; the last is the end's.
+    """Return the most memory in each stage, from the step after the previous first compute to its own; then the end's.
 
     Returns
     -------
@@ -218,17 +218,17 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
 
 
 def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Bool]) -> Schedule:
-    """The reference order, of which only what is held outlasts an event; the rest is computed again when it is needed.
+    """Return the reference order with recomputations, in which only what is held outlasts an event.
 
-    Between two events what was computed stays while it is of use. Before each op whatever it needs and is not there is
-    computed again, in the reference order. Inputs of the graph and accumulation buffers always stay.
+    Between two events, values stay while they are of use. Before each op, missing values that it needs are recomputed
+    in the reference order. Inputs of the graph and accumulation buffers always stay.
 
     Parameters
     ----------
     events : sequence of int
         Positions in the reference order, ascending.
     held : sequence of bool arrays, shape (tensors,)
-        For each event what is live at it, besides what its op reads and writes.
+        Tensors live at each event in addition to those that its op reads and writes.
 
     Examples
     --------

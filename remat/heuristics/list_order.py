@@ -1,4 +1,4 @@
-"""List scheduling for memory: an order of the ops that lets memory grow as little as possible at every step."""
+"""List scheduling for memory: an order of the ops in which memory grows as little as possible at every step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from remat.runtime.arrays import Int
 
 
 def list_order(problem: Problem, deadline: Deadline) -> Int:
-    """Return a topological order in which the ready op comes next whose step adds the fewest bytes, or frees the most.
+    """Return a topological order by always taking the ready op whose step adds the fewest bytes, or frees the most.
 
-    It frees inputs of which it is the last reader. Ties go to the op that comes first in the reference order. Takes
-    about a second for 100,000 ops.
+    An op frees the inputs of which it is the last reader. Ties go to the first op in the reference order. Takes about
+    1 s for 100,000 ops.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def list_order(problem: Problem, deadline: Deadline) -> Int:
         - sum(size[t] for t in inputs[op] if left[t] == 1 and not kept[t])
         for op in range(len(inputs))
     ]
-    # An op is on the heap once more whenever its growth falls.
+    # An op is pushed again whenever its growth falls; outdated entries are skipped.
     heap = [(growth[op], place[op], op) for op, count in enumerate(waiting) if not count]
     heapify(heap)
 

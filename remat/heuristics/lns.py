@@ -1,4 +1,4 @@
-"""Large neighbourhood search: a part of a schedule at a time, by any formulation and any backend."""
+"""Large neighbourhood search: reoptimize one part of a schedule at a time, with any formulation and any backend."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from remat.schedule.certificate import Certificate, Verdict
 
 #: Options of solvers for models this small: CP-SAT's presolve takes several times as long as its search.
 QUICK: dict[str, dict[str, Any]] = {"cp-sat": {"cp_model_presolve": False, "linearization_level": 0}}
-#: Sub-models in a row in which the solver may fail.
+#: Consecutive sub-models in which the solver may fail.
 FAILURES = 3
-#: Sub-models without success after which schedules twice as far from the best are worked on.
+#: Sub-models without success after which the current schedule may be twice as far from the best.
 PATIENCE_TO_TRAVEL = 20
-#: Share of the sub-models whose costs are noisy.
+#: Share of the sub-models whose costs are perturbed.
 NOISY = 0.5
-#: Parts of a unit of cost in which noisy costs are whole.
+#: Factor by which costs are scaled before perturbed costs are rounded to integers.
 FINER = 64
-#: Sub-models without success after which a search without a deadline ends.
+#: Sub-models without success after which a search without a deadline stops.
 PATIENCE = 100
 
 
@@ -49,22 +49,22 @@ class LnsOptions(Options):
     formulation : str
         Name of a registered formulation.
     backend : str
-        Name of a registered backend; empty: that of the solve, or ``cp-sat`` where there is none.
+        Name of a registered backend; empty: that of the solve, or ``cp-sat`` without one.
     formulation_options : mapping
         Options of the formulation, by name.
     solver_options : mapping
-        Passed to the solver untouched; they go before those of the solve.
+        Passed to the solver unchanged; they override those of the solve.
     size : int
-        Ops that are free in a sub-model at first; adapts to what is solved in time.
+        Free ops of the first sub-models; adapts to what the solver finishes in time.
     seconds : float
-        Most time of one sub-model.
+        Time limit of one sub-model.
     noise : float
         Largest change of a cost, as a share of it, in every other sub-model.
     travel : float
-        By how much, as a share of the least cost of recomputation found, the schedule that is worked on may cost more.
+        Margin of the current schedule over the best, as a share of the least cost of recomputation found.
     start_share : float
-        Share of the time in which a start within the budget is made, where none is given; with ``start="none"`` the
-        search begins from the reference order.
+        Share of the time for finding a start within the budget if none is given; with ``start="none"`` the search
+        begins from the reference order.
     """
 
     formulation: str = "retention-intervals"
@@ -81,29 +81,29 @@ class LnsOptions(Options):
 class Lns(Heuristic):
     """Large neighbourhood search (Shaw, CP 1998) with adaptive choice (Ropke and Pisinger, Transp. Sci. 40, 2006).
 
-    Again and again a part of the schedule is chosen (:mod:`~remat.heuristics.neighbourhoods`), the model of a
-    registered formulation is restricted to it (:func:`remat.modeling.restriction.restrict`), and a registered backend
-    solves what is left, from the schedule as it is. What comes out is decoded and validated. Kinds of parts that led to
-    something better are chosen more often, and parts grow while they are solved to the end and shrink while they are
-    not. If the model of everything is solved to the end, so is the search.
+    Each iteration chooses a part of the schedule (:mod:`~remat.heuristics.neighbourhoods`), restricts the model of a
+    registered formulation to it (:func:`remat.modeling.restriction.restrict`), and solves that with a registered
+    backend, warm-started with the current schedule. The solution is decoded and validated. Kinds of parts that led to
+    improvements are chosen more often; parts grow while they are solved to the end, and shrink otherwise. The search
+    ends when the model of the whole problem is solved to the end.
 
-    To get out of local optima, half of the sub-models are solved with costs that are a little off, at random, and
-    schedules are worked on that are not much costlier than the best (record-to-record travel, Dueck, J. Comput. Phys.
-    104, 1993). On random graphs this makes more of a difference than anything else.
+    To leave local optima, the costs of half of the sub-models are perturbed at random, and the current schedule may be
+    slightly costlier than the best (record-to-record travel, Dueck, J. Comput. Phys. 104, 1993). On random graphs this
+    has the largest effect of all parts.
 
-    A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step that
-    holds most. Where no start is given, it is that of greedy rematerialization (fixed order) or annealing. A start that
-    the formulation cannot express is put into stages; if it still cannot, the search begins from the reference order.
-    There is always room for one more compute of each op than the schedule at hand has, within the problem's limits.
+    A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step with
+    the most memory. The default start is that of greedy rematerialization (fixed order) or annealing. A start that the
+    formulation cannot express is converted to stages; if that fails, the search begins from the reference order. There
+    is always room for one more compute of each op than the current schedule has, within the problem's limits.
 
     Raises
     ------
     RematError
         For names that are not registered, options that the formulation does not have, or a problem it cannot state.
     BackendError
-        If the backend is not available, fails from the first, or its answers are not what they claim.
+        If the backend is not available, fails on all first sub-models, or returns an invalid answer.
     KeyboardInterrupt
-        On Ctrl-C where somebody listens and so has the best schedule; otherwise it is returned.
+        On Ctrl-C if the run has a receiver, which already has the best schedule; otherwise that is returned.
 
     Examples
     --------
@@ -136,7 +136,7 @@ class Lns(Heuristic):
         except KeyboardInterrupt:
             if run.on_schedule is not None or search.best.schedule is None:
                 raise
-        except OverdueError:  # the caller's: what there is by now is still good
+        except OverdueError:  # the caller's deadline; the best schedule so far is valid
             pass
         return search.best.schedule
 
@@ -150,7 +150,7 @@ class _Candidate(NamedTuple):
 
 @dataclass
 class _Search:
-    """One run; its state is the best schedule, and the one that is worked on, which the formulation can express."""
+    """One run; its state is the best schedule and the current one, which the formulation can express."""
 
     problem: Problem
     call: HeuristicRun
@@ -166,12 +166,12 @@ class _Search:
         self.best = Best(self.problem, self.call, self.problem.graph.base_cost, over_budget=True)
 
     def see(self, schedule: Schedule, source: str) -> _Candidate:
-        """Validate a schedule, and tell of it if it is the best.
+        """Validate a schedule, and report it if it is the best.
 
         Raises
         ------
         BackendError
-            If any rule but the budget is broken.
+            If the schedule breaks any rule but the budget.
         """
         certificate = self.best.offer(schedule)
         if certificate.verdict is Verdict.INVALID:
@@ -181,7 +181,7 @@ class _Search:
     # -- the start -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Find a schedule to work on."""
+        """Find the first schedule to improve."""
         candidates = []
         for schedule, source in self._starts():
             candidates.append(self.see(schedule, source))
@@ -198,7 +198,7 @@ class _Search:
         raise ProblemError(f"formulation {self.kind.name!r} cannot express the reference order")
 
     def _starts(self) -> Iterator[tuple[Schedule, str]]:
-        """Schedules to start from: what is given, the reference order, and what other heuristics make."""
+        """Yield schedules to start from: the given one, the reference order, and those of other heuristics."""
         run = self.call
         if run.start is not None:
             yield run.start, "the start"
@@ -217,7 +217,7 @@ class _Search:
     # -- the search ------------------------------------------------------------------------------------------------
 
     def improve(self) -> None:
-        """Think over one part after the other until time is over or there is nothing to do."""
+        """Solve one part after the other until time is up or nothing is left to improve."""
         if self.problem.budget_bytes is None:
             return
         num_ops = len(self.problem.graph.ops)
@@ -259,11 +259,11 @@ class _Search:
 
     @property
     def fits(self) -> bool:
-        """Whether the schedule that is worked on keeps the budget."""
+        """True when the current schedule fits the budget."""
         return self.work.certificate.accepted
 
     def _near(self, new: _Candidate, idle: int) -> bool:
-        """Whether a schedule costs little more than the best; the longer nothing better is found, the more it may."""
+        """Return whether a schedule costs little more than the best; the margin grows while nothing better is found."""
         if self.best.cost is None or not (self.fits and new.certificate.accepted):
             return False
         base = self.problem.graph.base_cost
@@ -271,7 +271,7 @@ class _Search:
         return new.certificate.cost - base <= (1 + travel) * (self.best.cost - base)
 
     def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
-        """Solve the model of a part; None where there is nothing to solve."""
+        """Solve the model of a part; return the schedule and the result, or None for what is missing."""
         small, hint = self.statement.cut(self.work.schedule, part, preliminary=not self.fits)
         if not len(small.model.objective.index):
             return None, None
@@ -297,7 +297,7 @@ class _Search:
         return new, raw
 
     def _go_to(self, new: _Candidate) -> None:
-        """Work on another schedule; state the problem anew where it leaves no room for more computes."""
+        """Make a schedule the current one; restate the problem if it leaves no room for more computes."""
         self.work = new
         if self.statement.crowded(self.problem, new.schedule):
             self.statement = self._around(new.schedule)
@@ -310,12 +310,12 @@ class _Search:
 
 
 def _perturb(model: Model, noise: float, random: np.random.Generator) -> None:
-    """Change the coefficients of the objective at random, by up to a share of theirs; they are whole afterwards."""
+    """Scale the coefficients of the objective by random factors within 1 ± `noise`, and round them to integers."""
     index, coefficient = model.objective.index, model.objective.coefficient
-    # In finer units, so that small costs change too; large ones are fine as they are, and must stay exact.
+    # In finer units, so that small costs change too; large ones stay in theirs to remain exact.
     unit = FINER if np.abs(coefficient).max(initial=0) < 2**30 else 1
     model.minimize(index, np.rint(unit * coefficient * (1 + noise * random.uniform(-1, 1, len(index)))))
 
 
 class _SolverFailedError(BackendError):
-    """The solver gave up on one sub-model."""
+    """Raised when the solver fails on one sub-model."""

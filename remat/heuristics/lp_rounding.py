@@ -1,4 +1,4 @@
-"""Two-phase rounding of a linear relaxation (Checkmate's approximation), with a search over its two knobs."""
+"""Two-phase rounding of a linear relaxation (Checkmate's approximation), with a search over its two parameters."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ class LpRoundingOptions(Options):
     Attributes
     ----------
     formulation : ``"stages"`` or ``"checkmate"``
-        Whose relaxation is rounded. The former's is tighter and smaller.
+        Formulation whose relaxation is rounded. That of ``stages`` is tighter and smaller.
     ahead : bool
-        As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is smaller still, but bounds
+        As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is even smaller, but bounds
         fewer schedules.
     limited : bool
-        Leave out of the relaxation of `stages` what no schedule has that is as cheap as the start, or as that of
-        `greedy` where there is none: many times smaller, and as good a bound on what is better than that.
+        Omit variables of the relaxation of `stages` that only schedules costlier than the start use; without a start,
+        costlier than that of `greedy`. The result is many times smaller, and as good a bound on cheaper schedules.
     allowances : tuple of float
-        ε: the relaxation is solved for the budget (1 − ε) B, one after the other. The paper takes 0.1.
+        ε: the relaxation is solved for the budget (1 − ε) B, for each ε in turn. The paper takes 0.1.
     thresholds : tuple of float
-        What is retained: S* above the threshold. The paper takes 0.5.
+        Retain where S* is above the threshold. The paper takes 0.5.
     samples : int
         Randomised roundings of each relaxation.
     mend : bool
-        Bring roundings that miss the budget within it as `drops` does, and take back what any of them can do
-        without. The paper does neither.
+        Bring roundings that miss the budget within it as `drops` does, and take back unnecessary recomputations of
+        all. The paper does neither.
     algorithm : ``"simplex"``, ``"ipm"`` or ``"pdlp"``
-        Of HiGHS.
+        Algorithm of HiGHS.
     """
 
     formulation: Literal["stages", "checkmate"] = "stages"
@@ -75,7 +75,7 @@ class LpRoundingOptions(Options):
 
 @dataclass(frozen=True)
 class Rounded:
-    """One rounding that was tried.
+    """One evaluated rounding.
 
     Attributes
     ----------
@@ -102,16 +102,16 @@ class LpRounding(Heuristic):
     2. Round its S*: what is retained into which stage.
     3. Compute what that S needs, and no more (:func:`remat.heuristics.retention.recomputation_for`).
 
-    Nothing in this keeps the budget; ε leaves room. The paper takes ε = 0.1 and rounds at 0.5; here every allowance is
-    tried with every threshold and with randomised thresholds, of which each op has its own for all stages: S[k,i] = 1
-    with probability S*[k,i], and what is retained for long is not cut into pieces. Of all schedules the cheapest that
-    keeps the budget is taken. Each is simulated; equal roundings are looked at once.
+    Rounding ignores the budget; ε leaves room. The paper takes ε = 0.1 and rounds at 0.5. Here every allowance is
+    combined with every threshold and with randomised ones. A randomised rounding draws one threshold per op for all
+    stages: S[k,i] = 1 with probability S*[k,i], and long retention intervals are not cut into pieces. Each distinct
+    rounding is simulated once, and the cheapest schedule within the budget is the answer.
 
     Attributes
     ----------
     bound : int or None
-        No schedule in `scope` costs less: the relaxation at ε = 0, rounded up, and at most what was known to be
-        enough; None where it was not solved.
+        No schedule in `scope` costs less: the relaxation at ε = 0, rounded up, and capped at the cost known to be
+        feasible; None if it was not solved.
     scope : Scope or None
     tried : list of Rounded
 
@@ -155,7 +155,7 @@ class LpRounding(Heuristic):
     # -- phase one ---------------------------------------------------------------------------------------------------
 
     def _relaxed(self, problem: Problem, allowance: float, limit: int | None, run: HeuristicRun) -> Values | None:
-        """S* for the budget less the allowance; None where there is none, or not in time."""
+        """Return S* for the budget less the allowance; None if infeasible, or not solved in time."""
         budget = problem.budget_bytes
         if budget is not None and allowance:
             problem = replace(problem, budget=int((1 - allowance) * budget))
@@ -169,7 +169,7 @@ class LpRounding(Heuristic):
             found = Highs().relax(stated.build(), run.options, self.options.algorithm)
         except OverdueError:
             return None
-        except ProblemError:  # the budget is below what is always held
+        except ProblemError:  # the budget is below the memory that is always held
             if not allowance:
                 raise
             return None
@@ -177,7 +177,7 @@ class LpRounding(Heuristic):
             self.scope = stated.scope()
             bound = max(problem.graph.base_cost, math.ceil(found.bound))
             self.bound = bound if limit is None else min(bound, limit)
-        # what an interior-point method comes close to can be rounded as well as an optimum
+        # the last iterate of an interior-point method can be rounded as well as an optimum
         ended = found.stop in (StopReason.FINISHED, StopReason.OTHER)
         return stated.retention(found.values) if ended and found.values is not None else None
 
@@ -193,7 +193,7 @@ class LpRounding(Heuristic):
     # -- phase two ---------------------------------------------------------------------------------------------------
 
     def _rounded(self, share: Values, random: np.random.Generator) -> Iterator[tuple[float | None, Bool]]:
-        """Thresholds, None for random ones, and what they retain."""
+        """Yield thresholds (None: random) and the retention decisions they give."""
         for threshold in self.options.thresholds:
             yield threshold, share > threshold
         for _ in range(self.options.samples):
@@ -201,7 +201,7 @@ class LpRounding(Heuristic):
 
 
 def _known_cost(problem: Problem, run: HeuristicRun) -> int | None:
-    """Cost of the start, or of the schedule of `greedy`; None where that is not within the budget."""
+    """Return the cost of the start, or of the schedule of `greedy`; None if that is over the budget."""
     schedule = run.start or Greedy().run(problem, HeuristicRun(run.options))
     if schedule is None:
         return None
@@ -210,7 +210,7 @@ def _known_cost(problem: Problem, run: HeuristicRun) -> int | None:
 
 
 class _Search:
-    """The best of all roundings."""
+    """Best schedule of all roundings."""
 
     def __init__(self, heuristic: LpRounding, problem: Problem, run: HeuristicRun) -> None:
         self.heuristic, self.problem, self.run = heuristic, problem, run
@@ -220,11 +220,11 @@ class _Search:
 
     @property
     def finished(self) -> bool:
-        """Whether the optimum is proved, somebody said stop, or time is up."""
+        """True when the optimum is proved, the receiver stops the search, or time is up."""
         return self.best.enough or self.run.deadline.expired
 
     def look(self, S: Bool, allowance: float, threshold: float | None) -> None:
-        """Make a schedule of `S`, and keep it if it is better: first within the budget, then cheap, or else lean."""
+        """Evaluate the schedule of `S`, and that of drops from it, unless `S` was evaluated before."""
         key = np.packbits(S).tobytes()
         if key in self._seen:
             return

@@ -1,4 +1,4 @@
-"""XLA's rematerialization pass: recompute what saves most bytes wherever the given sequence exceeds the budget."""
+"""XLA's rematerialization pass: recompute what saves most bytes where the given sequence exceeds the budget."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class XlaOptions(Options):
     Attributes
     ----------
     block_size_limit : int
-        Most ops in a row that are recomputed together.
+        Most consecutive ops that are recomputed together.
     block_factor : int
-        Blocks of several ops are tried up to this multiple of the evaluations of single ops.
+        Evaluations of blocks of several ops, as a multiple of those of single ops, after which the pass gives up.
     """
 
     block_size_limit: Positive = 1
@@ -40,17 +40,17 @@ class Xla(Heuristic):
        outputs, less those of inputs that are dead by now and would have to live on.
     2. Take the block of least cost, ``budget / saving`` rounded down: compute time does not count. In a free order a
        block that no op has read yet costs 0, for it only moves.
-    3. Recompute it, all ops still to come reading the copy. Each op of the block has its copy right before the first op
-       to come that reads the copy or one of its inputs.
+    3. Recompute it; all later ops read the copy. Each op of the block is copied right before the first later op that
+       reads the copy or one of its inputs.
     4. Repeat until the op fits or no block saves anything.
 
-    Differences: bytes are those of :mod:`remat.schedule.simulate`, where outputs count from when they are computed. In
-    a fixed order every op keeps its first compute, also where nothing reads it before the copy. Compression and host
-    offload, which XLA has too, are no steps of a schedule. Ops that may not be recomputed, and those that accumulate
-    into a buffer, are no candidates.
+    Differences: bytes are those of :mod:`remat.schedule.simulate`, where outputs count from their compute on. In a
+    fixed order every op keeps its first compute, even if nothing reads it before the copy. XLA's compression and host
+    offload are no steps of a schedule. Ops that must not be recomputed, and those that accumulate into a buffer, are no
+    candidates.
 
     Source: ``xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`` of the OpenXLA project, as of 2025. The result
-    may exceed the budget, and copies early in the sequence may have raised the memory of ops that are done.
+    may exceed the budget, and copies early in the sequence may raise the memory of ops already passed.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Xla(Heuristic):
 
 @dataclass(eq=False)
 class _Item:
-    """A compute in the sequence: of an op, or of its copy."""
+    """Compute in the sequence: of an op, or of its copy."""
 
     op: int
     reads: list[_Buffer] = field(default_factory=list)
@@ -85,19 +85,19 @@ class _Item:
     placed: bool = False
     denied: bool = False
     moved: bool = False
-    """Whether it is a copy of what nothing had read before."""
+    """True for a copy of an op without earlier readers."""
     dead: bool = False
-    """Whether ops read its copy alone."""
+    """True when ops read only its copy."""
 
 
 @dataclass(eq=False)
 class _Buffer:
-    """Bytes that live from a compute to the last of its readers, or to the end."""
+    """Bytes that live from a compute to the last reader, or to the end."""
 
     size: int
     kept: bool
     shared: bool
-    """Whether several ops write it."""
+    """True when several ops write it."""
     writer: _Item
     users: list[_Item] = field(default_factory=list)
     unfinished: int = 0
@@ -132,7 +132,7 @@ class _Pass:
         buffers: dict[int, _Buffer] = {}
         for item in deadline.each(self.sequence):
             for t in outputs[item.op]:
-                if t in buffers:  # a further contribution reads what is there
+                if t in buffers:  # a further contribution reads the buffer
                     _use(item, buffers[t])
                 elif ordinary[t] or standing[t]:
                     buffers[t] = _Buffer(int(arrays.size[t]), bool(kept[t]), not ordinary[t], item)
@@ -144,7 +144,7 @@ class _Pass:
 
     def run(self) -> list[int]:
         """Return the ops in the order of their computes."""
-        for place, item in enumerate(self.sequence):  # copies are inserted behind
+        for place, item in enumerate(self.sequence):  # copies are inserted after the current place
             self._begin(item)
             self._reduce(place)
             self._end(item)
@@ -160,7 +160,7 @@ class _Pass:
         self.memory -= sum(b.size for b in (*item.reads, *item.writes) if not b.live)
 
     def _reduce(self, place: int) -> None:
-        """Recompute blocks later until the op at `place` fits, or nothing helps."""
+        """Recompute blocks later until the op at `place` fits, or no block helps."""
         least, most, first, second = 1, 1, 0, 0
         while self.budget is not None and self.memory + self.workspace[self.sequence[place].op] > self.limit:
             block, effort = self._best_block(place, least, most)
@@ -174,7 +174,7 @@ class _Pass:
                 break
 
     def _best_block(self, place: int, least: int, most: int) -> tuple[list[_Item], int]:
-        """Return the block with the least cost, and how many blocks were evaluated."""
+        """Return the block with the least cost, and the number of blocks evaluated."""
         best, cost, effort = list[_Item](), self.limit + 1, 0
         for start in self.deadline.each(range(place - least + 1), 1000):
             for block in self._blocks(start, place, least, most):
@@ -197,7 +197,7 @@ class _Pass:
                 yield self.sequence[start:end]
 
     def _saving(self, block: list[_Item], current: _Item) -> int:
-        """Return the bytes that recomputing the block later frees now."""
+        """Return the bytes freed now by recomputing the block later."""
         saved = 0
         for k, item in enumerate(block):
             for buffer in item.writes:
@@ -208,7 +208,7 @@ class _Pass:
         return saved
 
     def _recompute(self, block: list[_Item], place: int) -> None:
-        """Add copies of the block behind `place`, and let everything there read them."""
+        """Insert copies of the block after `place`, and redirect all later readers to them."""
         for item in reversed(block):
             if not any(not user.placed for buffer in item.writes for user in buffer.users):
                 continue

@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotSchedule
 
 
-#: Moves for each op, of all rounds together, where nothing else ends the search.
+#: Moves per op, of all rounds together, without a deadline or a number of moves.
 MOVES_PER_OP = 20_000
-#: Moves for each op of the first anneal of a round; those of the very first round, which is to answer soon.
+#: Moves per op of the first anneal of a round; fewer in the very first round, so that it answers soon.
 ROUND_MOVES, FIRST_MOVES = 6_000, 500
-#: Rounds after which they become twice as long.
+#: Rounds after which their length doubles.
 ROUNDS = 4
-#: How often a round is heated up again, and the share of the way that it then goes anew.
+#: Reheats of a round, and the share of the cooling schedule that each repeats.
 REHEATS, REHEATED = 3, 0.5
-#: Least moves of a step of cooling, and steps that are worth a round.
+#: Least moves of a step of cooling, and least steps of a round with reheats.
 BATCH, STEPS = 5_000, 20
-#: Most moves between two looks at the clock; where there is a deadline, seconds between them, as so many take a quarter
-#: of a second on 20,000 ops, but not less than the least step.
+#: Most moves between two checks of the clock; with a deadline, seconds between them, since that many moves take a
+#: quarter of a second on 20,000 ops, but no fewer moves than the least step.
 PIECE, LOOK = 20_000, 0.05
-#: Memory above the budget becomes more or less expensive where a smaller or larger share of the moves meets it; rounds
-#: differ in this, since either way alone misses what the other finds.
+#: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
+#: alternate between the two ranges, since each misses schedules that the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
-#: The first temperature is at least so many times the mean cost of an op.
+#: Least first temperature, in mean costs of an op.
 HOT = 2.5
-#: The kinds of rounds: from the start and at a temperature that forgets it, or on from the best schedule.
+#: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
 HOT_ROUND, WARM_ROUND = "hot", "warm"
 #: First temperatures of warm rounds, in mean costs of an op, in turn.
 WARM = (0.5, 2.5)
-#: Moves for each op below which a hot round does not come near a schedule that is there already.
+#: Moves per op below which a hot round does not reach the quality of an existing schedule.
 LEAST_HOT = 2_000
-#: Share of the time up to the horizon that rounds are planned for, where this run is one turn of several.
+#: Share of the time up to the horizon for which rounds are planned, if this run is one turn of several.
 SHARE = 0.6
-#: A round is heated up again if the overhead it came to is at most so many times the least.
+#: Largest overhead of a round worth reheating, as a multiple of the least overhead.
 WORTH = 1.15
-#: Seconds between two schedules that are told.
+#: Least seconds between two reported schedules.
 TELL = 0.5
 
 
@@ -70,15 +70,16 @@ class AnnealingOptions(Options):
     Attributes
     ----------
     moves : int or None
-        Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
+        Moves of all rounds together. None: until the deadline, or 20,000 per op without one.
     heat : float
-        First temperature, as a share of the base cost, but no less than some mean costs of an op; of rounds that
-        do not go on from the best schedule.
+        First temperature of hot rounds, as a share of the base cost; at least 2.5 mean costs of an op.
     cold : float
         Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
     soft, hard : float
-        First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
+        First and last width of the soft excess, as a share of the budget: the distance at which memory counts as near
+        the peak.
     again : float
+        Probability of recomputing a missing input of a recomputation, instead of holding it for longer.
         Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
     """
 
@@ -103,32 +104,32 @@ def _example() -> None:
     _Search(Problem(graph.build(), 2, OrderRule.FREE), AnnealingOptions(moves=1), run).go()
 
 
-#: The compiled moves.
+#: Kernels of the moves.
 KERNELS = KernelSet("annealing", __name__, _example)
 
 
 class Annealing(Heuristic):
     """Simulated annealing on the sequence of computes, order and recomputation together.
 
-    After FastSA (Imanishi et al., NeurIPS 2023), written anew from its description. A state is an array of slots that
-    hold an op or nothing; a move shifts a run of an op, recomputes an op shortly before a read (with a random part of
+    After FastSA (Imanishi et al., NeurIPS 2023), reimplemented from its description. A state is an array of slots that
+    hold an op or nothing. A move shifts a run of an op, recomputes an op shortly before a read (with a random part of
     those ancestors that would have to be held for it), or takes a recomputation back. The energy is
 
         cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
 
-    whose last part lets every slot near the peak count, and not the highest alone; τ falls with the temperature, and λ
-    follows how often the budget is met. Half of the recomputations are for tensors that live across a slot near the
-    peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T) for an op
-    with d tensors.
+    In its last term every slot near the peak counts, and not the highest alone. τ falls with the temperature, and λ
+    follows the share of states within the budget. Half of the recomputations are for tensors that live across a slot
+    near the peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T)
+    for an op with d tensors.
 
-    A round is one anneal, heated up again from its best schedule some times; rounds differ by their seeds, run in
-    threads of their own, and grow. Hot rounds begin from the start or the reference order and forget it; warm ones go
-    on from the best schedule and do not. Both kinds take turns by what they brought. Without a deadline the same seed
-    walks the same way. With the fixed order first computes stay in the reference order, and recomputations may be
-    anywhere. Ops that write accumulation buffers are not recomputed.
+    A round is one anneal, reheated from its best schedule a few times; rounds differ by their seeds, run in parallel
+    threads, and grow. Hot rounds begin from the start or the reference order and forget it; warm rounds begin from the
+    best schedule at lower temperatures. Both kinds take turns by their gains. Without a deadline the same seed gives
+    the same search. In a fixed order, first computes stay in the reference order, and recomputations may be anywhere.
+    Ops that write accumulation buffers are not recomputed.
 
-    A run with a horizon is one turn of several: the next run of the same object on the same problem goes on in the
-    middle of the round, with what it is given as a start if that is better than what it has.
+    A run with a horizon is one turn of several: the next run of the same object on the same problem resumes the round,
+    and takes its start if that is better than its best schedule.
 
     Examples
     --------
@@ -165,14 +166,14 @@ class Annealing(Heuristic):
 
 
 class PenaltyWeight:
-    """The weight of memory above the budget along one round."""
+    """Weight of memory above the budget, adapted during one round."""
 
     def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
         self.per_byte, self.met = per_byte, met
         self.least, self.most = per_byte / 100, per_byte * 100
 
     def follow(self, met: float) -> None:
-        """Adapt to the share of moves that met the budget."""
+        """Adapt to the share of moves within the budget."""
         if met < self.met[0]:
             self.per_byte = min(self.most, self.per_byte * 1.25)
         elif met > self.met[1]:
@@ -180,7 +181,7 @@ class PenaltyWeight:
 
 
 class _Search:
-    """The arrays of one problem, and rounds on them, perhaps several at a time."""
+    """Arrays of one problem, and rounds on them, also in parallel."""
 
     def __init__(self, problem: Problem, options: AnnealingOptions, run: HeuristicRun) -> None:
         assert problem.budget_bytes is not None
@@ -199,7 +200,7 @@ class _Search:
         self.heat = base * max(options.heat, HOT / num_ops)
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
         self.per_byte = base / max(1, self.budget)
-        # Below this width of the soft excess one tensor would change it by more than a float can hold.
+        # With a narrower soft excess one tensor would change it by more than a float can hold.
         self.narrow = max(1.0, float(arrays.size.max(initial=0)) / 100)
         self.best: Int | None = None
         self.best_cost: int | None = None
@@ -214,7 +215,7 @@ class _Search:
             self._take_start()
 
     def _start(self) -> Int:
-        """The op sequence that rounds begin with."""
+        """Return the op sequence with which rounds begin."""
         from remat.heuristics.annealing.slots_kernel import LIMIT
 
         order = self.problem.graph.arrays.order
@@ -222,7 +223,7 @@ class _Search:
             return order
         try:
             given = op_sequence(self.problem, self.call.start)
-        except ProblemError:  # an accumulation buffer is filled twice, which no state says
+        except ProblemError:  # refills an accumulation buffer, which no state can express
             return order
         known = np.bincount(given, minlength=len(order))
         first = given[first_computes(given)]
@@ -231,14 +232,14 @@ class _Search:
         return given
 
     def resume(self, run: HeuristicRun) -> None:
-        """Go on in another turn, from a better schedule where there is one."""
+        """Resume in another turn, from a better schedule if there is one."""
         self.call, self.enough = run, False
         if run.start is not None:
             self.begin = self._start()
             self._take_start()
 
     def _take_start(self) -> None:
-        """Count what rounds begin with as found, where it keeps the budget and is better than what there is."""
+        """Record the start as found, if it fits the budget and is better than the best schedule."""
         from remat.heuristics.annealing.slots_kernel import COST, HIGHEST
 
         state = self._state(self.begin)
@@ -249,7 +250,7 @@ class _Search:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Run rounds until time or moves are over, or nothing can be better."""
+        """Run rounds until time or moves are used up, or the schedule cannot be improved."""
         total = self._moves()
         threads = 1 if math.isfinite(total) else self.call.threads
         while len(self.walks) < threads:
@@ -262,17 +263,17 @@ class _Search:
             try:
                 for thread in running:
                     thread.result()
-            finally:  # after Ctrl-C, too
+            finally:  # also after Ctrl-C
                 self.enough = True
 
     def _go_on(self, walk: Iterator[None]) -> None:
-        """Go on with rounds until there is a reason to stop; they stay where they are."""
+        """Continue the rounds of a walk until there is a reason to stop; the walk keeps its state."""
         while not self._over():
             if next(walk, self) is self:
                 return
 
     def _walk(self, most: float) -> Iterator[None]:
-        """Rounds of at most `most` moves together, a batch at a time."""
+        """Run rounds of at most `most` moves in total, one batch per iteration."""
         while most > 0:
             with self.lock:
                 number = next(self.numbers)
@@ -281,7 +282,7 @@ class _Search:
                 yield
 
     def _moves(self) -> float:
-        """Moves of all rounds together."""
+        """Return the moves of all rounds together."""
         if self.options.moves is not None:
             return float(self.options.moves)
         clock = self.call.horizon or self.call.deadline
@@ -291,14 +292,14 @@ class _Search:
         return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost
 
     def round(self, most: float, number: int) -> Iterator[int]:
-        """One round of at most `most` moves; gives the moves of each batch."""
+        """Run one round of at most `most` moves; yield the moves of each batch."""
         from remat.heuristics.annealing.slots_kernel import BEST
 
         num_ops = self.num_ops
         length: float = FIRST_MOVES * num_ops
         if number > 0:
             length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
-        # All of a round is to fit into what is left.
+        # The whole round must fit into the remaining moves.
         left = min(most, self.rate * self._planned()) if self.rate else most
         whole = 1 + REHEATS * REHEATED
         reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
@@ -307,7 +308,7 @@ class _Search:
         kind, begin, hot, before = self._kind(number, left)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
         state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, MET[number % 2])
-        yield 0  # a look at the clock
+        yield 0  # lets the caller check the clock
         for turn in range(1 + reheats):
             if turn > 0:
                 cost = int(state.number[BEST])
@@ -325,12 +326,12 @@ class _Search:
             self.kinds.add(kind, done, 0.0 if cost < 0 or before is None else float(max(0, before - cost)))
 
     def _planned(self) -> float:
-        """Seconds of moves that are still to come."""
+        """Return the seconds for moves of this round and later ones."""
         horizon = self.call.horizon
         return 0.95 * self.call.deadline.remaining if horizon is None else SHARE * horizon.remaining
 
     def _kind(self, number: int, left: float) -> tuple[str, Int, float, int | None]:
-        """What round comes next: its kind, where it begins, its first temperature, and the cost it is to beat."""
+        """Return the next round: its kind, start, first temperature, and the cost to beat."""
         with self.lock:
             best, cost = self.best, self.best_cost
             kind = self.kinds.next()
@@ -343,12 +344,12 @@ class _Search:
             return WARM_ROUND, best, max(self.cold, min(self.heat, warm)), cost
 
     def _worth(self, cost: int) -> bool:
-        """Whether a round that came to this cost (-1: none) is worth being heated up again."""
+        """Return whether a round that reached this cost (-1: none) is worth reheating."""
         base = self.problem.graph.base_cost
         return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
 
     def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
-        """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
+        """Run one batch of moves at the given fraction (0 .. 1) of the way from hot to cold."""
         from remat.heuristics.annealing.moves_kernel import anneal
         from remat.heuristics.annealing.slots_kernel import BEST
 
@@ -378,7 +379,7 @@ class _Search:
         return done
 
     def _tell(self) -> None:
-        """Hand on the best schedule where that is due: not too often, and not twice."""
+        """Report the best schedule if that is due: at most every :data:`TELL` seconds, and once."""
         due = self.untold and time.monotonic() >= self.told + TELL
         if due and self.best is not None and self.call.on_schedule is not None:
             self.untold = False
@@ -386,7 +387,7 @@ class _Search:
             self.told = time.monotonic()
 
     def _state(self, sequence: Int) -> SlotSchedule:
-        """The sequence spread over the slots."""
+        """Return the state with the sequence spread over the slots."""
         from remat.heuristics.annealing.slots_kernel import fill
 
         state = slot_schedule(self.net, sequence, self.width)

@@ -1,9 +1,9 @@
-"""Simulated annealing on the compute sequence: the compiled moves.
+"""Kernels of annealing: the moves.
 
-A schedule is valid iff every op's first slot lies after the first slots of those it reads from: moves need no search.
+A schedule is valid iff every op's first slot lies after the first slots of its producers, so moves need no search.
 """
 
-# numba compiles numpy's legacy generator, seeded inside, and no other; compiled functions carry no types.
+# numba supports only numpy's legacy generator, seeded inside; compiled functions carry no types.
 # ruff: noqa: NPY002, PLR0917
 # mypy: allow-untyped-defs
 
@@ -48,17 +48,17 @@ from remat.heuristics.annealing.slots_kernel import (
     work,
 )
 
-#: Most ops that one insertion recomputes, and how many slots before its use a recomputation is put at most.
+#: Most ops that one insertion recomputes, and most slots between a recomputation and its use.
 CHAIN, REACH = 48, 256
-#: Shares of the moves: shift a run; recompute for a read near the peak, for any read; the rest takes back.
+#: Cumulative shares of the moves: shift a run; recompute for a read near the peak; for any read; else take back.
 SHIFT, GUIDED, ANY = 0.45, 0.60, 0.75
-#: How often a tensor that lives across a slot is looked for.
+#: Random draws of a tensor that lives across a slot.
 TRIES = 24
 
 
 @inner
 def empty_near(state, wanted, low, high):
-    """The empty slot nearest to `wanted` strictly between `low` and `high`; -1: none."""
+    """Return the empty slot nearest to `wanted` strictly between `low` and `high`; -1: none."""
     held = state.held
     distance = 0
     while True:
@@ -74,7 +74,7 @@ def empty_near(state, wanted, low, high):
 
 @inner
 def first_after(net, state, op):
-    """The last of the first slots of those `op` reads from: it may run after that."""
+    """Return the last of the first slots of the producers of `op`, after which it may run."""
     low = -1
     for k in range(net.ops[op, BEFORE], net.ops[op + 1, BEFORE]):
         low = max(low, state.slots[net.links[k], 0])
@@ -83,7 +83,7 @@ def first_after(net, state, op):
 
 @inner
 def first_before(net, state, op):
-    """The earliest first slot of those that read from `op`: it must have run before that."""
+    """Return the earliest first slot of the consumers of `op`, before which it must have run."""
     high = len(state.held)
     for k in range(net.ops[op, AFTER], net.ops[op + 1, AFTER]):
         high = min(high, state.slots[net.links[k], 0])
@@ -92,7 +92,7 @@ def first_before(net, state, op):
 
 @inner
 def window(net, state, op, i, fixed):
-    """Slots between which the i-th run of `op` may be moved, both exclusive."""
+    """Return the slots between which the i-th run of `op` may move, both exclusive."""
     low, high = first_after(net, state, op), len(state.held)
     if i == 0:
         high = first_before(net, state, op)
@@ -111,7 +111,7 @@ def window(net, state, op, i, fixed):
 
 @inner
 def target(net, state, op, slot, low, high):
-    """An empty slot for a run of `op`: near by, anywhere, before a read of it, or after others that read the same."""
+    """Draw an empty slot for a run of `op`: near `slot`, anywhere, before a read, or after a sibling; -1: none."""
     how = np.random.random()
     if how < 0.5:
         reach = int((high - low) * 0.05) + 4
@@ -143,7 +143,7 @@ def target(net, state, op, slot, low, high):
 
 @inner
 def instance_before(state, tensor, slot):
-    """The last instance of `tensor` that begins before `slot`; -1: none."""
+    """Return the last instance of `tensor` that begins before `slot`; -1: none."""
     i = state.tensors[tensor, INSTANCES] - 1
     while i >= 0 and state.spans[tensor, i, 0] >= slot:
         i -= 1
@@ -152,7 +152,7 @@ def instance_before(state, tensor, slot):
 
 @inner
 def hot_slot(tree):
-    """A slot, drawn by its share in the soft excess."""
+    """Draw a slot by its share in the soft excess."""
     width = len(tree) >> 1
     node = 1
     while node < width:
@@ -164,7 +164,7 @@ def hot_slot(tree):
 
 @inner
 def read_beyond(net, state, slot):
-    """Writer of a tensor that lives across `slot`, not used there, and the slot where it is read next; or -1, -1."""
+    """Draw a tensor that lives across `slot` and is not used there; return its writer and next read, or -1, -1."""
     for _ in range(TRIES):
         tensor = np.random.randint(len(net.tensors) - 1)
         if net.tensors[tensor + 1, WRITERS] - net.tensors[tensor, WRITERS] != 1:
@@ -188,7 +188,7 @@ def read_beyond(net, state, slot):
 
 @inner
 def any_read(net, state):
-    """Writer of a tensor and the slot where it is read; or -1, -1."""
+    """Draw a read of a tensor; return the tensor's writer and the slot of the read, or -1, -1."""
     reader = np.random.randint(len(net.ops) - 1)
     read = net.ops[reader + 1, INPUTS] - net.ops[reader, INPUTS]
     if read == 0:
@@ -199,9 +199,9 @@ def any_read(net, state):
 
 @inner
 def choose_chain(net, state, fixed, again, most, op, read):
-    """What to recompute so that `op` runs before the slot `read`, for a cost of at most `most`.
+    """Choose recomputations so that `op` runs before the slot `read`, at a cost of at most `most`.
 
-    Fills `chain`, marks the slots in `held`, and returns how many ops and their cost; 0: none.
+    Fills `chain`, marks the slots in `held`, and returns the number of ops and their cost; 0, 0: none.
     """
     chain = state.chain
     chain[0, CHAIN_OP], chain[0, CHAIN_SLOT] = op, read
@@ -239,17 +239,17 @@ def choose_chain(net, state, fixed, again, most, op, read):
 
 @inner
 def penalty(state, budget, tau, per_byte, per_soft):
-    """What the memory adds to the energy, in cost units."""
+    """Return the energy of the memory, in cost units."""
     over = state.tree[1, HIGHEST] - budget
     return per_byte * max(over, 0.0) + per_soft * math.log1p(state.tree[1, SOFT])
 
 
 @kernel
 def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau, again):
-    """Try `moves` moves at temperature `heat` (cost units); returns the share of them that met the budget.
+    """Try `moves` moves at temperature `heat` (cost units); return the share of them that met the budget.
 
-    The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess). With a `seed` below
-    0 it goes on where the last call of this thread ended, with the same `tau`.
+    The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess). With a negative
+    `seed` it continues the last call of this thread, with the same `tau`.
     """
     if seed >= 0:
         np.random.seed(seed)

@@ -1,16 +1,16 @@
-"""Simulated annealing on the compute sequence: the compiled state, and what changes when ops run elsewhere.
+"""Kernels of annealing: the state, and updates of its memory when ops run in other slots.
 
 Time is an array of slots, each of which holds an op or nothing. An instance of a tensor lives from the slot of its
-compute to its last read before the op runs again. Two numbers are wanted of the memory over all slots: its peak, and
-the soft excess log(1 + sum of exp((memory - budget) / tau)), to which every slot near the peak contributes. A segment
-tree gives both at its root; changing a range costs O(log N) for N slots.
+compute to its last read before the op runs again. Two numbers summarize the memory over all slots: its peak, and the
+soft excess log(1 + sum of exp((memory - budget) / tau)), to which every slot near the peak contributes. A segment tree
+has both at its root; changing a range costs O(log N) for N slots.
 
-A change goes in four steps: :func:`begin`; move ops with :func:`insert` and :func:`remove`, after :func:`touch_op`;
-:func:`apply`, which looks at the lifetimes of the touched tensors again and changes the tree only where they differ;
-and :func:`undo` to take it back, once the slots are as they were.
+A change has four steps: :func:`begin`; move ops with :func:`insert` and :func:`remove`, after :func:`touch_op`;
+:func:`apply`, which recomputes the lifetimes of the touched tensors and changes the tree only where they differ; and
+:func:`undo`, which reverts the tree once the slots are restored.
 """
 
-# numba's compiled functions carry no types, and all of the state is in their arguments.
+# numba's compiled functions carry no types, and their arguments hold the whole state.
 # ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
@@ -22,18 +22,18 @@ from typing import NamedTuple
 from remat.compiled import inner, kernel
 from remat.runtime.arrays import Float, Int
 
-#: Fields of a node of the tree: highest memory below it, what is to be added to that of its children, soft excess
-#: below it, and what that of its children is to be multiplied with.
+#: Fields of a node of the tree: highest memory below it, amount to add to that of its children, soft excess below it,
+#: and factor to apply to that of its children.
 HIGHEST, PLUS, SOFT, TIMES = range(4)
 #: Fields of `SlotSchedule.number`.
 COST, BEST, REPEATED, TOUCHED, STAMP = range(5)
-#: Signs of changes. Floats: a function is compiled anew for each integer that it is called with by name or as a number.
+#: Signs of changes. Floats, since numba compiles a function again for each integer constant it is called with.
 COMES, GOES = 1.0, -1.0
-#: The largest exponent that the tree is filled with, well below what overflows.
+#: Largest exponent with which the tree is filled, well below overflow.
 LARGEST = 500.0
 
 
-#: Columns of `SlotGraph.ops`; rows of tables (`INPUTS` and so on) begin in this row's and end in the next one's place.
+#: Columns of `SlotGraph.ops`; a row of a table (`INPUTS` and so on) spans this row's value to the next row's.
 OP_COST, WORKSPACE, INPUTS, OUTPUTS, BEFORE, AFTER, LIMIT, ORDER, POSITION, OP_COLUMNS = range(10)
 #: Columns of `SlotGraph.tensors`.
 SIZE, WRITERS, READERS, KEPT, TENSOR_COLUMNS = range(5)
@@ -45,12 +45,12 @@ CHAIN_OP, CHAIN_SLOT = range(2)
 
 
 class SlotGraph(NamedTuple):
-    """The graph, without graph inputs, in few arrays: each more makes all functions longer to compile.
+    """Graph without graph inputs, in few arrays, since each array adds compile time to all functions.
 
     `ops` has for each op cost, workspace, most runs, position in the reference order, and the op at that position
-    (`ORDER`); and where in `links` its inputs, outputs, predecessors (`BEFORE`) and successors (`AFTER`) begin.
-    `tensors` has for each tensor its size, whether it is kept, and where its writers and readers begin. Both have one
-    row more, where the last ones end.
+    (`ORDER`); and the indices in `links` where its inputs, outputs, predecessors (`BEFORE`) and successors (`AFTER`)
+    begin. `tensors` has for each tensor its size, whether it is kept, and where its writers and readers begin. Both
+    have one extra row, the end of the last entries.
     """
 
     ops: Int
@@ -59,15 +59,14 @@ class SlotGraph(NamedTuple):
 
 
 class SlotSchedule(NamedTuple):
-    """A schedule, the memory it holds, and room for one change.
+    """Schedule, its memory, and room for one change.
 
     `slots[x, :ops[x, RUNS]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of
-    the i-th instance of tensor t, of which there are `tensors[t, INSTANCES]`. `tree` has a row for each node, the
-    leaves last. `factors[t]` is what the soft excess is multiplied with where t comes and goes. In
-    `ops[:number[2], REPEATED_OP]` are the ops that run more than once, and in the column `PLACE` their places there.
-    `number` is [cost, best cost (-1: none), repeated ops, touched tensors, changes so far]. `LAST_CHANGE`, the list
-    `TOUCHED_TENSOR`, `old_spans` and `OLD_INSTANCES` are of the last change, `chain` has ops and slots of the last
-    recomputations.
+    the i-th instance of tensor t, which has `tensors[t, INSTANCES]` of them. `tree` has a row for each node, the leaves
+    last. `factors[t]` multiplies the soft excess where t is added or removed. `ops[:number[2], REPEATED_OP]` lists the
+    ops that run more than once, and the column `PLACE` their indices in this list. `number` is [cost, best cost (-1:
+    none), repeated ops, touched tensors, changes so far]. `LAST_CHANGE`, the list `TOUCHED_TENSOR`, `old_spans` and
+    `OLD_INSTANCES` belong to the last change, `chain` has ops and slots of the last recomputations.
     """
 
     ops: Int
@@ -85,7 +84,7 @@ class SlotSchedule(NamedTuple):
 
 @inner
 def pull(tree, node):
-    """Make the numbers of a node from those of its children."""
+    """Update a node from its children."""
     left, right = tree[2 * node, HIGHEST], tree[2 * node + 1, HIGHEST]
     tree[node, HIGHEST] = (left if left > right else right) + tree[node, PLUS]
     tree[node, SOFT] = (tree[2 * node, SOFT] + tree[2 * node + 1, SOFT]) * tree[node, TIMES]
@@ -93,7 +92,7 @@ def pull(tree, node):
 
 @inner
 def add(tree, first, last, amount, factor):
-    """Add `amount` to the memory of slots `first` .. `last`, whose soft excess becomes `factor` times as much."""
+    """Add `amount` to the memory of slots `first` .. `last`, and multiply their soft excess by `factor`."""
     width = len(tree) >> 1
     a, b = first + width, last + width + 1
     left, right = a >> 1, (b - 1) >> 1
@@ -124,14 +123,14 @@ def add(tree, first, last, amount, factor):
 
 @inner
 def change(net, state, tensor, first, last, sign):
-    """Let `tensor` be there (`COMES`) or no longer (`GOES`) in slots `first` .. `last`."""
+    """Add (`COMES`) or remove (`GOES`) `tensor` in slots `first` .. `last`."""
     factor = state.factors[tensor, UP] if sign > 0 else state.factors[tensor, DOWN]
     add(state.tree, first, last, sign * net.tensors[tensor, SIZE], factor)
 
 
 @inner
 def work(net, state, op, slot, sign, tau):
-    """Add (`COMES`) or take away (`GOES`) the workspace of a run of `op`."""
+    """Add (`COMES`) or remove (`GOES`) the workspace of a run of `op`."""
     if net.ops[op, WORKSPACE] > 0:
         amount = sign * net.ops[op, WORKSPACE]
         add(state.tree, slot, slot, amount, math.exp(amount / tau))
@@ -139,7 +138,7 @@ def work(net, state, op, slot, sign, tau):
 
 @inner
 def look(net, state, tensor):
-    """Fill in the instances of `tensor` from the slots."""
+    """Recompute the instances of `tensor` from the slots."""
     slots, spans = state.slots, state.spans
     first_writer, end_writer = net.tensors[tensor, WRITERS], net.tensors[tensor + 1, WRITERS]
     writer = net.links[first_writer]
@@ -147,7 +146,7 @@ def look(net, state, tensor):
     for i in range(last + 1):
         spans[tensor, i, 0] = slots[writer, i]
         spans[tensor, i, 1] = slots[writer, i]
-    if end_writer - first_writer > 1:  # an accumulation buffer: one instance from the first contribution on
+    if end_writer - first_writer > 1:  # an accumulation buffer has one instance, from the first contribution on
         last = 0
         for k in range(first_writer + 1, end_writer):
             slot = slots[net.links[k], 0]
@@ -161,7 +160,7 @@ def look(net, state, tensor):
             while i > 0 and spans[tensor, i, 0] > slot:
                 i -= 1
             spans[tensor, i, 1] = max(spans[tensor, i, 1], slot)
-            if i == 0:  # earlier reads are of the same instance
+            if i == 0:  # earlier reads belong to the same instance
                 break
     if net.tensors[tensor, KEPT]:
         spans[tensor, last, 1] = len(state.held) - 1
@@ -170,7 +169,7 @@ def look(net, state, tensor):
 
 @inner
 def switch(net, state, tensor, old, i_old, num_old, new, i_new, num_new):
-    """Change the memory of `tensor` from the instances `old[i_old]` to `new[i_new]`, where they differ."""
+    """Change the memory of `tensor` from the instances `old[i_old]` to `new[i_new]` where they differ."""
     if num_old == num_new:
         for i in range(num_old):
             first, last = old[i_old, i, 0], old[i_old, i, 1]
@@ -215,7 +214,7 @@ def begin(state):
 
 @inner
 def touch_op(net, state, op):
-    """Have the lifetimes of everything that `op` reads or writes looked at."""
+    """Mark all tensors that `op` reads or writes as touched."""
     for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
         touch(state, net.links[k])
     for k in range(net.ops[op, OUTPUTS], net.ops[op + 1, OUTPUTS]):
@@ -224,7 +223,7 @@ def touch_op(net, state, op):
 
 @inner
 def touch(state, tensor):
-    """Have the lifetimes of `tensor` looked at, once."""
+    """Mark `tensor` as touched, once per change."""
     if state.tensors[tensor, LAST_CHANGE] != state.number[STAMP]:
         state.tensors[tensor, LAST_CHANGE] = state.number[STAMP]
         state.tensors[state.number[TOUCHED], TOUCHED_TENSOR] = tensor
@@ -233,7 +232,7 @@ def touch(state, tensor):
 
 @inner
 def apply(net, state):
-    """Bring the memory of touched tensors in line with the slots; what was there is remembered."""
+    """Update the memory of touched tensors from the slots, and store their old instances."""
     for k in range(state.number[TOUCHED]):
         tensor = state.tensors[k, TOUCHED_TENSOR]
         count = state.tensors[tensor, INSTANCES]
@@ -247,7 +246,7 @@ def apply(net, state):
 
 @inner
 def undo(net, state):
-    """Bring the memory back to what was there before :func:`apply`."""
+    """Restore the memory from before :func:`apply`."""
     for k in range(state.number[TOUCHED] - 1, -1, -1):
         tensor, count = state.tensors[k, TOUCHED_TENSOR], state.tensors[k, OLD_INSTANCES]
         switch(net, state, tensor, state.spans, tensor, state.tensors[tensor, INSTANCES], state.old_spans, k, count)
@@ -271,7 +270,7 @@ def insert(state, op, slot):
 
 @inner
 def remove(state, op, slot):
-    """Strike `slot` from the slots of `op`."""
+    """Remove `slot` from the slots of `op`."""
     slots, i = state.slots, 0
     while slots[op, i] != slot:
         i += 1
@@ -284,7 +283,7 @@ def remove(state, op, slot):
 
 @inner
 def note_repeated(state, op):
-    """Keep the list of ops that run more than once."""
+    """Update the list of ops that run more than once."""
     number = state.number
     if state.ops[op, RUNS] > 1 and state.ops[op, PLACE] < 0:
         state.ops[op, PLACE] = number[REPEATED]
@@ -300,7 +299,7 @@ def note_repeated(state, op):
 
 @inner
 def plant(net, state, budget, tau):
-    """Fill in the tree for this `tau` (bytes) from everything else."""
+    """Rebuild the tree for this `tau` (bytes) from the rest of the state."""
     tree, width = state.tree, len(state.held)
     for node in range(width, 2 * width):
         tree[node, HIGHEST] = 0.0
@@ -327,7 +326,7 @@ def plant(net, state, budget, tau):
 
 @kernel
 def fill(net, state, budget, tau):
-    """Fill in everything but the best schedule from `slots` and `runs`; `tau` (bytes) as in :func:`plant`."""
+    """Fill in all fields but the best schedule from `slots` and `runs`; `tau` (bytes) as in :func:`plant`."""
     number = state.number
     number[COST] = number[REPEATED] = 0
     for slot in range(len(state.held)):

@@ -1,4 +1,4 @@
-"""A problem and a sequence of computes, as the arrays that the compiled moves work on."""
+"""Arrays of a problem and a compute sequence for the kernels of annealing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotGraph, SlotSchedule
 
 
-#: Most runs of one op that the search keeps track of.
+#: Most computes of one op.
 MOST_RUNS = 24
 
 
 def slot_graph(problem: Problem) -> SlotGraph:
-    """The graph of a problem."""
+    """Return the arrays of a problem's graph."""
     from remat.heuristics.annealing import slots_kernel as kernel
 
     arrays = problem.graph.arrays
     num_ops, num_tensors = len(arrays.cost), len(arrays.size)
     buffers, workspace = standing_buffers(problem)
-    live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers that nobody reads
+    live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers without readers
     limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
     limit[arrays.op_outputs.where(buffers).counts > 0] = 1
     ops = np.zeros((num_ops + 1, kernel.OP_COLUMNS), dtype=np.int64)
@@ -49,7 +49,7 @@ def slot_graph(problem: Problem) -> SlotGraph:
 
 
 def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
-    """The sequence spread over `width` slots; memory and tree are still to be filled in."""
+    """Return the sequence spread over `width` slots; memory and tree are filled in later."""
     from remat.heuristics.annealing import slots_kernel as kernel
     from remat.heuristics.annealing.moves_kernel import CHAIN
 
