@@ -1,4 +1,4 @@
-"""Training steps of JAX: their graphs, and the schedules that ``jax.checkpoint`` makes of them (``remat[jax]``).
+"""Training steps of JAX: their graphs, and the schedules that ``jax.checkpoint`` gives them (``remat[jax]``).
 
 Using a name raises :class:`~remat.errors.CaptureError` if jax is not installed.
 """

@@ -1,4 +1,4 @@
-"""Capture: a function of JAX and its gradient as a graph, without memory for its arrays."""
+"""Capture of a function of JAX and its gradient as a graph, without memory for its arrays."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ def capture(
     views: bool = True,
     name: str | None = None,
 ) -> Captured:
-    """The value and gradient of a function of JAX as a graph, and the order of its trace as a schedule.
+    """Capture the value and gradient of a function of JAX as a graph, and the order of its trace as a schedule.
 
-    Calls are inlined: ``jit``, ``custom_jvp``, ``custom_vjp`` and ``jax.checkpoint``. What a checkpoint computes again
-    is a recomputation in the schedule; the graph has it once. Arguments and constants are constant memory. Costs are
-    floating-point operations. Sizes are those before XLA fuses and lays out anything.
+    Calls are inlined: ``jit``, ``custom_jvp``, ``custom_vjp`` and ``jax.checkpoint``. Recomputations of a checkpoint
+    are recomputations in the schedule; the graph has each op once. Arguments and constants are constant memory. Costs
+    are floating-point operations. Sizes are those before XLA fuses ops and lays out memory.
 
     Parameters
     ----------
     function : callable
         Returns a scalar in training.
     *args
-        Arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place, which take no memory.
+        Arguments: arrays, or ``jax.ShapeDtypeStruct`` instead, which takes no memory.
     wrt : int or sequence of int
-        The arguments to differentiate by: the parameters.
+        Arguments to differentiate by: the parameters.
     kwargs : mapping, optional
-        More arguments, by name.
+        Keyword arguments.
     mode : str
         ``"training"``: the value and its gradients; ``"inference"``: the function alone.
     has_aux : bool
-        Whether the function returns more than the scalar, as for ``jax.value_and_grad``.
+        True if the function returns more than the scalar, as for ``jax.value_and_grad``.
     unroll : bool
-        Whether each iteration of a ``scan`` has ops of its own; otherwise a ``scan`` is one op.
+        Give each iteration of a ``scan`` ops of its own; otherwise a ``scan`` is one op.
     views : bool
-        Whether reshapes, which XLA does in place, are views and no ops.
+        Treat reshapes, which XLA runs in place, as views instead of ops.
     name : str, optional
-        Of the graph; default: the function's.
+        Name of the graph; default: the function's.
 
     Raises
     ------
     CaptureError
-        If JAX cannot trace the function, or a part of it has no sizes (``shard_map``, unknown extents), or there is
-        nothing to compute.
+        If JAX cannot trace the function, if sizes are unknown (``shard_map``, unknown extents), or if there is nothing
+        to compute.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def _graph(
     mode: str,
     constant_bytes: Mapping[str, int],
 ) -> ComputeGraph:
-    """Return the graph of some ops of a trace."""
+    """Build the graph of some ops of a trace."""
     costs = {op.name: cost_of(op.equation) for op in ops}
     meta = {
         "modules": {op.name: path for op in ops if (path := module_path(f"{op.scope}/op"))},
@@ -168,7 +168,7 @@ def _graph(
 
 
 def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: str) -> dict[str, int]:
-    """Bytes of parameters, other inputs, and constants of the program."""
+    """Return the bytes of parameters, other inputs, and constants of the program."""
     kinds = {"parameter": 0, "input": 0, "constant": 0}
     sizes = [bytes_of(v.aval) for v in closed.jaxpr.invars]
     place = 0
@@ -183,14 +183,14 @@ def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: st
 
 
 def _leaves(value: Any) -> list[int]:
-    if isinstance(value, Stack | tuple):  # a tuple is a stack with names
+    if isinstance(value, Stack | tuple):  # a tuple is a stack after `renamed`
         return [leaf for part in (value.parts if isinstance(value, Stack) else value) for leaf in _leaves(part)]
     value = base_of(value)
     return [value] if isinstance(value, int) and value >= 0 else []
 
 
 def _needed(trace: Trace, outputs: Sequence[int]) -> set[int]:
-    """Ops whose results somebody reads, and those with effects."""
+    """Return the ops whose results are read, and those with effects."""
     writer = {tensor: number for number, op in enumerate(trace.ops) for tensor in op.outputs}
     effects = set(trace.effects)
     waiting = [writer[tensor] for tensor in outputs]
@@ -205,13 +205,13 @@ def _needed(trace: Trace, outputs: Sequence[int]) -> set[int]:
 
 
 def _key(trace: Trace, op: TracedOp) -> tuple[Any, ...]:
-    """What an op does, with tensors by their names."""
+    """Return an op's key, with tensors by their names."""
     primitive, parameters, _, results = op.key
     return primitive, parameters, tuple(_named(trace, {}, value) for value in op.read), results
 
 
 def _named(trace: Trace, meant: Mapping[int, int], value: Any) -> Any:
-    """A value with tensors by their names."""
+    """Return a value with tensors by their names."""
     settled = renamed(value, meant)
     return renamed(settled, {t: trace.tensors[t][0] for t in _leaves(settled)})
 
@@ -225,14 +225,14 @@ def _kinds(costs: Mapping[str, int], primitives: list[tuple[str, str]]) -> dict[
 
 
 def _workspace(equation: Any) -> int:
-    """Most bytes that the body of a loop or branch holds at once, beside what the op reads and writes."""
+    """Return the most bytes that the body of a loop or branch holds, in addition to the op's inputs and outputs."""
     if equation.primitive.name not in ("scan", "while", "cond"):
         return 0
     return max((_peak(body) for body in jaxprs_of(equation)), default=0)
 
 
 def _peak(jaxpr: Any) -> int:
-    """Most bytes of values of a jaxpr at once, without its arguments and results, each until its last use."""
+    """Return the most bytes held by values of a jaxpr, except arguments and results, each until its last use."""
     last: dict[Any, int] = {}
     for place, equation in enumerate(jaxpr.eqns):
         last.update({v: place for v in (*equation.invars, *equation.outvars) if not hasattr(v, "val")})

@@ -1,4 +1,4 @@
-"""A captured function of JAX: its graph, the equations behind the ops, and the schedule that its trace is."""
+"""Captured functions of JAX: the graph, the equations of the ops, and the schedule of the trace."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ class Captured:
     Attributes
     ----------
     graph : ComputeGraph
-        One op per distinct equation; what ``jax.checkpoint`` computes again is the op of its first time. In `meta`:
+        One op per distinct equation; a recomputation of ``jax.checkpoint`` is the op of the first compute. In `meta`:
         ``modules`` (op to dotted path of scopes), ``source_lines``, ``random_ops``, ``effects``, ``cost_kinds``
-        (operations of ``product``, ``arithmetic`` and ``movement``) ``constant_bytes`` (of ``parameter``,
-        ``input`` and ``constant``), and shapes and descriptions for :mod:`remat.graphs.rewriting`.
+        (operations of ``product``, ``arithmetic`` and ``movement``), ``constant_bytes`` (of ``parameter``, ``input``
+        and ``constant``), and shapes and descriptions for :mod:`remat.graphs.rewriting`.
     schedule : Schedule
-        The equations in the order of the trace, recomputations of ``jax.checkpoint`` included.
+        Equations in the order of the trace, with recomputations of ``jax.checkpoint``.
     equations : tuple of jax.extend.core.JaxprEqn
-        The equation of each op of the graph, the first of those that are the same.
+        Equation of each op of the graph, the first of equal ones.
     jaxpr : jax.extend.core.ClosedJaxpr
-        What was captured, with all calls still in it.
+        Captured program, with all calls.
     boundary : int
-        The step of `schedule` with which the backward pass begins; the number of steps, where there is none.
+        First step of the backward pass in `schedule`; the number of steps if there is none.
     keys : tuple of tuple
-        What each op does: primitive, parameters, what it reads, and shapes and types of its results. Of what it reads
-        it has names of tensors, −1, −2, … for the arguments in turn (then constants), and
-        :class:`~remat.jax.inlining.Number` for literals.
+        Key of each op: primitive, parameters, inputs, and shapes and types of its results. Inputs are names of tensors,
+        −1, −2, … for the arguments in turn (then constants), and :class:`~remat.jax.inlining.Number` for literals.
     results : tuple
-        What the function returns, flat: the value and the gradients. Names of tensors, numbers of constants and
-        literals as in `keys`; of what an unrolled loop stacks up a tuple.
+        Flat results of the function: the value and the gradients. Names of tensors, numbers of constants and literals
+        as in `keys`; a tuple for the stacked results of an unrolled loop.
     values : mapping of str to aval
         Shape and type of each tensor.
     mode : str
         ``"training"`` or ``"inference"``.
     remarks : tuple of str
-        What a user should know of how this came about.
+        Remarks on the capture for the user.
     """
 
     graph: ComputeGraph
@@ -61,7 +60,7 @@ class Captured:
     def saved(self) -> tuple[str, ...]:
         """Tensors that the forward pass of :attr:`schedule` saves for the backward pass: JAX's residuals.
 
-        Arguments are not among them: they are constant memory.
+        Arguments do not count: they are constant memory.
         """
         if self.boundary >= len(self.schedule):
             return ()
@@ -72,15 +71,15 @@ class Captured:
         return tuple(name for name in names if name in read)
 
     def schedule_on(self, base: Captured) -> Schedule:
-        """The schedule of this trace for the graph of another: that of the same function under another policy.
+        """Return the schedule of this trace on the graph of the same function under another policy.
 
-        Ops of both are the same where they do the same to the same values. So all policies of ``jax.checkpoint``, and
-        what a solver finds, are schedules of one graph.
+        Ops of both match if they do the same to the same values. All policies of ``jax.checkpoint`` and all schedules
+        of a solver are thus schedules of one graph.
 
         Raises
         ------
         CaptureError
-            Naming the first op that `base` does not have.
+            With the name of the first op that `base` lacks.
 
         Examples
         --------
@@ -105,7 +104,7 @@ class Captured:
         mine_of = {tensor: op.name for op in self.graph.ops for tensor in op.outputs}
         names: dict[str, str] = {}
         free = {number: list(found) for number, found in places.items()}
-        for place in reversed(range(len(self.graph.ops))):  # of several that do the same, the one that readers read
+        for place in reversed(range(len(self.graph.ops))):  # of several equal ops, the one that readers read
             name, number = self.graph.op_names[place], mine[place]
             if number not in places:
                 raise CaptureError(
@@ -128,7 +127,7 @@ class Captured:
 
 
 def _numbered(captured: Captured, known: dict[Any, int]) -> list[int]:
-    """A number for each op: equal for ops that do the same to the same values; `known` has those given so far."""
+    """Return a number per op, equal for ops that do the same to the same values; `known` has earlier numbers."""
     numbers: list[int] = []
     written: dict[str, tuple[int, int]] = {}
     for op, (primitive, parameters, read, results) in zip(captured.graph.ops, captured.keys, strict=True):

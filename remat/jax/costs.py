@@ -1,7 +1,7 @@
-"""What equations of a jaxpr cost, in floating-point operations.
+"""Costs of equations of a jaxpr, in floating-point operations.
 
-As in HLO texts: two for each multiplication of a product or convolution (without those with padding), one for each
-element that is reduced or written otherwise, a loop its body as often as it runs.
+As in HLO texts: two for each multiplication of a product or convolution (except with padding), one for each element
+that other ops reduce or write. A loop costs its body times its iterations.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from remat.graphs.convolutions import kernel_uses
 
-#: Primitives that move data, and compute nothing.
+#: Primitives that move data without computing.
 MOVES = frozenset({
     "broadcast_in_dim", "concatenate", "copy", "copy_p", "device_put", "dynamic_slice", "dynamic_update_slice",
     "empty", "empty2", "expand_dims", "gather", "iota", "pad", "reshape", "rev", "slice", "split", "squeeze",
     "stack", "transpose",
 })  # fmt: skip
-#: How primitives begin that read each element once.
+#: Prefixes of primitives that read each element once.
 _REDUCERS = ("reduce_", "arg", "cum")
 
 
 def cost_of(equation: Any) -> int:
-    """Operations of one run of an equation.
+    """Return the operations of one run of an equation.
 
     Parameters
     ----------
@@ -62,21 +62,21 @@ def cost_of(equation: Any) -> int:
 
 
 def cost_of_jaxpr(jaxpr: Any) -> int:
-    """Operations of all equations of a jaxpr, each once."""
+    """Return the operations of all equations of a jaxpr, each once."""
     return sum(cost_of(equation) for equation in jaxpr.eqns)
 
 
 def jaxprs_of(equation: Any) -> Iterator[Any]:
-    """The jaxprs in the parameters of an equation."""
+    """Yield the jaxprs in the parameters of an equation."""
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(item, "jaxpr", item)  # of a closed jaxpr the jaxpr itself
+            inner = getattr(item, "jaxpr", item)  # a closed jaxpr contains a jaxpr
             if hasattr(inner, "eqns"):
                 yield inner
 
 
 def _multiplications(equation: Any) -> int:
-    """Multiplications of a convolution that meet neither padding nor zeros of dilation."""
+    """Return the multiplications of a convolution that involve neither padding nor zeros of dilation."""
     params = equation.params
     dims = params["dimension_numbers"]
     data, kernel = (v.aval.shape for v in equation.invars)

@@ -1,4 +1,4 @@
-"""Descriptions of equations for rewriting: those that are plain enough; see ``docs/rewriting.md``."""
+"""Descriptions of simple equations for rewriting; see ``docs/rewriting.md``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def description(trace: Trace, ops: Sequence[TracedOp]) -> dict[str, Any]:
 
 
 def _site(trace: Trace, op: TracedOp) -> Site | None:
-    """Return what an op reads and writes; None where it is more than whole tensors of one floating-point type."""
+    """Return inputs and output of an op; None unless they are whole tensors of one floating-point type."""
     if len(op.outputs) != 1 or len(op.read) != len(op.equation.invars):
         return None
     result = trace.tensors[op.outputs[0]][1]
@@ -55,7 +55,7 @@ def _site(trace: Trace, op: TracedOp) -> Site | None:
             continue
         name, written = trace.tensors[value]
         if written.shape != variable.aval.shape:
-            return None  # a view of it
+            return None  # a view
         tensors.append(name)
     inputs = tuple(tuple(variable.aval.shape) for variable in op.equation.invars)
     return Site(inputs, tuple(tensors), tuple(result.shape))

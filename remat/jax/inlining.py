@@ -1,7 +1,7 @@
-"""One pass through a jaxpr: calls inlined, views folded, recomputations found.
+"""Single pass through a jaxpr that inlines calls, folds views and detects recomputations.
 
-Equations of a ``checkpoint`` region that JAX marks as recomputed (``rematted_computation`` in their name stacks) and
-that do what an earlier equation did to the same values are steps of that equation's op.
+A recomputation is an equation of a ``checkpoint`` region that JAX marks as recomputed (``rematted_computation`` in its
+name stack) and that does what an earlier equation did to the same values. It is a step of that equation's op.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remat.errors import CaptureError
 from remat.jax.costs import jaxprs_of
 from remat.jax.keys import parameters_key
 
-#: Calls whose body stands in the caller just as well, and the parameter that holds it.
+#: Calls that can be inlined, and the parameter that holds the body.
 CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
@@ -29,7 +29,7 @@ RENAMES = frozenset({
 })  # fmt: skip
 #: Primitives that give the same bytes another shape.
 VIEWS = frozenset({"reshape", "squeeze", "expand_dims"})
-#: Primitives that work on the part of the data that one device has.
+#: Primitives whose sizes are those of one device's part of the data.
 PER_DEVICE = frozenset({"shard_map", "xla_pmap"})
 OFFLOADED = (
     "values that are moved between memories are ops of their own: what is computed from them is no recomputation"
@@ -37,13 +37,13 @@ OFFLOADED = (
 RECOMPUTED = "rematted_computation"
 TRANSPOSED = "transpose("
 
-#: A value: the number of a tensor; a negative number for what is constant; a literal; or what a loop stacks up.
+#: A value: the number of a tensor; a negative number for a constant; a literal; or the stacked results of a loop.
 Value = Any
 
 
 @dataclass(frozen=True)
 class Number:
-    """A literal of the program; two are the same if they say the same of the same type."""
+    """A literal of the program; literals are equal if their text and type are."""
 
     text: str
     aval: str
@@ -52,18 +52,18 @@ class Number:
 
 @dataclass(frozen=True)
 class Stack:
-    """What an unrolled loop stacks up: one value per iteration."""
+    """Stacked results of an unrolled loop: one value per iteration."""
 
     parts: tuple[Value, ...]
 
 
-#: What an equation does: primitive, parameters, the classes of values that it reads, shapes and types of its results.
+#: Identity of an equation: primitive, parameters, classes of the values read, shapes and types of its results.
 Key = tuple[str, object, tuple[Value, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One item of an array, by its first axis: a view of it, as an unrolled loop reads what it is mapped over."""
+    """View of one item of an array along its first axis, as an unrolled loop reads a mapped argument."""
 
     base: Value
     index: int
@@ -71,7 +71,7 @@ class Part:
 
 
 def base_of(value: Value) -> Value:
-    """What a value is a part of, or the value itself."""
+    """Return the value that a value is a part of, or the value itself."""
     while isinstance(value, Part):
         value = value.base
     return value
@@ -79,7 +79,7 @@ def base_of(value: Value) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class TracedOp:
-    """An equation of the captured function, and the numbers of the tensors that it reads and writes."""
+    """Equation of the captured function, and the numbers of the tensors that it reads and writes."""
 
     name: str
     equation: Any
@@ -94,20 +94,20 @@ class TracedOp:
 
 @dataclass(eq=False)
 class Trace:
-    """What a pass through a jaxpr found.
+    """Result of a pass through a jaxpr.
 
     Attributes
     ----------
     ops : list of TracedOp
     tensors : list of (name, aval)
     steps : list of int
-        The op of each step.
+        Op of each step.
     boundary : int or None
-        The first step of the backward pass.
+        First step of the backward pass.
     effects : list of str
         Ops with effects, in order.
     remarks : dict of str to None
-        In order, each once.
+        Remarks in order, each once.
     """
 
     ops: list[TracedOp] = field(default_factory=list)
@@ -119,16 +119,16 @@ class Trace:
 
 
 class Inliner:
-    """Walks through a jaxpr and what it calls.
+    """Traverses a jaxpr and the jaxprs that it calls.
 
     Parameters
     ----------
     unroll : bool
-        Whether each iteration of a ``scan`` has ops of its own.
+        Give each iteration of a ``scan`` ops of its own.
     views : bool
-        Whether reshapes that move nothing are views.
+        Treat reshapes that move nothing as views.
     most : int
-        Most steps.
+        Largest number of steps.
     """
 
     def __init__(self, *, unroll: bool, views: bool, most: int) -> None:
@@ -149,12 +149,12 @@ class Inliner:
         self._token: int | None = None
 
     def constant(self) -> int:
-        """A new value that is in constant memory."""
+        """Return a new value in constant memory."""
         self._constants -= 1
         return self._constants
 
     def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value], scope: str = "") -> list[Value]:
-        """The results of a jaxpr for some values."""
+        """Return the results of a jaxpr for some values."""
         values: dict[Any, Value] = {}
         values.update(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
@@ -206,7 +206,7 @@ class Inliner:
         same = getattr(a, "shape", None) == getattr(b, "shape", 0) and getattr(a, "dtype", None) == b.dtype
         if name == "device_put":
             return same and _space(a) == _space(b)
-        if name == "reduce_precision":  # JAX's mark of a saved value
+        if name == "reduce_precision":  # marks a saved value in JAX
             information = _float_bits(b.dtype)
             return same and (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == information
         return same and name in ("convert_element_type", "broadcast_in_dim", *VIEWS)
@@ -230,7 +230,7 @@ class Inliner:
         return [*carry, *stacked]
 
     def _whole(self, value: Value, aval: Any, equation: Any, scope: str) -> Value:
-        """A value that an equation can read: what is stacked up is put together by an op of its own."""
+        """Return a value that an equation can read; a separate op assembles stacked results."""
         if not isinstance(value, Stack):
             return value
         parts = [self._whole(part, None, equation, scope) for part in value.parts]
@@ -274,7 +274,7 @@ class Inliner:
         return list(written)
 
     def _again(self, before: list[int], key: Key, read: list[Value]) -> list[Value]:
-        """A step that computes again what one of some ops did; which one is clear when its readers are known."""
+        """Add a step that recomputes one of some ops; `finish` selects it by its readers."""
         first = self.trace.ops[before[0]]
         outputs = list(first.outputs)
         if len(before) > 1:
@@ -285,7 +285,7 @@ class Inliner:
         return outputs
 
     def finish(self) -> Trace:
-        """Settle which of several ops that do the same each recomputation repeats: the one that its readers read."""
+        """Select for each recomputation, among several equal ops, the one whose outputs its readers read."""
         meant: dict[int, int] = {}
         writer = {tensor: number for number, op in enumerate(self.trace.ops) for tensor in op.outputs}
         for step in reversed(self._repeated):
@@ -311,7 +311,7 @@ class Inliner:
         self._classes.update((tensor, ("class", number, place)) for place, tensor in enumerate(tensors))
 
     def _class(self, value: Value) -> object:
-        """The same for values that come about in the same way."""
+        """Return the same object for values that are computed in the same way."""
         if isinstance(value, Part):
             return "part", self._class(value.base), value.index
         return self._classes.get(value, value) if isinstance(value, int) else value
@@ -362,7 +362,7 @@ class Inliner:
 
 @dataclass(frozen=True, eq=False)
 class _Repeated:
-    """A recomputation: its step, the ops that it may repeat, and what it writes and reads."""
+    """A recomputation: its step, the candidate ops, and its outputs and inputs."""
 
     place: int
     candidates: list[int]
@@ -371,18 +371,18 @@ class _Repeated:
 
 
 def _stacking(aval: Any) -> Any:
-    """Stand for an equation that puts together what an unrolled loop made."""
+    """Return a stand-in for an equation that assembles the stacked results of an unrolled loop."""
     primitive, written = SimpleNamespace(name="stack"), SimpleNamespace(aval=aval)
     return SimpleNamespace(primitive=primitive, params={}, invars=(), outvars=(written,), source_info=None)
 
 
 def bytes_of(aval: Any) -> int:
-    """Bytes of a value of a shape and type; none for tokens, and for what is in the memory of the host.
+    """Return the bytes of a value; 0 for tokens and for values in the host's memory.
 
     Raises
     ------
     CaptureError
-        For extents that are not known.
+        If an extent is unknown.
     """
     shape = getattr(aval, "shape", None)
     if shape is None or not hasattr(aval, "dtype"):
@@ -414,7 +414,7 @@ def _tensors(values: Sequence[Value]) -> tuple[int, ...]:
 
 
 def renamed(value: Value, names: Mapping[Any, Any]) -> Value:
-    """A value with other numbers, or names, for its tensors."""
+    """Return a value with its tensors renumbered or renamed."""
     if isinstance(value, Stack | tuple):
         return tuple(renamed(part, names) for part in (value.parts if isinstance(value, Stack) else value))
     if isinstance(value, Part):

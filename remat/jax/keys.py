@@ -1,4 +1,4 @@
-"""What equations do, as something that can be compared: for recomputations the same as for the first time."""
+"""Comparable keys of equations, equal for a computation and its recomputation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def parameters_key(params: dict[str, Any]) -> tuple[tuple[str, object], ...]:
-    """The parameters of an equation; jaxprs by what they say, functions by themselves."""
+    """Return the parameters of an equation as a key; jaxprs by content, functions by identity."""
     return tuple((name, _key(value)) for name, value in sorted(params.items()) if name not in _INCIDENTAL)
 
 
-#: Parameters that say nothing of the result.
+#: Parameters that do not affect the result.
 _INCIDENTAL = frozenset({"name", "prevent_cse", "inline", "keep_unused", "compiler_options_kvs"})
 
 
@@ -31,7 +31,7 @@ def _key(value: Any) -> object:
 
 
 def _jaxpr_key(jaxpr: Any, constants: tuple[int, ...]) -> object:
-    """Equations with their values numbered in turn."""
+    """Return the equations with their values numbered in turn."""
     numbers: dict[Any, int] = {}
 
     def number(value: Any) -> object:

@@ -1,4 +1,4 @@
-"""Where in the user's program an equation comes from."""
+"""Source lines of equations in the user's program."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def source_line(equation: Any) -> str:
-    """File, line and function of an equation; empty where JAX does not say them.
+    """Return file, line and function of an equation; empty if JAX has none.
 
-    The module that knows is private in JAX, so that nothing depends on its being there.
+    The module with this information is private in JAX, so it may be missing.
     """
     try:
         from jax._src import source_info_util
