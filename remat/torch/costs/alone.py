@@ -1,4 +1,4 @@
-"""Ops alone: without the modes, gradients and random numbers of the caller."""
+"""Isolation of single ops from the modes, gradients and random numbers of the caller."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 @contextmanager
 def alone(kind: str) -> Iterator[None]:
-    """In this block ops run on real tensors and record nothing; random numbers go on after it as if it had not been.
+    """Run ops on real tensors and record nothing; restore the random generators when the block ends.
 
-    A capture runs under fake tensors, where an op takes the time of working out its shape.
+    A capture runs under fake tensors, under which an op takes only the time to compute its shape.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a cost model is."""
+"""Base of cost models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remat.errors import MeasurementError
 
 
 class CostRemark(UserWarning):
-    """What is not wrong with costs, and yet to be known; the message is one line."""
+    """Warning about costs that are valid but need attention; the message is one line."""
 
 
 class CostModel(ABC):
@@ -22,7 +22,7 @@ class CostModel(ABC):
     Attributes
     ----------
     name : str
-        As :func:`cost_model` takes it.
+        Name for :func:`cost_model`.
     unit : str
         Cost unit of a graph: ``"flop"`` or ``"ns"``.
     """
@@ -32,12 +32,12 @@ class CostModel(ABC):
 
     @property
     def figures(self) -> str:
-        """The rates that the last costs came from, in words; empty where there are none."""
+        """Rates behind the last costs, as text; empty if there are none."""
         return ""
 
     @abstractmethod
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
-        """Cost of each node in order, non-negative; 0 only for what computes nothing, as a view.
+        """Return the cost of each node in order: non-negative, and 0 only for ops that compute nothing, such as views.
 
         Parameters
         ----------
@@ -47,16 +47,16 @@ class CostModel(ABC):
         Raises
         ------
         MeasurementError
-            If a value is not known, or cannot be measured; it names the node.
+            If a value is unknown or cannot be measured; with the name of the node.
         """
 
     def checked(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
-        """Costs of nodes, looked at: one non-negative int for each.
+        """Return the costs of nodes, checked to be one non-negative int each.
 
         Raises
         ------
         MeasurementError
-            Naming the model and the node, if they are anything else.
+            With the names of the model and the node, if a cost is invalid.
         """
         name, costs = self.name or type(self).__name__, list(self.costs(nodes))
         if len(costs) != len(nodes):

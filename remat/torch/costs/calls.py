@@ -1,4 +1,4 @@
-"""What an fx node calls, with the fake tensors that it reads and writes in place of nodes."""
+"""Calls of fx nodes, with fake tensors instead of nodes as arguments and results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Call:
     Attributes
     ----------
     name : str
-        Of the node.
+        Name of the node.
     target : callable
-        What is called.
+        Callee.
     args, kwargs
         Arguments, with fake tensors.
     out
-        What it returns, with fake tensors.
+        Result, with fake tensors.
     """
 
     name: str
@@ -38,25 +38,25 @@ class Call:
 
     @cached_property
     def packet(self) -> Any:
-        """The op without its overload: ``aten.add`` for ``aten.add.Tensor``; the target where there is no overload."""
+        """Op without its overload: ``aten.add`` for ``aten.add.Tensor``; the target if it has no overload."""
         return getattr(self.target, "overloadpacket", self.target)
 
     @cached_property
     def op(self) -> str:
-        """Qualified name of the op without its overload, as ``aten.add``; of an op in place, the same with ``_``."""
+        """Qualified name of the op without its overload, as ``aten.add``; of an op in place, with its ``_``."""
         if isinstance(self.target, torch._ops.OpOverload):
             return self.target._schema.name.replace("::", ".")
         return str(getattr(self.target, "__name__", self.target))
 
     @property
     def key(self) -> str:
-        """Name in the tables of formulas: that of the out-of-place op; without the namespace where it is PyTorch's."""
+        """Name in the tables of formulas: the out-of-place op's; without the namespace if it is PyTorch's."""
         space, dot, base = self.op.rpartition(".")
         return base.removesuffix("_") or base if space in {"aten", "prims", ""} else space + dot + base
 
     @cached_property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """Tensors among the arguments; one that is read twice is there once."""
+        """Tensors among the arguments, each once."""
         return tuple({id(tensor): tensor for tensor in tensors((self.args, self.kwargs))}.values())
 
     @cached_property
@@ -66,14 +66,14 @@ class Call:
 
     @cached_property
     def mutates(self) -> bool:
-        """Whether it writes into an argument."""
+        """True if it writes into an argument."""
         return isinstance(self.target, torch._ops.OpOverload) and self.target._schema.is_mutable
 
     @cached_property
     def free(self) -> bool:
-        """Whether it computes nothing: a view, an element of a tuple, a size.
+        """True if it computes nothing: a view, an element of a tuple, a size.
 
-        Told by storages, not by schemas: ``aten._unsafe_view`` is a view, and its schema does not say so.
+        Storages decide this, not schemas: ``aten._unsafe_view`` is a view, and its schema does not say so.
         """
         if getattr(self.target, "__module__", "") in {"_operator", "operator", "math"} and not self.inputs:
             return True
@@ -86,12 +86,12 @@ class Call:
 
 
 def call_of(node: torch.fx.Node) -> Call:
-    """What a node calls.
+    """Return the call of a node.
 
     Raises
     ------
     MeasurementError
-        If a value that it reads or writes is not known, or a size of it is a symbol.
+        If a value that it reads or writes is unknown, or one of its sizes is a symbol.
     """
     if node.op != "call_function":
         raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own", "no-cost")
@@ -118,22 +118,22 @@ def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a tree in order."""
+    """Return all tensors of a tree in order."""
     return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Of a strided tensor; none of others."""
+    """Return the strides of a strided tensor; empty for others."""
     return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Equal for tensors that share memory."""
+    """Return a key that is equal for tensors that share memory."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def size_in_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that a reader of the whole tensor touches: elements that are repeated (stride 0) count once."""
+    """Return the bytes that a reader of the whole tensor touches: repeated elements (stride 0) count once."""
     count = 1
     steps = strides(tensor) or (1,) * tensor.dim()
     for size, step in zip(tensor.shape, steps, strict=True):

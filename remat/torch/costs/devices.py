@@ -1,4 +1,4 @@
-"""What devices can do, by their data sheets."""
+"""Rates of devices from their data sheets."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import torch
 
 from remat.errors import MeasurementError
 
-#: Kinds of numbers that a device has a rate of its own for.
+#: Kinds of numbers with a rate of their own.
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 #: Time to start a kernel from eager PyTorch, in ns. No data sheet has it; empty kernels take 3 to 8 µs on these GPUs.
 GPU_LAUNCH = 5_000
 #: The same on a CPU: a dispatch and an allocation.
 CPU_LAUNCH = 1_000
-#: Random numbers per second of a dropout on a CPU, whatever the threads; no data sheet either, measured on an AMD EPYC.
+#: Random numbers per second of a dropout on a CPU with any number of threads; measured on an AMD EPYC.
 CPU_RANDOM = 1e8
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as a roofline sees it.
+    """A device in the roofline model.
 
     Attributes
     ----------
     name : str
     products : mapping of str to float
-        Most operations per second of matrix products, dense, by kind of numbers (:data:`PRECISIONS`).
+        Peak operations per second of dense matrix products, by kind of numbers (:data:`PRECISIONS`).
     vector : float
-        The same of everything else, in 32-bit floating point.
+        Peak operations per second of other ops, in 32-bit floating point.
     bandwidth : float
         Bytes per second between memory and the device.
     launch : int
-        Nanoseconds that an op takes whatever it does.
+        Least time of any op, in nanoseconds.
     random : float or None
-        Random numbers per second, where they are made one after another (PyTorch's generator of a CPU). None: as fast
-        as the operations that they take.
+        Random numbers per second of a sequential generator (PyTorch's on a CPU). None: as fast as the operations that
+        they take.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Device:
             raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}", "rates")
 
     def product_rate(self, dtype: torch.dtype, *, tf32: bool = False) -> float:
-        """Operations per second of matrix products of a type; of 32-bit numbers where there are no units for it."""
+        """Return operations per second of matrix products of a type; the 32-bit rate if it has no units of its own."""
         kind = precision(dtype)
         if kind == "fp32" and tf32:
             kind = "tf32"
@@ -66,7 +66,7 @@ class Device:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Kind of numbers of a type; integers and complex numbers go with 32-bit floating point."""
+    """Return the kind of numbers of a type; integers and complex numbers count as 32-bit floating point."""
     if dtype in {torch.float64, torch.complex128}:
         return "fp64"
     if dtype.is_floating_point and dtype.itemsize == 1:
@@ -75,13 +75,13 @@ def precision(dtype: torch.dtype) -> str:
 
 
 def _device(name: str, bandwidth: float, vector: float, launch: int = GPU_LAUNCH, **products: float) -> Device:
-    """Rates in TFLOP/s, bandwidth in GB/s."""
+    """Make a device from rates in TFLOP/s and bandwidth in GB/s."""
     rates = {kind: rate * 1e12 for kind, rate in products.items()}
     random = CPU_RANDOM if launch == CPU_LAUNCH else None
     return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, random)
 
 
-#: Dense rates (half of those that data sheets give "with sparsity"), 16-bit products with sums of 32 bits.
+#: Dense rates (half of those "with sparsity" in data sheets); 16-bit products with sums of 32 bits.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
@@ -105,17 +105,17 @@ DEVICES: dict[str, Device] = {
         _device("server-cpu", 204.8, 5.32, CPU_LAUNCH, fp64=2.66, fp32=5.32),
     )
 }
-#: What stands for the machine that this runs on, measured once.
+#: Name of the machine that this runs on, measured once.
 THIS_MACHINE = "this-machine"
 
 
 def find_device(name: str) -> Device:
-    """A device of the table; case, spaces and dashes do not matter.
+    """Return a device of the table; case, spaces and dashes do not matter.
 
     Raises
     ------
     MeasurementError
-        If there is none; it lists the names.
+        If the name is unknown; with all names.
 
     Examples
     --------

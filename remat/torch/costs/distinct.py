@@ -1,4 +1,4 @@
-"""The distinct ops of a graph, each measured once and remembered."""
+"""Measurement of the distinct ops of a graph, each once, with a store of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.torch.costs.calls import Call, strides
 from remat.torch.costs.roofline import device_kind
 from remat.torch.costs.store import Store
 
-#: Called with the number of distinct ops done, that of all, and the name of the next one (empty at the end).
+#: Called with the number of distinct ops done, the number of all, and the name of the next one (empty at the end).
 Progress = Callable[[int, int, str], None]
 
 
@@ -31,19 +31,19 @@ def measure_distinct(
     deadline: Deadline | float | None = None,
     on_progress: Progress | None = None,
 ) -> list[int | None]:
-    """Measure calls: equal ones once, and those that were measured before not at all.
+    """Measure calls: equal ones once, and those with stored results not at all.
 
-    Random numbers of the caller stay as they are.
+    The caller's random numbers are unaffected.
 
     Parameters
     ----------
     what : str
-        What is measured, the beginning of a key.
+        Quantity, the beginning of a key.
     calls : sequence of Call
     measure : callable
-        Measures one call on real tensors; returns a function that gives the number when the session has ended.
+        Measures one call on real tensors; returns a function that returns the number after the session ends.
     session : context manager, optional
-        Open while calls are measured.
+        Open during measurements.
     deadline : Deadline, float or None
         Checked before each op.
     on_progress : callable or None
@@ -51,12 +51,12 @@ def measure_distinct(
     Returns
     -------
     list of int or None
-        A number for each call; None, with a remark, if it cannot run, 0 if it is free.
+        A number per call: None, with a remark, if it cannot run; 0 if it is free.
 
     Raises
     ------
     MeasurementError
-        If no time is left; what was measured is kept then, and after any other error. If there is no GPU for ops that
+        If no time is left; finished measurements are kept, also after any other error. If there is no GPU for ops that
         need one.
     """
     kind = max((device_kind(call) for call in calls), default="cpu")
@@ -95,7 +95,7 @@ def _attempt(what: str, call: Call, measure: Callable[[Call], Callable[[], int]]
         return measure(call)
     except RematError:
         raise
-    except Exception as error:  # whatever a kernel refuses
+    except Exception as error:  # kernels raise many types
         reason = str(error).partition("\n")[0]
         remark = f"node {call.name!r}: {call.target} cannot be measured ({what}): {reason}"
         warnings.warn(CostRemark(remark), stacklevel=5)
@@ -103,7 +103,7 @@ def _attempt(what: str, call: Call, measure: Callable[[Call], Callable[[], int]]
 
 
 def key_of(what: str, call: Call) -> str:
-    """Text that is the same for calls that do the same work: op, shapes, strides, types, devices, other arguments."""
+    """Return equal text for calls that do the same work: op, shapes, strides, types, devices, other arguments."""
     numbers: dict[int, int] = {}
 
     def text(leaf: Any) -> Any:

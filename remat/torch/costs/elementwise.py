@@ -1,16 +1,16 @@
 """Operations per element, for ops whose count is proportional to the number of elements of one of their tensors.
 
 Each addition, multiplication, comparison, division and elementary function (exp, log, tanh, erf, sqrt) is one
-operation, as in XLA's ``HloCostAnalysis``; what only moves data or fills memory counts one per element, since it takes
-time, too.
+operation, as in XLA's ``HloCostAnalysis``. Moving data or filling memory counts one per element, since it takes time
+too.
 """
 
 from __future__ import annotations
 
-#: A random number of a counter-based generator (Philox 4x32 with 10 rounds gives four of them): about ten.
+#: About ten per random number of a counter-based generator (Philox 4x32 with 10 rounds returns four of them).
 RANDOM = 10
 
-#: Operations per random number that is made.
+#: Operations per random number.
 RANDOM_NUMBERS = {
     "bernoulli": RANDOM, "exponential": RANDOM + 2, "native_dropout": RANDOM + 2, "_fused_dropout": RANDOM + 2,
     "normal": RANDOM + 4, "normal_functional": RANDOM + 4, "rand": RANDOM, "rand_like": RANDOM, "randint": RANDOM,
@@ -74,7 +74,7 @@ PER_INPUT = {
     "mse_loss": 3, "smooth_l1_loss": 5, "huber_loss": 5, "l1_loss": 3, "binary_cross_entropy": 8, "kl_div": 4,
     "binary_cross_entropy_with_logits": 10, "cosine_similarity": 6, "cross_entropy_loss": 6, "renorm": 4,
     "_weight_norm_interface": 4, "_weight_norm_interface_backward": 8,
-    # scans and what looks at each element once
+    # scans, and ops that read each element once
     **dict.fromkeys(
         (
             "cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "nonzero", "trace", "unique_dim", "_unique2",
@@ -87,7 +87,7 @@ PER_INPUT = {
     ),
 }  # fmt: skip
 
-#: One per element of all tensors read and written together: a scatter walks through what it copies and what it adds.
+#: One per element of all tensors read and written together: a scatter touches both what it copies and what it adds.
 PER_TRAFFIC = {
     "embedding_dense_backward", "_unsafe_index_put", "index_put", "_index_put_impl", "index_add", "index_copy",
     "index_fill", "index_reduce", "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce",
@@ -100,7 +100,7 @@ PER_TRAFFIC = {
     "value_selecting_reduction_backward", "masked_scatter_backward",
 }  # fmt: skip
 
-#: These make tensors without writing into them.
+#: Ops that allocate tensors without writing to them, or write none.
 NOTHING = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "empty_quantized",
     "set", "resize", "_assert_tensor_metadata", "_assert_scalar", "_fused_sdp_choice",

@@ -1,4 +1,4 @@
-"""Operations of every op, none silently zero."""
+"""Operations of every op; an op without a formula never counts as zero."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from remat.torch.costs.calls import Call, call_of
 from remat.torch.costs.elementwise import NOTHING, PER_INPUT, PER_OUTPUT, PER_TRAFFIC
 from remat.torch.costs.matrix import product_flops
 
-#: Operations per element of the result, by the number of neighbours that an interpolation looks at.
+#: Operations per element of the result, by the number of neighbours that an interpolation reads.
 TAPS = {
     "upsample_nearest1d": 1, "upsample_nearest2d": 1, "upsample_nearest3d": 1, "_upsample_nearest_exact1d": 1,
     "_upsample_nearest_exact2d": 1, "_upsample_nearest_exact3d": 1, "upsample_linear1d": 2, "upsample_bilinear2d": 4,
     "upsample_trilinear3d": 8, "upsample_bicubic2d": 16, "_upsample_bilinear2d_aa": 4, "_upsample_bicubic2d_aa": 16,
     "grid_sampler_2d": 4, "grid_sampler_3d": 8, "_grid_sampler_2d_cpu_fallback": 4,
 }  # fmt: skip
-#: Pooling with a window: the position of the window's size among the arguments.
+#: Pooling with a window: position of the window's size among the arguments.
 WINDOWS = {
     "max_pool2d_with_indices": 1, "max_pool3d_with_indices": 1, "avg_pool1d": 1, "avg_pool2d": 1, "avg_pool3d": 1,
     "avg_pool2d_backward": 2, "avg_pool3d_backward": 2,
@@ -32,9 +32,9 @@ SORTS = {"sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", 
 class Flops(CostModel):
     """Operations, counted from shapes.
 
-    Products (matrix products, convolutions, attention) as PyTorch's own counters, and in the same way where those know
-    nothing; everything else by its operations per element, moves and fills by one per element. Views cost nothing. An
-    op that nobody knows costs one per element that it reads and writes, with a :class:`CostRemark` that names it.
+    Products (matrix products, convolutions, attention) count as in PyTorch's own counters, and likewise if those lack a
+    formula. Other ops count their operations per element, moves and fills one per element. Views cost nothing. An
+    unknown op costs one per element that it reads and writes, with a :class:`CostRemark` that names it.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Flops(CostModel):
 
 
 def remark_unknown(calls: Iterable[Call]) -> None:
-    """Warn of the ops without a formula, all in one remark."""
+    """Warn of all ops without a formula in one remark."""
     unknown = sorted({str(call.target) for call in calls if count_flops(call) is None})
     if unknown:
         warnings.warn(
@@ -66,13 +66,13 @@ def remark_unknown(calls: Iterable[Call]) -> None:
 
 
 def flops_or_elements(call: Call) -> int:
-    """Operations of a call; of an op without a formula, one per element that it reads and writes, at least one."""
+    """Return the operations of a call; without a formula, one per element read and written, at least one."""
     known = count_flops(call)
     return known if known is not None else max(1, _elements(call))
 
 
 def count_flops(call: Call) -> int | None:
-    """Operations of a call; None if there is no formula for its op."""
+    """Return the operations of a call; None if its op has no formula."""
     if call.free or call.key in NOTHING:
         return 0
     products = product_flops(call)
@@ -108,7 +108,7 @@ def _elements(call: Call) -> int:
 
 
 def _window(sizes: Sequence[int] | int, key: str) -> int:
-    """Elements of a window; one number stands for the same in each dimension."""
+    """Return the elements of a window; a single number applies to each dimension."""
     sizes = [sizes] if isinstance(sizes, int) else list(sizes)
     dimensions = next(number for number in (1, 2, 3) if f"{number}d" in key)
     return math.prod(sizes) if len(sizes) > 1 else sizes[0] ** dimensions

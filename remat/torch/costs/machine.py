@@ -1,4 +1,4 @@
-"""Rates of this machine, measured by matrix products, copies and small ops, and measured again when they are stale."""
+"""Rates of this machine, measured with matrix products, copies and small ops; stale rates are measured again."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from remat.torch.costs.timing import times
 
 #: Elements of the copied tensor: 32 MiB each way, more than most caches.
 COPIED = 1 << 23
-#: Seconds for each measurement, and rounds of all of them, so that none meets a single busy moment.
+#: Seconds per measurement, and rounds of all of them, so that no measurement depends on a single busy moment.
 EACH, ROUNDS = 0.05, 4
-#: Most rounds, and the factor by which the best two may differ: more rounds are measured until they agree.
+#: Largest number of rounds, and tolerated ratio of the best two; rounds continue until they agree.
 MOST_ROUNDS, AGREE = 12, 1.5
-#: Seconds that a table is good for: drivers, clock rates and neighbours of a virtual machine change. One that is not
-#: plausible serves the next processes for a short time, since each measurement takes up to ten seconds.
+#: Lifetime of a table in seconds: drivers, clock rates and neighbours of a virtual machine change. An implausible
+#: table has a short one, during which other processes use it, since each measurement takes up to ten seconds.
 AGE, SHORT = 30 * 24 * 3600, 600
-#: Number of the way to measure; tables of another one are stale.
+#: Version of the measuring method; tables of other versions are stale.
 METHOD = 3
-#: Rates and times that some machine may have: bytes and operations in a second, and ns of a small op.
+#: Plausible rates and times: operations and bytes per second, and ns of a small op.
 LIMITS = {"fp32": (1e8, 1e16), "bandwidth": (1e8, 1e14), "launch": (1, 1e7)}
-#: Sides of the square factors.
+#: Side lengths of the square factors.
 SIDES = {"cpu": 768, "cuda": 8192}
 TYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-#: Names of the figures in turn; lone ones are those of one thread.
+#: Names of the figures in turn; "lone" ones are those of one thread.
 FIGURES = (*TYPES, "bandwidth", "lone fp32", "lone bandwidth", "launch", "random")
-#: What a lone figure is of, and its unit.
+#: Quantity and unit of a lone figure.
 LONE = {"fp32": ("products", 1e9, "GFLOP/s"), "bandwidth": ("copies", 1e9, "GB/s")}
 
 
 def this_machine(kind: str = "cpu") -> Device:
-    """The CPU, or the current GPU, of this machine; measured in two seconds the first time and kept in the cache.
+    """Return the CPU, or the current GPU, of this machine; measured in two seconds the first time and cached.
 
-    A table is measured again where PyTorch, the processor, the number of threads or of CPUs, or the way to measure is
-    another one than then, or after :data:`AGE`.
+    It is measured again after :data:`AGE`, or if PyTorch, the processor, the number of threads or CPUs, or the
+    measuring method has changed.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def this_machine(kind: str = "cpu") -> Device:
     Warns
     -----
     CostRemark
-        If the figures are not plausible, as on a busy machine: they are kept for :data:`SHORT` seconds.
+        If the figures are implausible, as on a busy machine: they are kept for :data:`SHORT` seconds.
     """
     if kind == "cuda" and not torch.cuda.is_available():
         raise MeasurementError(
@@ -66,7 +66,7 @@ def this_machine(kind: str = "cpu") -> Device:
 
 
 @cache
-def _measured(kind: str, machine: str) -> Device:  # the machine changes with the number of threads
+def _measured(kind: str, machine: str) -> Device:  # `machine` changes with the number of threads
     store = Store(kind)
     facts = {"method": METHOD, "cpus": available_cpus()}
     table = {name: store.get(f"machine {name}", 0) for name in (*FIGURES, *facts, "time")}
@@ -97,7 +97,7 @@ def _measured(kind: str, machine: str) -> Device:  # the machine changes with th
 
 
 def doubt(table: Mapping[str, float]) -> str:
-    """Return why a table is not plausible; empty where it is.
+    """Return why a table is implausible; empty if it is plausible.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def doubt(table: Mapping[str, float]) -> str:
 
 
 def _rounds(kind: str) -> tuple[dict[str, list[float]], bool]:
-    """Measure until the best two rounds agree; return the figures of all rounds, and whether they did."""
+    """Measure until the best two rounds agree; return the figures of all rounds, and whether they agree."""
     found: dict[str, list[float]] = {name: [] for name in FIGURES}
     with alone(kind):
         for number in range(1, MOST_ROUNDS + 1):
@@ -136,7 +136,7 @@ def _agree(name: str, figures: list[float]) -> bool:
 
 
 def _best_round(name: str, figures: list[float]) -> float:
-    """Return the greatest rate, or the least time of a small op: what else runs on the machine makes it only slower."""
+    """Return the greatest rate, or the least time of a small op: other load on the machine can only slow it down."""
     return min(figures) if name == "launch" else max(figures)
 
 
@@ -163,12 +163,12 @@ def _measure(kind: str) -> list[float]:
 
 
 def _product_rate(kind: str, dtype: torch.dtype) -> float:
-    """Operations of a matrix product per second."""
+    """Return the operations per second of a matrix product."""
     side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
     a = torch.full((side, side), 0.5, dtype=dtype, device=kind)
     return 2 * side**3 / _best(partial(torch.mm, a, a, out=torch.empty_like(a)), kind)
 
 
 def _best(call: Callable[[], object], kind: str) -> float:
-    """Least seconds of a call: what else runs on the machine makes it only slower."""
+    """Return the least seconds of a call: other load on the machine can only slow it down."""
     return min(times(call, kind, EACH)) / 1e9

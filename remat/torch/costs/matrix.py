@@ -1,8 +1,8 @@
 """Operations of products: matrix products, convolutions, attention, recurrent layers, decompositions.
 
-PyTorch's own counters (``torch.utils.flop_counter``) where they know the op: two operations per multiplication and
-addition, biases not counted, attention without its softmax and with all pairs of positions, whatever the mask. What
-they do not know is counted in the same way.
+PyTorch's own counters (``torch.utils.flop_counter``) count the ops that they know: two operations per multiplication
+and addition, without biases; attention without its softmax and with all pairs of positions, whatever the mask. Other
+ops count in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Formula = Callable[[Call], int]
 
 
 def product_flops(call: Call) -> int | None:
-    """Operations of a call that consists of products; None if it is no such op."""
+    """Return the operations of a call that consists of products; None for other ops."""
     if call.key in OWN:
         return OWN[call.key](call)
     if call.packet in flop_registry:
@@ -28,7 +28,7 @@ def product_flops(call: Call) -> int | None:
 
 
 def is_product(call: Call) -> bool:
-    """Whether it runs on the units for matrix products of a device that has some."""
+    """Return whether a call runs on a device's units for matrix products, if it has any."""
     return (call.key in OWN or call.packet in flop_registry) and not call.key.startswith("linalg_")
 
 
@@ -37,7 +37,7 @@ def _convolution(shape: Sequence[int], weight: torch.Tensor, out: Sequence[int],
 
 
 def _convolution_backward(call: Call) -> int:
-    """Each gradient is a convolution with as many products; PyTorch counts those of each group in every group."""
+    """Count each gradient as a convolution with as many products; PyTorch counts those of each group in every group."""
     gradient, given, weight, *_, transposed, _, _, mask = call.args
     forward = _convolution(given.shape, weight, gradient.shape, transposed)
     return forward * (bool(mask[0]) + bool(mask[1])) + gradient.numel() * bool(mask[2])
@@ -54,12 +54,12 @@ def _attention_backward(call: Call) -> int:
 
 
 def _last_contracted(call: Call) -> int:
-    """A product whose every element of the result is a sum over the last dimension of the first factor."""
+    """Count a product whose result elements are sums over the last dimension of the first factor."""
     return 2 * call.outputs[0].numel() * call.args[0].shape[-1]
 
 
 def _added(call: Call) -> int:
-    """The same, where the first argument is added to the product."""
+    """Count such a product that is added to the first argument."""
     return 2 * call.outputs[0].numel() * call.args[1].shape[-1]
 
 
@@ -68,7 +68,7 @@ def _batch_reduced(call: Call) -> int:
 
 
 def _grouped(call: Call) -> int:
-    """``(a, b)``; a factor with three dimensions has one for the groups, in one with two they follow each other."""
+    """Count a product ``(a, b)``; groups are the first of a factor's three dimensions, or follow each other in two."""
     a, b = call.args[:2]
     rows = a.numel() if a.dim() <= b.dim() else a.shape[-2] * a.shape[-1]
     return 2 * rows * int(b.shape[-1])
@@ -79,7 +79,7 @@ def _outer(call: Call) -> int:
 
 
 def _linear_backward(call: Call) -> int:
-    """``(input, gradient, weight, output_mask)``."""
+    """Count the gradients of ``(input, gradient, weight, output_mask)``."""
     given, _, weight, mask = call.args[:4]
     return 2 * (given.numel() // max(1, given.shape[-1])) * weight.numel() * (bool(mask[0]) + bool(mask[1]))
 
@@ -96,7 +96,7 @@ def _expanded(call: Call, place: int) -> list[int]:
 
 
 def _recurrent(call: Call) -> int:
-    """Products of inputs and states with all weights at each step: ``(input, weights, ...)``, steps × batch rows."""
+    """Count products of inputs and states with all weights: ``(input, weights, ...)``, steps × batch rows."""
     given, weights = call.args[0], [tensor for tensor in call.inputs[1:] if tensor.dim() == 2]
     rows = given.numel() // max(1, given.shape[-1])
     backward = 2 if call.key.endswith("_backward") else 1
@@ -108,14 +108,14 @@ def _distances(call: Call) -> int:
 
 
 def _transform(call: Call) -> int:
-    """A fast Fourier transform: 5 N log2 N."""
+    """Count a fast Fourier transform: 5 N log2 N."""
     given = max(call.args[0].numel(), call.outputs[0].numel())
     length = math.prod(call.args[0].shape[axis] for axis in call.args[1])
     return math.ceil(5 * given * max(1.0, math.log2(max(2, length))))
 
 
 def _cubic(factor: float) -> Formula:
-    """`factor` · n³ for each matrix of a batch; of a matrix with m rows and n columns, m · n · min(m, n)."""
+    """Return a formula: `factor` · n³ per matrix of a batch; with m rows and n columns, m · n · min(m, n)."""
 
     def count(call: Call) -> int:
         *batch, rows, columns = call.args[0].shape
@@ -124,7 +124,7 @@ def _cubic(factor: float) -> Formula:
     return count
 
 
-#: What PyTorch's counters do not know, or count wrongly.
+#: Ops that PyTorch's counters miss or miscount.
 OWN: dict[str, Formula] = {
     **dict.fromkeys(("convolution_backward", "convolution_backward_overrideable"), _convolution_backward),
     **dict.fromkeys(

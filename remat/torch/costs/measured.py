@@ -16,18 +16,18 @@ from remat.torch.costs.roofline import Roofline, device_kind
 from remat.torch.costs.samples import real_arguments
 from remat.torch.costs.timing import times
 
-#: Measured calls: at least so many, then until they have taken so many seconds together, at most so many.
+#: Timed calls: the least number, then seconds in total for more of them, and the largest number.
 FEWEST, ENOUGH, MOST = 5, 0.02, 100
 
 
 class Measured(CostModel):
     """Median time of each op on this machine, in ns.
 
-    Each op runs alone, on random tensors of the shapes, strides and types of its own, some times before and some times
-    on the clock; equal ops (op, shapes, strides, types, other arguments) run once. What was measured is kept in the
-    user's cache folder, for each version of PyTorch, device and number of threads. Memory: the tensors of one op.
+    Each op runs alone on random tensors of its shapes, strides and types, first untimed, then timed. Equal ops (op,
+    shapes, strides, types, other arguments) run once. Results are stored in the user's cache folder, for each version
+    of PyTorch, device and number of threads. Memory: the tensors of one op.
 
-    An op that cannot run alone costs what the roofline of this machine says, with a :class:`CostRemark` that names it.
+    An op that cannot run alone costs its time by this machine's roofline, with a :class:`CostRemark` that names it.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Measured(CostModel):
     Raises
     ------
     MeasurementError
-        By :meth:`costs`, if the time is over before all are measured. What was measured is kept: the next call goes on
-        from there. The same after Ctrl-C.
+        By :meth:`costs`, if time runs out before all ops are measured. Finished measurements are kept, and the next
+        call continues from there. The same holds after Ctrl-C.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Measured(CostModel):
 
 
 def _time(call: Call) -> int:
-    """Median of the nanoseconds of a call."""
+    """Return the median time of a call in nanoseconds."""
     args, kwargs = real_arguments(call)
     taken = times(lambda: call.target(*args, **kwargs), device_kind(call), ENOUGH, fewest=FEWEST, most=MOST)
     return max(1, round(statistics.median(taken)))

@@ -16,19 +16,19 @@ NAMED: dict[str, type[CostModel]] = {"flops": Flops, "measured": Measured}
 
 
 def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
-    """The cost model of a name; a model, or a class of models, itself.
+    """Return the cost model of a name; a model or a class of models stands for itself.
 
     Parameters
     ----------
     model : str, CostModel or class
         ``"flops"``, ``"roofline"`` (this machine), ``"roofline:A100"`` (a device of the table),
-        ``"roofline:A100:tf32"`` (32-bit products rounded to TF32), ``"measured"``; or an object, or a class that is
-        made without arguments.
+        ``"roofline:A100:tf32"`` (32-bit products rounded to TF32), ``"measured"``; or an object, or a class whose
+        constructor needs no arguments.
 
     Raises
     ------
     MeasurementError
-        If there is none of this name; it lists those that there are.
+        If the name is unknown; with all names.
 
     Examples
     --------

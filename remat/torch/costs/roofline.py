@@ -1,4 +1,4 @@
-"""Time by the roofline: an op takes as long as its operations, or as long as its bytes, whichever is longer."""
+"""Roofline model: the time of an op is that of its operations or of its bytes, whichever is longer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from remat.torch.costs.traffic import bytes_moved
 class Roofline(CostModel):
     """``max(operations / rate, bytes / bandwidth) + launch``, in ns (Williams, Waterman and Patterson, 2009).
 
-    Products run at the rate of the device for their type of numbers, everything else at that of its 32-bit vector
-    units; random numbers at that of the generator, where a device has a rate for it. Views take no time.
+    Products run at the device's rate for their type of numbers, other ops at the rate of its 32-bit vector units.
+    Random numbers run at the rate of the generator, if the device has one. Views take no time.
 
     Parameters
     ----------
     device : str or Device
-        A name of the table of devices, a device of one's own, or ``"this-machine"``: the machine that this runs on,
-        measured the first time, for the kind of device (CPU or GPU) on which the tensors are.
+        A name of the table of devices, a :class:`Device`, or ``"this-machine"``: the machine that this runs on,
+        measured the first time, for the kind of device (CPU or GPU) of the tensors.
     tf32 : bool
-        Whether products of 32-bit numbers may be rounded to TF32 (``torch.backends.cuda.matmul.allow_tf32``).
+        True if products of 32-bit numbers may be rounded to TF32 (``torch.backends.cuda.matmul.allow_tf32``).
 
     Raises
     ------
     MeasurementError
-        If there is no such device, or this machine has none of the kind of the tensors.
+        If the device is unknown, or this machine has no device of the tensors' kind.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Roofline(CostModel):
         return [self.nanoseconds(call) for call in calls]
 
     def nanoseconds(self, call: Call) -> int:
-        """Time of one call; 0 for a view, else at least 1."""
+        """Return the time of one call: 0 for a view, otherwise at least 1."""
         if call.free:
             return 0
         device = self._last = self._device or this_machine(device_kind(call))
@@ -80,7 +80,7 @@ class Roofline(CostModel):
 
 
 def device_kind(call: Call) -> str:
-    """``"cuda"`` if any tensor of a call is there, else ``"cpu"``.
+    """Return ``"cuda"`` if any tensor of a call is there, otherwise ``"cpu"``.
 
     Raises
     ------
@@ -99,6 +99,6 @@ def device_kind(call: Call) -> str:
 
 
 def _dtype(call: Call) -> torch.dtype:
-    """Of the factors of a product."""
+    """Return the type of a product's factors."""
     floats = [tensor.dtype for tensor in call.inputs if tensor.dtype.is_floating_point]
     return min(floats, key=lambda dtype: dtype.itemsize, default=torch.float32)

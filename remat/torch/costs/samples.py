@@ -11,15 +11,15 @@ from torch.utils._pytree import tree_map
 
 from remat.torch.costs.calls import Call, strides
 
-#: For each op, the tensors among its arguments that are indices, each with the number below which they must be.
+#: Arguments of a call that are indices, each with its exclusive upper limit.
 Indices = Iterator[tuple[Any, int]]
 
 
 def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for a call, with random tensors in place of fake ones; a tensor that is given twice is one.
+    """Return arguments for a call, with random tensors instead of fake ones; a repeated tensor remains one tensor.
 
-    Floating-point numbers lie between 0.1 and 1 (so that logarithms, roots and quotients are numbers), indices in their
-    range, other integers are 1 for an elementwise op and else 0, which is an index of everything.
+    Floating-point numbers lie between 0.1 and 1 (so that logarithms, roots and quotients are finite), indices within
+    their range. Other integers are 1 for an elementwise op and otherwise 0, a valid index everywhere.
     """
     limits = {id(tensor): limit for tensor, limit in _indices(call) if isinstance(tensor, torch.Tensor)}
     integer = int(torch.Tag.pointwise in getattr(call.target, "tags", ()))
@@ -36,7 +36,7 @@ def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _tensor(fake: torch.Tensor, limit: int | None, integer: int) -> torch.Tensor:
-    """One number for each place in memory that the tensor reaches, so that repeated elements stay repeated."""
+    """Return a tensor with one number per memory location that it reaches, so that repeated elements stay repeated."""
     steps = strides(fake)
     reach = 1 + sum((size - 1) * step for size, step in zip(fake.shape, steps, strict=True)) if fake.numel() else 0
     memory = torch.empty(reach, dtype=fake.dtype, device=fake.device)
@@ -54,7 +54,7 @@ def _tensor(fake: torch.Tensor, limit: int | None, integer: int) -> torch.Tensor
 
 
 def _indices(call: Call) -> Indices:
-    """Tensors of a call that are indices, with their limits."""
+    """Yield tensors of a call that are indices, with their limits."""
     rule = RULES.get(call.key)
     return rule(call) if rule is not None else iter(())
 
@@ -78,7 +78,7 @@ def _along(call: Call) -> Indices:
 
 
 def _classes(position: int) -> Callable[[Call], Indices]:
-    """The classes of a loss, after its input, whose second dimension (of one sample, the first) counts them."""
+    """Yield the classes of a loss, which follow its input; the input's second (or only) dimension is the limit."""
 
     def rule(call: Call) -> Indices:
         shape = call.args[position - 1].shape
@@ -88,7 +88,7 @@ def _classes(position: int) -> Callable[[Call], Indices]:
 
 
 def _places(position: int, given: int, dimensions: int) -> Callable[[Call], Indices]:
-    """Positions in an image, as a maximum's pooling returns them."""
+    """Yield positions in an image, as max pooling returns them."""
 
     def rule(call: Call) -> Indices:
         index = call.args[position] if position < len(call.args) else call.kwargs.get("indices")

@@ -1,4 +1,4 @@
-"""What was measured once on this machine, kept in the user's cache folder."""
+"""Store of measurements on this machine, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.io.files import read_json, write_atomic
 
 @cache
 def processor() -> str:
-    """Name of the CPU, as far as the system says it."""
+    """Return the name of the CPU, as the system reports it."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -31,17 +31,17 @@ def processor() -> str:
 
 
 def machine_name(kind: str) -> str:
-    """Of what measurements depend on: PyTorch's version, the device, and for a CPU the number of threads."""
+    """Return a key of what measurements depend on: PyTorch's version, the device, and for a CPU the thread count."""
     if kind == "cpu":
         return f"torch {torch.__version__}, {processor()}, {torch.get_num_threads()} threads"
     return f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
 
 
 class Store(dict[str, int]):
-    """Measured numbers by name, in one file per machine (:func:`machine_name`); in memory where none can be written.
+    """Measured numbers by name, in one file per machine (:func:`machine_name`); in memory if no file can be written.
 
-    A file that is damaged, or not ours, is measured anew. Several processes may write: each adds what it has measured
-    to what is there, and the file is replaced as a whole.
+    A damaged or foreign file is ignored, and its content measured again. Several processes may write: each adds its
+    measurements to the file's, and replaces the file as a whole.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Store(dict[str, int]):
         super().__init__(self._read())
 
     def save(self) -> None:
-        """Write what is new; a folder that cannot be written is no reason to lose what was measured."""
+        """Write new measurements; skip a folder that is not writable."""
         known = self._read()
         if self.path is None or known.items() >= self.items():
             return

@@ -1,4 +1,4 @@
-"""The time of a call."""
+"""Timing of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-#: Calls before the timed ones: the first ones choose kernels and fill caches.
+#: Calls before the timed ones: they select kernels and fill caches.
 WARM_UP = 2
 
 
@@ -21,9 +21,9 @@ def times(
     kind : str
         ``"cpu"`` or ``"cuda"``.
     seconds : float
-        Of all timed calls together, after which no other begins.
+        Limit for all timed calls together, after which no further call starts.
     fewest, most : int
-        Number of timed calls, however long they take.
+        Least and largest number of timed calls.
     """
     clock = _gpu_clock if kind == "cuda" else _cpu_clock
     for _ in range(WARM_UP):
@@ -40,7 +40,7 @@ def _cpu_clock(call: Callable[[], object]) -> float:
     begin = time.perf_counter_ns()
     out = call()
     taken = time.perf_counter_ns() - begin
-    del out  # giving memory back is not the op's time
+    del out  # deallocation is not part of the op's time
     return taken
 
 

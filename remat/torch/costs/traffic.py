@@ -1,4 +1,4 @@
-"""Bytes that an op reads and writes, if everything is read once and written once."""
+"""Bytes that an op reads and writes, each counted once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 from remat.torch.costs.calls import Call, size_in_bytes, storage_key
 from remat.torch.costs.elementwise import NOTHING
 
-#: Of their first tensor these read no more than they write.
+#: Ops that read no more of their first tensor than they write.
 CHOOSING = {
     "embedding", "gather", "index", "index_select", "take", "_unsafe_index", "masked_select", "_embedding_bag",
 }  # fmt: skip
-#: These read their first tensor twice: a mean has to be known before the rest begins, and a batch is not in a cache.
+#: Ops that read their first tensor twice: they need its mean first, and a batch does not fit a cache.
 TWICE = {
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_batch_norm_with_update",
     "_batch_norm_with_update_functional", "cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm_backward",
@@ -20,9 +20,9 @@ TWICE = {
 
 
 def bytes_moved(call: Call) -> int:
-    """Bytes read and written by a call; 0 for a view and for what only takes memory.
+    """Return the bytes that a call reads and writes; 0 for a view or an allocation.
 
-    Elements that a tensor repeats (stride 0) are read once. Outputs that nobody reads are written all the same.
+    Elements that a tensor repeats (stride 0) are read once. Outputs count even if no op reads them.
     """
     if call.free or call.key in NOTHING:
         return 0
@@ -32,7 +32,7 @@ def bytes_moved(call: Call) -> int:
     if call.mutates:
         written += sum(size_in_bytes(tensor) for tensor in _written_into(call))
     read = [size_in_bytes(tensor) for tensor in call.inputs]
-    if call.key in TWICE:  # the gradient and the input of a backward
+    if call.key in TWICE:  # the gradient and the input of a backward pass
         count = 2 if call.key.endswith("_backward") else 1
         read[:count] = [2 * size for size in read[:count]]
     elif call.key in CHOOSING and read:
@@ -41,7 +41,7 @@ def bytes_moved(call: Call) -> int:
 
 
 def _written_into(call: Call) -> list[torch.Tensor]:
-    """Tensors among the arguments that the schema says are written."""
+    """Return the arguments that the schema declares as written."""
     found: list[torch.Tensor] = []
     for place, argument in enumerate(call.target._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -1,4 +1,4 @@
-"""Measured workspaces: the memory that a kernel takes beside its outputs."""
+"""Measured workspaces: memory that a kernel uses in addition to its outputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def measured_workspaces(
     deadline: Deadline | float | None = None,
     on_progress: Progress | None = None,
 ) -> list[int]:
-    """Bytes that the kernel of each op takes for itself: the allocator's peak while it runs, less what it returns.
+    """Return the workspace of each op's kernel in bytes: the allocator's peak while it runs, less its outputs.
 
-    Measured as :class:`Measured` measures time: each distinct op once, alone, on this machine, after a first run. An op
-    that cannot run alone counts 0, with a remark. What a library takes past the allocator of PyTorch is not seen.
+    As in :class:`Measured`, each distinct op is measured once, alone, on this machine, after a first run. An op
+    that cannot run alone counts 0, with a remark. Memory that a library allocates without PyTorch's allocator does not
+    count.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def measured_workspaces(
     Raises
     ------
     MeasurementError
-        If the time is over before all are measured.
+        If time runs out before all ops are measured.
     """
     calls, events = [call_of(node) for node in nodes], list[dict[str, Any]]()
     on_gpu = any(device_kind(call) == "cuda" for call in calls)
@@ -51,7 +52,7 @@ def measured_workspaces(
 
 
 def _on_cpu(events: list[dict[str, Any]], call: Call) -> Callable[[], int]:
-    """Run an op twice, the second time within an annotation; inputs are made outside."""
+    """Run an op twice, the second time within an annotation; its inputs are allocated outside."""
     label = f"remat workspace {uuid4()}"
     args, kwargs = real_arguments(call)
     call.target(*args, **kwargs)
