@@ -1,4 +1,4 @@
-"""Block checkpointing as practitioners do it: blocks are dropped whole, and computed again for their backward pass."""
+"""Block checkpointing: drop whole blocks in the forward pass, and recompute each before its backward pass."""
 
 from remat.heuristics.blocks.heuristic import BlockCheckpointing, BlockOptions
 

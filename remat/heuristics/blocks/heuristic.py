@@ -1,4 +1,4 @@
-"""Block checkpointing as a heuristic: all plans are measured by compiled code, the best one is certified."""
+"""Block checkpointing as a heuristic: a kernel measures all plans, and the best one is certified."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 
-#: Computes without a limit.
+#: Stands for an unlimited number of computes.
 OFTEN = 2**30
-#: Share of the time for looking at plans; the rest is for the schedule of the best one.
+#: Share of the time for measuring plans; the rest is for the schedule of the best one.
 LOOKING = 0.8
-#: Peaks, as shares of the budget, up to which plans that do not fit are mended by drops, and how these lean.
+#: Peaks, as shares of the budget, of the plans from which drops continue, and their leanings.
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
 
@@ -41,17 +41,17 @@ class BlockOptions(Options):
     Attributes
     ----------
     blocks : str
-        Where blocks come from: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, cut at
-        dots and slashes), ``valleys`` (positions where few bytes cross), ``articulation`` (points that everything goes
+        Source of blocks: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, split at dots
+        and slashes), ``valleys`` (positions where few bytes cross), ``articulation`` (points that everything passes
         through), ``ops`` (each is a block), or ``auto``: all that apply.
     which : str
-        The plans: ``every`` (every k-th block boundary is held), ``first`` (that for the first m blocks, all values of
-        the others held), ``nested`` (segments whose parts are dropped again), or ``all``.
+        Plans: ``every`` (hold every k-th block boundary), ``first`` (the same for the first m blocks, all values of the
+        others held), ``nested`` (segments whose parts are dropped again), or ``all``.
     k : int or None
         Blocks in a segment; None: every number is tried.
     drops : bool
-        Go on with :class:`remat.heuristics.drops.Drops` from the best plan, and from some that are over the budget: no
-        longer block checkpointing as it is done by hand, but cheaper.
+        Continue with :class:`remat.heuristics.drops.Drops` from the best plan, and from some over the budget. Cheaper
+        than block checkpointing by hand.
     """
 
     blocks: Literal["auto", "modules", "names", "valleys", "articulation", "ops"] = "auto"
@@ -66,18 +66,18 @@ def _example() -> None:
     Measure(TrainingStep.of(Problem(unit_chain(8), 7))).of(Plan(2, 6), np.array([2, 4, 6, 8]))
 
 
-#: The compiled sequence of a plan.
+#: Kernel of the sequence of a plan.
 KERNELS = KernelSet("block-checkpointing", __name__, _example)
 
 
 @dataclass(frozen=True, order=True)
 class Measured:
-    """What a plan comes to.
+    """Cost and peak of a plan.
 
     Attributes
     ----------
     cost, peak : int
-        Of its schedule; the peak in bytes.
+        Cost and peak of its schedule; the peak in bytes.
     plan : Plan
     ends : tuple of int
         Position after the last op of each block.
@@ -90,7 +90,7 @@ class Measured:
 
 
 class Measure:
-    """Makes the compute sequences of plans for one training step, with their peaks and costs.
+    """Compute sequences of plans for one training step, with their peaks and costs.
 
     Examples
     --------
@@ -126,12 +126,12 @@ class Measure:
         self._latest: tuple[Ends | Int, Int, Int] | None = None
 
     def measured(self, plan: Plan, ends: Ends) -> Measured:
-        """Return cost and memory of a plan for blocks that end before `ends`."""
+        """Return cost and peak of a plan for blocks that end before `ends`."""
         cost, peak, _ = self.of(plan, ends)
         return Measured(cost, peak, plan, ends)
 
     def of(self, plan: Plan, ends: Ends | Int) -> tuple[int, int, Int]:
-        """Cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
+        """Return cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
         from remat.heuristics.blocks.sequence_kernel import SequenceRoom, sequence_of
 
         if self._latest is None or self._latest[0] is not ends:
@@ -149,24 +149,24 @@ class Measure:
 
 
 class BlockCheckpointing(Heuristic):
-    """Drops the values inside blocks of layers, and computes a block again just before its backward pass.
+    """Block checkpointing: drop the values inside blocks of layers, and recompute a block before its backward pass.
 
-    What practitioners do by hand (``torch.utils.checkpoint``, ``jax.checkpoint`` with a policy, "full recomputation" of
-    Megatron): the forward pass is a chain of *blocks* (layers of a transformer, say), of which k after one another are
-    a *segment*; what only the ops of a segment read is dropped in the forward pass, and what their gradients need is
-    recomputed together when they come. Every k is tried; segments for the first m blocks only, with the last ones
-    held, for every m; and segments whose parts are dropped again, which takes less memory and one more forward pass.
-    Of all these the cheapest that fits is the answer, or else the one of least peak.
+    Practitioners do this by hand (``torch.utils.checkpoint``, ``jax.checkpoint`` with a policy, "full recomputation" of
+    Megatron). The forward pass is a chain of *blocks*, for example layers of a transformer, and k consecutive blocks
+    are a *segment*. Values that only the ops of a segment read are dropped in the forward pass, and those that their
+    gradients need are recomputed together before them. It tries every k; segments for the first m blocks only, with the
+    last ones held, for every m; and segments whose parts are dropped again, which takes less memory and one more
+    forward pass. The answer is the cheapest schedule that fits, or else the one of least peak.
 
-    Here what is recomputed is only what is needed: not an op whose results are still there, nor one that nobody reads.
-    Tensors that reach beyond a segment (skip connections, masks, the output of an encoder) are held; so are those that
-    are kept, buffers, and those of ops that cannot be run again.
+    Only necessary ops are recomputed: none whose results are still live, and none without a reader. Tensors that reach
+    beyond a segment (skip connections, masks, the output of an encoder) are held; so are kept tensors, buffers, and
+    outputs of ops that cannot run again.
 
     Notes
     -----
     Chen et al., *Training Deep Nets with Sublinear Memory Cost* (2016), for the segments; Griewank and Walther,
-    *Revolve* (2000), for what is dropped again (:mod:`remat.heuristics.checkpointing.revolve` has it to any depth).
-    O(ops + links) for each plan: 5 ms or so for 100,000 ops.
+    *Revolve* (2000), for parts that are dropped again (:mod:`remat.heuristics.checkpointing.revolve` has any depth).
+    O(ops + links) per plan: about 5 ms for 100,000 ops.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class BlockCheckpointing(Heuristic):
         if kept.enough or not self.options.drops or budget is None:
             return schedule
         drops = Drops(DropsOptions(leanings=LEANINGS))
-        others = fits and run.horizon is not None  # who do not wait either
+        others = fits and run.horizon is not None  # that do not wait for compilation either
         if (others and not Drops.compiled()) or not drops.prepared(run.deadline):
             return schedule
         longest = 0.0
@@ -207,19 +207,19 @@ class BlockCheckpointing(Heuristic):
         return kept.schedule
 
     def frontier(self, problem: Problem, deadline: Deadline | None = None) -> list[Measured]:
-        """The plans that no other beats in both peak and cost, of all that were measured by the deadline.
+        """Return the plans that no other beats in both peak and cost, of all measured by the deadline.
 
-        The budget is not looked at.
+        The budget is ignored.
 
         Returns
         -------
         list of Measured
-            The least peak and the highest cost first.
+            Ascending by peak, descending by cost.
 
         Raises
         ------
         ProblemError
-            If the graph is no training graph, or does not fall into blocks.
+            If the graph is no training graph, or has no cuts into blocks.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class BlockCheckpointing(Heuristic):
         return self._frontier(Measure(TrainingStep.of(problem)), Deadline() if deadline is None else deadline)
 
     def _frontier(self, measure: Measure, deadline: Deadline) -> list[Measured]:
-        """Plans of all families that no other beats, of those that are measured in time: at least one."""
+        """Return the unbeaten plans of all families measured in time: at least one."""
         found: list[Measured] = []
         looking = deadline.share(LOOKING)
         families = FAMILIES if self.options.which == "all" else [self.options.which]
@@ -245,7 +245,7 @@ class BlockCheckpointing(Heuristic):
         return _unbeaten(found)
 
     def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
-        """Return the best of the plans near `best`, in steps that are halved when none of them is better."""
+        """Return the best plan near `best`, in steps that are halved when none is better."""
         reach = 0.5
         if self.options.which != "all" or self.options.k is not None:
             return best
@@ -259,7 +259,7 @@ class BlockCheckpointing(Heuristic):
         return best
 
     def _chains(self, step: TrainingStep) -> list[Ends]:
-        """Ends of blocks, for each way to cut."""
+        """Return the ends of blocks, for each way to cut."""
         return [(*starts[1:], step.num_forward) for starts in all_cuts(step, self.options.blocks)]
 
     def _schedule(self, measure: Measure, found: Measured) -> Schedule:
@@ -268,18 +268,18 @@ class BlockCheckpointing(Heuristic):
 
 
 def _best(found: list[Measured], budget: int | None) -> Measured:
-    """The cheapest that fits, or else the one of least peak."""
+    """Return the cheapest plan that fits, or else the one of least peak."""
     return min(found, key=lambda one: (*rank(budget is None or one.peak <= budget, one.cost, one.peak), one.plan))
 
 
 def _above(frontier: list[Measured], budget: int) -> list[Measured]:
-    """Plans that miss the budget by less than one of :data:`ABOVE`, each time the one that misses it by the most."""
+    """Return for each share in :data:`ABOVE` the plan over the budget that is highest within that share of it."""
     found = [[one for one in frontier if budget < one.peak <= share * budget] for share in ABOVE]
     return list(dict.fromkeys(some[-1] for some in found if some))
 
 
 def _unbeaten(found: list[Measured]) -> list[Measured]:
-    """Return the plans that no other one beats in both, by rising peak and falling cost; the first of equal ones."""
+    """Return the plans that no other beats in both, by rising peak and falling cost; the first of equal ones."""
     best: list[Measured] = []
     for one in sorted(found, key=lambda one: (one.peak, one.cost)):
         if not best or one.cost < best[-1].cost:

@@ -1,4 +1,4 @@
-"""Plans of block checkpointing: which blocks are dropped together, and when they are computed again."""
+"""Plans of block checkpointing: which blocks are dropped together, and when they are recomputed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.runtime.arrays import Int
 
-#: Numbers of blocks that are tried for a segment, and, in plans with two numbers, for each of them.
+#: Numbers of blocks tried for a segment, and for each number in plans with two of them.
 SIZES, PAIRS = 32, 24
 
 
 @dataclass(frozen=True, order=True)
 class Plan:
-    """One schedule of block checkpointing, by the blocks alone.
+    """Plan of block checkpointing, in terms of blocks.
 
     Attributes
     ----------
     k : int
         Blocks in a segment, which is dropped and recomputed as a whole.
     dropped : int
-        How many blocks, from the first one on, are in segments; the values of those after them are held.
+        Blocks in segments, from the first one on; the values of later blocks are held.
     offset : int
-        Blocks in the first segment where that is shorter; 0: k.
+        Blocks in the first segment if that is shorter; 0: k.
     inner : int
-        Where a segment is dropped again after it was recomputed, but for its last part: blocks in a part. 0: it is not.
+        Blocks in a part of a segment, if all parts but the last are dropped again after recomputation; 0: they are not.
 
     Examples
     --------
@@ -42,20 +42,20 @@ class Plan:
     inner: int = 0
 
     def segments(self, num_blocks: int) -> list[tuple[int, int]]:
-        """First block of each segment, and the one after its last."""
+        """Return the first block of each segment, and the one after its last."""
         end = min(self.dropped, num_blocks)
         starts = [0, *range(self.offset or self.k, end, self.k)]
         return list(zip(starts, [*starts[1:], end], strict=True)) if end else []
 
     def events(self, ends: Int, when: Int) -> tuple[Int, Int, Int]:
-        """For :func:`remat.heuristics.blocks.sequence_kernel.sequence_of`: when, and the first and last ops recomputed.
+        """Return when ops are recomputed, and the first and last ones, for :func:`.sequence_kernel.sequence_of`.
 
         Parameters
         ----------
         ends : int64 array, shape (blocks,)
             Position after the last op of each block.
         when : int64 array, shape (blocks,)
-            Position of the first backward op that belongs to each block or one before it.
+            Position of the first backward op that belongs to each block or an earlier one.
         """
         found: list[tuple[int, int, int, int]] = []
         starts = [0, *ends.tolist()]
@@ -70,7 +70,7 @@ class Plan:
 
 
 def first_backward_of(step: TrainingStep, ends: Int) -> Int:
-    """Position of the first backward op that belongs to a forward op before each of `ends`; shape as `ends`."""
+    """Return the position of the first backward op of a forward op before each of `ends`; shape as `ends`."""
     return step.first_backward + np.searchsorted(-step.mirror, -(ends - 1), side="left")
 
 
@@ -88,7 +88,7 @@ def spread(most: int, count: int) -> list[int]:
 
 
 def every_kth(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
-    """Yield plans with every block in a segment of k: for one k or for many; with the first block apart, too."""
+    """Yield plans with every block in a segment of k: for one k or many, and also with the first block apart."""
     for size in spread(num_blocks, SIZES) if k is None else [k]:
         yield Plan(size, num_blocks)
         if size > 1:  # embeddings
@@ -112,7 +112,7 @@ def nested(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
 
 
 def near(plan: Plan, num_blocks: int, reach: float) -> Iterator[Plan]:
-    """Plans that differ in one number by a share `reach` of it, or by one.
+    """Yield plans that differ in one number by a share `reach` of it, or by one.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""The compute sequence of block checkpointing, its peak and its cost, in compiled code."""
+"""Kernel of block checkpointing: the compute sequence of a plan, its peak and its cost."""
 
-# Compiled functions carry no types, and are called by position only.
+# Kernels carry no types, and are called by position only.
 # ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
@@ -13,11 +13,11 @@ from remat.runtime.arrays import Bool, Int
 
 
 class SequenceTables(NamedTuple):
-    """The graph without graph inputs and buffers that nobody reads; everything of ops by position.
+    """Graph without graph inputs and buffers without readers; all arrays of ops by position.
 
-    `writers` are the contributions of each tensor (0: not looked at), `again` how often its op may be recomputed (0
-    also for what must be kept and for accumulation buffers), `last_forward` the position of its last reader in forward
-    and loss, `first_backward` that of its first reader in the backward pass.
+    `writers` is the number of contributions to each tensor (0: ignored), `again` the most recomputations of its op (0
+    also for kept tensors and accumulation buffers), `last_forward` the position of its last reader in forward and loss,
+    `first_backward` that of its first reader in the backward pass.
     """
 
     size: Int
@@ -35,7 +35,7 @@ class SequenceTables(NamedTuple):
 
 
 class SequenceRoom(NamedTuple):
-    """Room to work in: by tensor the step of the last use still to come and contributions; by step, the last first."""
+    """Workspace: by tensor the step of its last use and open contributions; by step, the last first."""
 
     latest: Int
     left: Int
@@ -45,11 +45,11 @@ class SequenceRoom(NamedTuple):
 
 @kernel
 def sequence_of(tables, room, when, low, high, start, depth, found):
-    """Fill `room.steps` with the computes (positions), the last one first; `found`: length, peak and cost.
+    """Fill `room.steps` with the computes (positions), the last one first, and `found` with length, peak and cost.
 
-    Before the backward op at position ``when[e]`` (ascending), what the rest of the schedule needs of the ops
-    ``low[e] .. high[e] - 1`` is recomputed, as far as it is dropped: that is what no forward op outside of them reads,
-    and no backward op before that step. Everything else is computed once, in order. Frees are implied.
+    Before the backward op at position ``when[e]`` (ascending), dropped values of the ops ``low[e] .. high[e] - 1`` that
+    later steps need are recomputed. Dropped are values that no forward op outside of these ops reads, and no backward
+    op before that step. Everything else is computed once, in order. Frees are implied.
     """
     size, again, kept = tables.size, tables.again, tables.kept
     latest, left, change, steps = room.latest, room.left, room.change, room.steps
@@ -92,7 +92,7 @@ def sequence_of(tables, room, when, low, high, start, depth, found):
         cost += tables.cost[now]
         for k in range(tables.out_ptr[now], tables.out_ptr[now + 1]):
             tensor = tables.outputs[k]
-            if left[tensor] > 1:  # a buffer, with contributions before this one
+            if left[tensor] > 1:  # a buffer with earlier contributions
                 left[tensor] -= 1
                 if latest[tensor] < 0:
                     latest[tensor] = step

@@ -1,4 +1,4 @@
-"""Drops on compiled code: a start for graphs of any size."""
+"""Drops: a fast heuristic with compiled kernels for graphs of any size."""
 
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
 

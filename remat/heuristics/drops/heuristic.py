@@ -1,4 +1,4 @@
-"""Drops on compiled code: a start for graphs of any size."""
+"""Drops: a fast heuristic with compiled kernels for graphs of any size."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from remat.heuristics.drops.stages_kernel import StagedSchedule, StageGraph
 
 
-#: Arrays where nothing is given.
+#: Empty arrays.
 NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 #: Most runs of one op.
 MOST_RUNS = 32
-#: Candidates or ops that are looked at between two looks at the clock, at first, and seconds that this may take.
+#: Candidates or ops between the first checks of the clock, and target seconds between checks.
 BATCH, LOOK = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
-#: A drop is taken if its price is at most so many times what the next one would cost at best. Each drop that is taken
-#: makes the others a little more expensive: where many are alike, all of them would be looked at again for each one.
+#: A drop is taken if its price is at most this multiple of the least possible price of the next one. Each drop makes
+#: the others slightly more expensive: among many alike, each drop would otherwise trigger a new evaluation of all.
 SLACK, SLACK_OF_MANY = 1.000001, 1.03
-#: Ops from which on there are many.
+#: Number of ops from which `SLACK_OF_MANY` applies.
 MANY = 5_000
 
 
@@ -46,8 +46,8 @@ class DropsOptions(Options):
     Attributes
     ----------
     leanings : tuple of float
-        How much holding an input for longer may cost, in bytes of excess at the rate of the drop, against recomputing
-        it: high values recompute less. Each is tried, and the best schedule counts.
+        Price of holding an input for longer relative to recomputing it, in bytes of excess at the rate of the drop:
+        high values recompute less. Each is tried, and the best schedule counts.
     """
 
     leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0, 1.0, 20.0)
@@ -64,26 +64,28 @@ def _example() -> None:
     _descents(Problem(unit_chain(8), 7), HeuristicRun(), (1.0,))
 
 
-#: The compiled descent.
+#: Kernels of the descent.
 KERNELS = KernelSet("drops", __name__, _example)
 
 
 class Drops(Heuristic):
-    """Takes the best drops of a staged schedule, one after the other, for graphs of any size.
+    """Repeated best drops of a staged schedule, for graphs of any size.
 
-    A *drop* ends an instance at its last read before some stage and recomputes it there. What the recomputation reads
-    is held for longer where memory allows, and otherwise held or recomputed as well, whichever is cheaper at the rate
-    at which the drop itself turns cost into bytes. From the reference order on, the drop with the least cost for the
-    bytes of excess that it removes, summed over all stages, is taken until nothing exceeds the budget; whether it does
-    what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
-    what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
-    back, the costliest first, where the schedule fits without them. Where the order is free, it is done from the order
-    of the start and from one by list scheduling, too. A start that is staged in the order is one to begin with, besides
-    the order without recomputations: what exceeds the budget is dropped, and what is not needed taken back.
+    A *drop* ends an instance at its last read before some stage and recomputes it there. Inputs of the recomputation
+    are held for longer where memory allows. Otherwise they are held or recomputed as well, whichever is cheaper at the
+    rate at which the drop itself turns cost into bytes.
 
-    What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
-    microseconds: 100,000 ops take some seconds. Its drops are recomputed in any stage, and as deep as needed. The
-    result is staged. Accumulation buffers are held from the first contribution to the last read.
+    Starting from the reference order, it takes the drop with the least cost per byte of excess removed, summed over all
+    stages, until nothing exceeds the budget. A drop whose exact effect is no reduction of the excess is reverted.
+    Candidates wait on a heap, keyed by their least possible price, and are evaluated again at their turn. At the end,
+    recomputations that the budget does not need are taken back, the costliest first.
+
+    In a free order, descents also start from the order of the start and from one by list scheduling. A start that is
+    staged in the order gives one more descent: what exceeds the budget is dropped, and what is unnecessary taken back.
+
+    :class:`remat.heuristics.greedy.Greedy` evaluates these drops in the interpreter; here a drop takes some
+    microseconds, and 100,000 ops take some seconds. Recomputations may be in any stage, and of any depth. The result is
+    staged. Accumulation buffers are held from the first contribution to the last read.
 
     Examples
     --------
@@ -108,7 +110,7 @@ class Drops(Heuristic):
         return _descents(problem, run, self.options.leanings)
 
     def mended(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
-        """One descent from `start` alone, in the reference order; it may miss the budget. None: `start` is not staged.
+        """Return one descent from `start` in the reference order, perhaps over the budget; None: `start` is not staged.
 
         Examples
         --------
@@ -129,7 +131,7 @@ class Drops(Heuristic):
 
 
 def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) -> Schedule | None:
-    """The best schedule of several descents."""
+    """Return the best schedule of several descents."""
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     best: tuple[int, int] | None = None
@@ -154,9 +156,9 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
 
 
 def orders(problem: Problem, start: Schedule | None, deadline: Deadline) -> list[Int]:
-    """Orders worth a descent: the reference order; where it is free, those of the start and of list scheduling, too.
+    """Return orders to descend from: the reference order; in a free order, also those of the start and list scheduling.
 
-    List scheduling is left out if it does not end by the deadline.
+    List scheduling is omitted if it misses the deadline.
 
     Examples
     --------
@@ -172,7 +174,7 @@ def orders(problem: Problem, start: Schedule | None, deadline: Deadline) -> list
 
 
 def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
-    """Orders that need not be looked for."""
+    """Return the reference order, and in a free order that of the start."""
     found = [problem.graph.arrays.order.copy()]
     if problem.order is OrderRule.FREE and start is not None:
         found.insert(0, order_of(problem, start))
@@ -180,9 +182,9 @@ def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
 
 
 def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, Int] | None:
-    """Ops and stages of the recomputations of a schedule; None where it is not staged in that order.
+    """Return ops and stages of the recomputations of a schedule; None if it is not staged in that order.
 
-    Accumulation buffers that it fills again are no matter of drops, nor is an op in more than :data:`MOST_RUNS` stages.
+    Also None if an accumulation buffer is filled again, or an op is computed more than :data:`MOST_RUNS` times.
 
     Examples
     --------
@@ -211,7 +213,7 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
 
 
 def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: Deadline) -> None:
-    """Drop until nothing exceeds the budget, and take back what turns out not to be needed."""
+    """Drop until nothing exceeds the budget, then take back unnecessary recomputations."""
     from remat.heuristics.drops import search_kernel as search
     from remat.heuristics.drops.stages_kernel import EXCESS
 
@@ -220,7 +222,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     slices = Slices(BATCH, 100 * BATCH, LOOK)
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
-        slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # each may take the longer
+        slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # long chains take longer
         while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
@@ -253,21 +255,21 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
 
 
 def sequence(net: StageGraph, state: StagedSchedule) -> Int:
-    """The computes of the schedule, by op: in each stage recomputations by position, and then the stage's own op."""
+    """Return the computes of the schedule, by op: in each stage recomputations by position, then the stage's own op."""
     there = np.arange(state.runs.shape[1]) < state.times[:, None]
     ops = np.nonzero(there)[0]
     return ops[np.lexsort((net.position[ops], state.runs[there]))]
 
 
 def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -> tuple[StageGraph, StagedSchedule]:
-    """The problem, and a schedule in a topological order, for the compiled functions.
+    """Return the arrays of a problem, and of a schedule in a topological order, for the kernels.
 
     Parameters
     ----------
     order : int64 array, shape (ops,)
-        Of the first computes.
+        Order of the first computes.
     again : pair of int64 arrays, optional
-        The recomputations: ops and stages (from 0), as :func:`recomputations` gives them.
+        Recomputations: ops and stages (from 0), as :func:`recomputations` returns them.
     """
     from remat.heuristics.drops.stages_kernel import start
 
@@ -279,7 +281,7 @@ def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -
 def bare_tables(
     problem: Problem, order: Int, again: tuple[Int, Int] | None = None
 ) -> tuple[StageGraph, StagedSchedule]:
-    """The same but for the memory of the stages, which is not reckoned."""
+    """Return the same arrays without the memory of the stages."""
     from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph
 
     assert problem.budget_bytes is not None

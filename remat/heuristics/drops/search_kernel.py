@@ -1,11 +1,11 @@
-"""Drops in compiled code: what one would bring, the best ones first, and taking back what is not needed.
+"""Kernels of drops: the price of a drop, taking the best ones, and taking back unnecessary recomputations.
 
-A *drop* ends an instance at its last read before some stage and recomputes it there. What the recomputation reads must
-be there as well: it is held for longer where memory allows, or recomputed too, whichever is cheaper at the going rate
-of cost per byte.
+A *drop* ends an instance at its last read before some stage and recomputes it there. Inputs of the recomputation must
+be live as well: they are held for longer where memory allows, or recomputed too, whichever is cheaper at the current
+rate of cost per byte.
 """
 
-# Compiled functions carry no types, and are called by position only.
+# Kernels carry no types, and are called by position only.
 # ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
@@ -34,27 +34,27 @@ from remat.heuristics.drops.stages_kernel import (
 
 @inner
 def may_run(net, state, op, others):
-    """Whether another run of `op` is allowed, and room for it besides `others`."""
+    """Return whether another run of `op` is allowed, with room for it and for `others`."""
     return state.times[op] < net.limit[op] and state.number[LEFT] > others
 
 
 @inner
 def hold(net, state, tensor, stage, amount):
-    """Add `amount` to the memory of the stages from the last read of `tensor` before `stage` on, up to that stage."""
+    """Add `amount` to the stages after the last read of `tensor` before `stage`, up to the one before `stage`."""
     begin, _ = instance(net, state, tensor, stage)
     add(state, last_use(net, state, tensor, begin, stage) + 1, stage - 1, amount)
 
 
 @inner
 def plan(net, state, op, stage, rate, leaning, found, best):
-    """Find what recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
+    """Plan the recomputation of `op` in `stage`: fill `found` with the ops to run there, latest first.
 
-    What is held for it is priced in the memory that remains after the drop itself. Only the first op is considered if
-    the recomputation by itself costs more than `best` for each byte.
+    Tensors held for it are priced in the memory that remains after the drop itself. Only the first op is considered if
+    its own recomputation costs more than `best` per byte.
 
     Returns
     -------
-    number of ops (0: it cannot be), cost, excess removed
+    number of ops (0: impossible), cost, excess removed
     """
     state.number[TOKEN] += 1
     token = state.number[TOKEN]
@@ -87,7 +87,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
             hold(net, state, net.outputs[k], stage, -size[net.outputs[k]])
     place = 0
     while place < number:
-        # The latest op not yet considered: all that may read from an op has been decided before the op itself.
+        # The latest op not yet considered: all ops that may read from an op are decided before it.
         pick = place
         for i in range(place + 1, number):
             if net.position[found[i]] > net.position[found[pick]]:
@@ -125,7 +125,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
             hold(net, state, tensor, stage, size[tensor])
             here += size[tensor]
     gain = excess - state.number[EXCESS] - excess_change(state, stage, stage, here)
-    for i in range(number):  # the memory as it was
+    for i in range(number):  # restore the memory
         for k in range(net.in_ptr[found[i]], net.in_ptr[found[i] + 1]):
             if state.tensor_stamp[net.inputs[k]] == token:
                 state.tensor_stamp[net.inputs[k]] = 0
@@ -138,7 +138,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
 
 @inner
 def push(keys, items, number, key, item):
-    """Add to a heap; ties go to the smaller item."""
+    """Push an entry onto a heap; ties go to the smaller item."""
     place = number
     while place > 0:
         up = (place - 1) // 2
@@ -151,7 +151,7 @@ def push(keys, items, number, key, item):
 
 @inner
 def pop(keys, items, number):
-    """Take the first of `number` entries off a heap; what is last moves into its place."""
+    """Remove the first of `number` entries of a heap; the last entry replaces it."""
     key, item = keys[number - 1], items[number - 1]
     number -= 1
     place = 0
@@ -188,7 +188,7 @@ def sort(values, number):
 
 @inner
 def uses_of(net, state, op, uses):
-    """Fill in the stages where outputs of `op` are read or wanted, ascending; how many, and bytes of the outputs."""
+    """Fill in the stages where outputs of `op` are read or kept, ascending; return their number and output bytes."""
     found, bytes_ = 0, 0
     for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
         tensor = net.outputs[k]
@@ -207,9 +207,9 @@ def uses_of(net, state, op, uses):
 
 @kernel
 def candidates(net, state, keys, items, number, begin, end, over, uses):
-    """Put drops of ops `begin` .. `end` on a heap that could remove any excess; keys are the least costs for a byte.
+    """Push the drops of ops `begin` .. `end` that could remove excess onto a heap, keyed by the least cost per byte.
 
-    `over` has room for a number per stage and one more, and is filled in where `begin` is 0; `uses` for all stages in
+    `over` has one entry per stage and one more, and is filled in at ``begin == 0``; `uses` has room for all stages in
     which outputs of one op are read, and one more for each output.
     """
     stages = len(net.order) + 1
@@ -228,7 +228,7 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
             stage = uses[i]
             if stage == last:
                 continue
-            # With several outputs the gap of one of them may have begun before the last use of another.
+            # With several outputs, the gap of one may begin before the last use of another.
             length = over[stage] - over[(last if single else first) + 1]
             if length > 0 and number < len(keys):
                 push(keys, items, number, net.cost[op] / (bytes_ * length) if bytes_ else np.inf, op * stages + stage)
@@ -239,16 +239,16 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
 
 @kernel
 def change_many(net, state, keys, items, number, found, steps, leaning, slack, ops, stages):
-    """:func:`take_back` and :func:`take`: compiled together, since nearly all they are made of is the same."""
+    """Run :func:`take_back` and :func:`take`; one kernel, since they share nearly all compiled code."""
     take_back(net, state, ops, stages)
     return take(net, state, keys, items, number, found, steps, leaning, slack)
 
 
 @inner
 def take(net, state, keys, items, number, found, steps, leaning, slack):
-    """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
+    """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` drops were evaluated.
 
-    A drop is taken if its price is at most `slack` times the least that another one may have.
+    A drop is taken if its price is at most `slack` times the least possible price of the next one.
 
     Returns
     -------
@@ -279,7 +279,7 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
                 change(net, state, found[i], stage, TAKE)
             continue
         taken += 1
-        for i in range(chain):  # what is there now may be dropped once more, later on
+        for i in range(chain):  # the new instance may be dropped later
             for k in range(net.out_ptr[found[i]], net.out_ptr[found[i] + 1]):
                 tensor = net.outputs[k]
                 limit: Any = stages
@@ -290,7 +290,7 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
                 if stage < end < stages and number < len(keys):
                     push(keys, items, number, now, found[i] * stages + end)
                     number += 1
-        for i in range(chain):  # and what is read now may be dropped up to here
+        for i in range(chain):  # inputs read in this stage may be dropped up to it
             for k in range(net.in_ptr[found[i]], net.in_ptr[found[i] + 1]):
                 writer = net.writer[net.inputs[k]]
                 if writer >= 0 and number < len(keys):
@@ -301,7 +301,7 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
 
 @inner
 def take_back(net, state, ops, stages):
-    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
+    """Take recomputations back, in the given order, where the excess does not grow without them."""
     for i in range(len(ops)):
         op, stage = ops[i], stages[i]
         before = state.number[EXCESS]
@@ -314,8 +314,8 @@ def take_back(net, state, ops, stages):
 
 @inner
 def _runs(state, op, stage):
-    """Whether `op` is recomputed in `stage`."""
-    for i in range(1, state.times[op]):  # noqa: SIM110  (compiled code has no generators here)
+    """Return whether `op` is recomputed in `stage`."""
+    for i in range(1, state.times[op]):  # noqa: SIM110  (kernels support no generators here)
         if state.runs[op, i] == stage:
             return True
     return False

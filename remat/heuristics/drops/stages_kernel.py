@@ -1,14 +1,14 @@
-"""Staged schedules in compiled code: runs of ops, the memory of every stage, and what a change of them does.
+"""Kernels of drops: staged schedules, the memory of every stage, and updates of both.
 
 Time is counted in stages: stage ``s`` ends with the first run of the ``s``-th op of an order, and before that come
-recomputations, in that order; the last stage has recomputations only, and one more stands for the end. An instance of
-a tensor lives from the stage of its run to that of its last read before the next run, and a read belongs to the last
-run in its own stage or before. The memory of a stage is the exact peak of its steps, kept in blocks of stages: a
-change of one run costs O(d) additions over a range of them, for an op with d tensors, and the steps of the few stages
-where an instance begins or ends.
+recomputations, in that order. The last stage has recomputations only, and one more stands for the end. An instance of a
+tensor lives from the stage of its run to that of its last read before the next run; a read belongs to the last run in
+its own stage or before. The memory of a stage is the exact peak of its steps, kept in blocks of stages. A change of one
+run costs O(d) additions over a range of blocks, for an op with d tensors, and a recount of the few stages where an
+instance begins or ends.
 """
 
-# Compiled functions carry no types, and are called by position only.
+# Kernels carry no types, and are called by position only.
 # ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
@@ -24,10 +24,10 @@ from remat.runtime.arrays import Bool, Int
 
 
 class StageGraph(NamedTuple):
-    """The graph, without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`.
+    """Graph without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`.
 
     `writer` is the op of a tensor, -1 for an accumulation buffer; `begin` the stage of a buffer's first contribution;
-    `limit` how often an op may run; `order` and `position` are the stages' ops and their inverse.
+    `limit` the most runs of an op; `order` and `position` are the stages' ops and their inverse.
     """
 
     size: Int
@@ -48,14 +48,14 @@ class StageGraph(NamedTuple):
 
 
 class StagedSchedule(NamedTuple):
-    """A staged schedule and its memory.
+    """Staged schedule and its memory.
 
-    `runs[x, :times[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
+    `runs[x, :times[x]]` are the stages of op `x`, ascending. `first[s]` is the head of a linked list of nodes, the
     recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
     a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
-    `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
-    free nodes, token, how many nodes are free]; what is stamped with the token belongs to the stage or plan that is
-    being looked at. `begins`, `ends` and `limits` are room for the instances that one op touches.
+    `inner` is the part of instances that begin or end in the stage. `number` is [budget, excess, first free node,
+    token, number of free nodes]; entries stamped with the token belong to the current stage or plan. `begins`, `ends`
+    and `limits` are room for the instances that one op touches.
     """
 
     runs: NDArray[np.int32]
@@ -81,14 +81,14 @@ class StagedSchedule(NamedTuple):
 BUDGET, EXCESS, FREE, TOKEN, LEFT = range(5)
 #: Stages in a block.
 BLOCK = 256
-#: What is done with a run of an op. Floats: a function is compiled anew for each integer or truth value that it is
-#: called with by name or as such.
+#: Changes of a run of an op. Floats, since numba compiles a function again for each integer or Boolean constant it is
+#: called with.
 ADD, TAKE = 1.0, -1.0
 
 
 @inner
 def instance(net, state, tensor, stage):
-    """First stage of the instance that a read in `stage` belongs to, and the stage where the next one begins."""
+    """Return the first stage of the instance that a read in `stage` belongs to, and the stage of the next instance."""
     end: Any = len(net.order) + 1
     op = net.writer[tensor]
     if op < 0:
@@ -102,7 +102,7 @@ def instance(net, state, tensor, stage):
 
 @inner
 def last_use(net, state, tensor, start, limit):
-    """Last stage from `start` on and before `limit` that reads `tensor`, or `start`; `limit` for what is kept."""
+    """Return the last stage in [`start`, `limit`) that reads `tensor`, or `start`; `limit` if kept to the end."""
     if net.kept[tensor] and limit > len(net.order):
         return limit
     end = start
@@ -118,7 +118,7 @@ def last_use(net, state, tensor, start, limit):
 
 @inner
 def excess_change(state, first, last, amount):
-    """How the excess would change if `amount` were added to the memory of stages `first` .. `last`."""
+    """Return the change of the excess if `amount` were added to the memory of stages `first` .. `last`."""
     memory, lazy, low, high, budget = state.memory, state.lazy, state.low, state.high, state.number[BUDGET]
     change = 0
     s = first
@@ -157,7 +157,7 @@ def add(state, first, last, amount):
 
 @inner
 def measure(memory, lazy, low, high, block):
-    """Least and largest memory of a block."""
+    """Update the least and largest memory of a block."""
     first = block * BLOCK
     least = most = memory[first]
     for i in range(first + 1, min(first + BLOCK, len(memory))):
@@ -167,7 +167,7 @@ def measure(memory, lazy, low, high, block):
 
 @inner
 def stage_peak(net, state, stage):
-    """Peak of the steps of a stage, without what lives through all of it."""
+    """Return the peak of the steps of a stage, without tensors that live through all of it."""
     state.number[TOKEN] += 1
     token = state.number[TOKEN]
     last_at, stamp = state.last_at, state.tensor_stamp
@@ -219,7 +219,7 @@ def stage_peak(net, state, stage):
 
 @inner
 def settle(net, state, stage):
-    """Bring the memory of a stage up to date in which an instance begins or ends, or did."""
+    """Update the memory of a stage in which an instance begins or ends, or did before."""
     peak = stage_peak(net, state, stage)
     if peak != state.inner[stage]:
         amount = peak - state.inner[stage]
@@ -229,7 +229,7 @@ def settle(net, state, stage):
 
 @kernel
 def start(net, state):
-    """Memory of the schedule; `runs`, `times` and the lists are there."""
+    """Compute the memory of the schedule from `runs`, `times` and the lists."""
     stages = len(net.order) + 1
     memory = state.memory
     for s in range(len(memory)):
@@ -259,7 +259,7 @@ def start(net, state):
 
 @inner
 def shift(net, state, tensor, begin, old, new):
-    """The instance of `tensor` from stage `begin` now ends at `new`, not at `old`."""
+    """Move the end of the instance of `tensor` that begins in stage `begin` from `old` to `new`."""
     if new > old:
         add(state, max(old, begin + 1), new - 1, net.size[tensor])
     elif old > new:
@@ -268,7 +268,7 @@ def shift(net, state, tensor, begin, old, new):
 
 @inner
 def change(net, state, op, stage, what):
-    """Recompute `op` in `stage` (`ADD`), or do it no longer (`TAKE`); nothing is checked."""
+    """Add (`ADD`) or remove (`TAKE`) a recomputation of `op` in `stage`, without checks."""
     adding = what > 0
     num_in, num_out = net.in_ptr[op + 1] - net.in_ptr[op], net.out_ptr[op + 1] - net.out_ptr[op]
     begins, ends, limits = state.begins, state.ends, state.limits
