@@ -1,7 +1,7 @@
-"""Identity graph rewriting: graphs that compute the same and can be ordered to need less memory.
+"""Identity graph rewriting: equivalent graphs with orders that need less memory.
 
-A concatenation need not be made: who reads it reads its parts, or computes on each part as soon as it is there. What
-may be done along which axis is in :mod:`remat.graphs.rewriting.axes`, the rules are in
+A concatenation can be avoided: its reader reads the parts, or computes on each part as soon as the part exists. Module
+:mod:`remat.graphs.rewriting.axes` defines which axes allow this; the rules are in
 :mod:`remat.graphs.rewriting.rules`.
 """
 

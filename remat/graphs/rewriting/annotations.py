@@ -1,4 +1,4 @@
-"""Shapes of tensors and attributes of ops, as the ``meta`` of a graph carries them, checked."""
+"""Checked shapes of tensors and attributes of ops, from the ``meta`` of a graph."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from remat.io.text import short
 Shape = tuple[int, ...]
 Attributes = Mapping[str, Any]
 
-#: Axes that a tensor may have, and characters of a layout.
+#: Largest number of axes of a tensor, and length of a layout.
 MOST_AXES = 8
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether this is a whole number, and no truth value."""
+    """Return whether this is an integer and no Boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_shapes(graph: ComputeGraph) -> dict[str, Shape]:
-    """``meta["shapes"]``: for tensors of the graph, as far as they are given, the extent of each axis, batch first.
+    """Return ``meta["shapes"]``: the extent of each axis, batch first, for the tensors that have an entry.
 
     Raises
     ------
     GraphError
-        Naming the tensor whose shape is not a list of at most 8 whole numbers from 1.
+        Naming the tensor whose shape is not a list of at most 8 positive integers.
 
     Examples
     --------
@@ -62,12 +62,12 @@ def read_shapes(graph: ComputeGraph) -> dict[str, Shape]:
 
 
 def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
-    """``meta["attrs"]``: for ops of the graph, as far as they are given, a mapping.
+    """Return ``meta["attrs"]``: a mapping for each op that has an entry.
 
     Raises
     ------
     GraphError
-        Naming the op whose attributes are something else, or whose ``kind`` is none of
+        Naming the op whose attributes are no mapping, or whose ``kind`` is none of
         :class:`~remat.graphs.rewriting.kinds.Kind`.
     """
     found: dict[str, Attributes] = {}
@@ -87,10 +87,10 @@ def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
 
 
 def is_described(graph: ComputeGraph) -> bool:
-    """Return ``meta["described"]``: ops without the attribute ``kind`` are opaque, whatever their types are called.
+    """Return ``meta["described"]``: true if ops without the attribute ``kind`` are opaque, regardless of their types.
 
-    The readers of deployed models and the captures set it and give a kind to the ops that they describe completely,
-    so that no rewrite rests on the name of a type.
+    The readers of deployed models and the captures set it. They give a kind only to ops that they describe completely,
+    so that no rewrite depends on the name of a type.
 
     Raises
     ------
@@ -111,12 +111,12 @@ def _table(graph: ComputeGraph, key: str) -> Mapping[str, Any]:
 
 
 def axis_of(attributes: Attributes, key: str, rank: int, op: str) -> int | None:
-    """The axis that an attribute names, from 0; negative ones count from the end. None where it is not there.
+    """Return the axis that an attribute names, from 0; negative ones count from the end. None if absent.
 
     Raises
     ------
     GraphError
-        Naming the op, for what is no axis of a tensor with `rank` axes.
+        Naming the op, for an invalid axis of a tensor with `rank` axes.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def axis_of(attributes: Attributes, key: str, rank: int, op: str) -> int | None:
 
 
 def checked_axis(axis: object, rank: int, what: str) -> int:
-    """An axis from 0; `what` names it in the message."""
+    """Return an axis, counted from 0; `what` names it in the message."""
     if not is_whole(axis) or not -rank <= axis < rank:
         raise GraphError(f"{what} is {short(axis)}, which is no axis of a tensor with {rank} axes")
     return axis % rank

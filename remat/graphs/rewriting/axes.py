@@ -1,11 +1,11 @@
-"""The dimension rule: which axes of what an op reads are parallel, which are reduced, and which are neither.
+"""Dimension rule: which axes of the operands of an op are parallel, reduced, or fixed.
 
-*Parallel*: what the op writes for a slice of the axis depends on that slice alone, so the op on a concatenation along
-it is the concatenation of the op on its parts. *Reduced*: the op is linear and sums over the axis, so the op on a
-concatenation along it is the sum of partial ops on the parts. Everything else, sliding windows among it, is *fixed*.
+*Parallel*: a slice of the output depends only on the same slice of the axis, so the op on a concatenation along it is
+the concatenation of the op on its parts. *Reduced*: the op is linear and sums over the axis, so the op on a
+concatenation along it is the sum of partial ops on the parts. Other axes, including sliding windows, are *fixed*.
 
-One table says it for each family of ops (`TABLE`); the attributes ``parallel_axes`` and ``reduced_axes`` of an op,
-lists of axes of its first operand, take its place.
+One table defines the roles for each family of ops (`TABLE`). The attributes ``parallel_axes`` and ``reduced_axes`` of
+an op, lists of axes of its first operand, override it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remat.io.text import short
 
 
 class Role(StrEnum):
-    """What an op does along an axis of an operand."""
+    """Role of an axis of an operand."""
 
     PARALLEL = "parallel"
     REDUCED = "reduced"
@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AxisRole:
-    """The role of an axis; where it is parallel, the axis of the output that goes with it."""
+    """Role of an axis and, if it is parallel, the corresponding axis of the output."""
 
     role: Role
     output: int | None = None
@@ -42,20 +42,20 @@ FIXED, REDUCED = AxisRole(Role.FIXED), AxisRole(Role.REDUCED)
 
 @dataclass(frozen=True)
 class Reading:
-    """What the rules look at: an op, one of its operands, and shapes.
+    """Input of the dimension rule: an op, one of its operands, and shapes.
 
     Attributes
     ----------
     op : Op
     attributes : mapping
     operand : int
-        Which of its operands, from 0.
+        Number of the operand, from 0.
     shapes : sequence of tuple
-        Of all its operands.
+        Shapes of all its operands.
     output : tuple of int
-        Shape of what it writes.
+        Shape of the output.
     channels : int or None
-        The axis of channels, as far as known (see :func:`channel_axis`).
+        Axis of channels, None if unknown (see :func:`channel_axis`).
     """
 
     op: Op
@@ -72,7 +72,7 @@ class Reading:
 
     @property
     def rank(self) -> int:
-        """Axes of the operand."""
+        """Number of axes of the operand."""
         return len(self.shape)
 
 
@@ -80,17 +80,17 @@ Roles = tuple[AxisRole, ...]
 
 
 def parallel(axis: int) -> AxisRole:
-    """Parallel, onto this axis of the output."""
+    """Return the parallel role with this axis of the output."""
     return AxisRole(Role.PARALLEL, axis)
 
 
 def roles(reading: Reading) -> Roles:
-    """The role of each axis of an operand.
+    """Return the role of each axis of an operand.
 
     Raises
     ------
     GraphError
-        Naming the op, for wrong attributes: axes that are none, one axis with two roles, groups that are no number.
+        Naming the op, for wrong attributes: invalid axes, one axis with two roles, groups that are no number.
 
     Examples
     --------
@@ -102,13 +102,13 @@ def roles(reading: Reading) -> Roles:
 
 
 def claimed(reading: Reading) -> Roles:
-    """The roles that attributes or table give; :func:`roles` makes those fixed whose extents do not go together."""
+    """Return the roles by attributes or table; :func:`roles` makes those with inconsistent extents fixed."""
     given = _given(reading)
     return given if given is not None else TABLE[kind_of(reading.op.type, reading.attributes)](reading)
 
 
 def _given(reading: Reading) -> Roles | None:
-    """What the attributes of the op say of its first operand."""
+    """Return the roles that attributes of the op define for its first operand, if any."""
     found = [FIXED] * reading.rank
     keys = [key for key in ("parallel_axes", "reduced_axes") if reading.attributes.get(key) is not None]
     if not keys or reading.operand > 0:
@@ -126,7 +126,7 @@ def _given(reading: Reading) -> Roles | None:
 
 
 def _sound(reading: Reading, found: Roles) -> Roles:
-    """Parallel axes whose extents do not go together with those of the output are fixed."""
+    """Return the roles, with parallel axes fixed whose extents do not match those of the output."""
     return tuple(
         role
         if role.output is None or (role.output < len(reading.output) and not reading.output[role.output] % extent)
@@ -136,12 +136,12 @@ def _sound(reading: Reading, found: Roles) -> Roles:
 
 
 def channel_axis(op: Op, attributes: Attributes, rank: int, layout: str | None) -> int | None:
-    """Where an op has its channels: what its attributes say, or the layout of the graph; None: not known.
+    """Return the axis of channels by the op's attributes or the graph's layout; None if unknown.
 
     Raises
     ------
     GraphError
-        Naming the op, for an axis that is none, or a layout that is no word with one C.
+        Naming the op, for an invalid axis, or a layout that is no word with one C.
 
     Examples
     --------
@@ -158,12 +158,12 @@ def channel_axis(op: Op, attributes: Attributes, rank: int, layout: str | None) 
         layout = named
     if layout is None:
         return None
-    # a layout of images says of a tensor with fewer axes whether channels come first or last
+    # a layout of images also determines whether channels come first or last in a tensor with fewer axes
     return 1 % rank if layout.upper().index("C") == 1 else rank - 1
 
 
 def checked_layout(layout: object, what: str) -> str:
-    """A layout such as NHWC: a short word that has one C, second or last."""
+    """Return a layout such as NHWC in upper case, after checking that it is a short word with one C, second or last."""
     word = layout.upper() if isinstance(layout, str) and len(layout) < 9 else ""
     if word.count("C") != 1 or word.index("C") not in {1, len(word) - 1}:
         raise GraphError(f"{what} must be a word like NHWC or NCHW, not {short(layout)}")
@@ -171,7 +171,7 @@ def checked_layout(layout: object, what: str) -> str:
 
 
 def guessed_layout(op: Op, attributes: Attributes, shape: Shape, output: Shape) -> str | None:
-    """The layout that the shape of a convolution's weights tells; None where it tells none, or either.
+    """Return the layout implied by the shape of a convolution's weights; None if neither or both fit.
 
     Weights are (out, kernel..., in) or, depthwise, (1, kernel..., channels), with channels last; (out, in, kernel...)
     or (channels, 1, kernel...) with channels first.
@@ -200,12 +200,12 @@ def _fixed(reading: Reading) -> Roles:
 
 
 def _batch(reading: Reading) -> Roles:
-    """Only the first axis is parallel."""
+    """Make only the first axis parallel."""
     return (parallel(0), *[FIXED] * (reading.rank - 1)) if reading.rank > 1 else _fixed(reading)
 
 
 def _with_channels(reading: Reading, role: AxisRole | None) -> Roles:
-    """Batch parallel, channels as `role` says (None: parallel), the rest fixed; all but batch fixed if not known."""
+    """Make batch parallel, channels `role` (None: parallel), and all others fixed, also channels if unknown."""
     found = list(_batch(reading))
     axis = reading.channels
     if axis is not None and 0 < axis < reading.rank:
@@ -217,7 +217,7 @@ def _with_channels(reading: Reading, role: AxisRole | None) -> Roles:
 
 
 def groups_of(reading: Reading) -> int:
-    """Groups of a convolution."""
+    """Return the groups of a convolution."""
     groups = reading.attributes.get("groups", 1)
     if not is_whole(groups) or groups < 1:
         raise GraphError(
@@ -239,7 +239,7 @@ def _channels_parallel(reading: Reading) -> Roles:
 
 
 def linear_axis(reading: Reading) -> int | None:
-    """The axis that a linear layer multiplies by weights: the only one that changes, or else channels or the last."""
+    """Return the axis that a linear layer multiplies by weights: the only changed one, or channels, or the last."""
     if len(reading.output) != reading.rank:
         return None
     changed = [axis for axis in range(reading.rank) if reading.shape[axis] != reading.output[axis]]
@@ -268,14 +268,14 @@ def _matmul(reading: Reading) -> Roles:
 
 
 def _elementwise(reading: Reading) -> Roles:
-    """All axes; those of a smaller operand, which is read again and again, are fixed."""
+    """Make all axes parallel, or all fixed for a smaller operand, which is broadcast."""
     if reading.shape != reading.output or str(reading.attributes.get("activation", "")).lower() == "softmax":
         return _fixed(reading)
     return tuple(parallel(axis) for axis in range(reading.rank))
 
 
 def _batch_norm(reading: Reading) -> Roles:
-    """With given statistics element-wise; when they are those of the batch, only channels."""
+    """Treat it as elementwise for given statistics; for statistics of the batch, make only channels parallel."""
     if reading.attributes.get("training"):
         found = _with_channels(reading, None)
         return (FIXED, *found[1:])
@@ -289,7 +289,7 @@ def _but(reading: Reading, normalised: set[int]) -> Roles:
 
 
 def _slice(reading: Reading) -> Roles:
-    """All axes but the one along which it cuts; of images cut at their edges, batch and channels."""
+    """Make all axes but the cut one parallel; for images cut at their edges, batch and channels."""
     axis = axis_of(reading.attributes, "axis", reading.rank, reading.op.name)
     if len(reading.output) != reading.rank:
         return _fixed(reading)
@@ -304,7 +304,7 @@ def _but_axes(reading: Reading, fixed: set[int]) -> Roles:
 
 
 def _layer_norm(reading: Reading) -> Roles:
-    """Axes before the first normalised one, the last unless told."""
+    """Make the axes before the first normalised one parallel, by default all but the last."""
     first = axis_of(reading.attributes, "axis", reading.rank, reading.op.name)
     first = reading.rank - 1 if first is None else first
     return _but(reading, set(range(first, reading.rank)))
@@ -325,7 +325,7 @@ def _reduce_sum(reading: Reading) -> Roles:
     return tuple(REDUCED if axis in summed else parallel(axis) for axis in range(reading.rank))
 
 
-#: What each family of ops does along the axes of an operand.
+#: Roles of the axes of an operand, for each family of ops.
 TABLE: Mapping[Kind, Callable[[Reading], Roles]] = {
     Kind.SOURCE: _fixed,
     Kind.CONV: _conv,

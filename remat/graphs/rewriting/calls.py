@@ -1,4 +1,4 @@
-"""One op of the reference executor, with all that it takes to compute it."""
+"""Calls of the reference executor: an op with all data needed to compute it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Call:
-    """An op with all that it takes to compute it.
+    """Op with all data needed to compute it.
 
     Attributes
     ----------
@@ -26,15 +26,15 @@ class Call:
     attributes : mapping
     part : PartOf or None
     inputs : list of array
-        Its operands.
+        Values of its operands.
     shapes : list of tuple
-        Of the tensors that it writes.
+        Shapes of its outputs.
     roles : list of Roles
-        Of each operand; for a part of an op those of the whole op.
+        Roles of the axes of each operand; for a part of an op, the roles in the whole op.
     random : callable
-        Weights: a slot and a shape to an array, always the same for the op before it was rewritten.
+        Maps a slot and a shape to weights, which are always the same for the original op.
     constant : callable or None
-        Of an op that is described completely (:mod:`remat.graphs.rewriting.kernels`): an entry of its attribute
+        For a completely described op (:mod:`remat.graphs.rewriting.kernels`), maps an entry of its attribute
         ``constants`` to the array. None: the op is a random function.
     """
 
@@ -48,7 +48,7 @@ class Call:
     constant: Callable[[Mapping[str, Any]], Array] | None = None
 
     def whole(self, operand: int, axis: int) -> tuple[int, slice]:
-        """Extent of an axis of an operand before the op was cut, and the slice of it that this op reads."""
+        """Return the extent of an operand's axis before the op was cut, and the slice of it that this op reads."""
         part = self.part
         if part is None or (part.operand, part.axis) != (operand, axis):
             return self.inputs[operand].shape[axis], slice(None)

@@ -1,4 +1,4 @@
-"""Whether a rewritten graph computes the same: both are computed, with the same random inputs and weights."""
+"""Numerical check that a rewritten graph is equivalent: both are computed with the same random inputs and weights."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import MOST_ELEMENTS, Shrink, elements, run
 from remat.graphs.rewriting.parts import part_of
 
-#: Largest difference that rounding explains, relative to the largest value of a tensor (at least 1).
+#: Largest difference due to rounding, relative to the largest value of a tensor (at least 1).
 TOLERANCE = 1e-9
-#: Attributes by which an op says itself which of its axes are parallel or reduced.
+#: Attributes by which an op declares its parallel or reduced axes.
 DECLARED = {"parallel_axes", "reduced_axes"}
 
 
 @dataclass(frozen=True)
 class NumericalCheck:
-    """What a comparison of two graphs found.
+    """Result of a comparison of two graphs.
 
     Attributes
     ----------
     difference : float
-        The largest one of all tensors compared, relative to the largest value of the tensor (at least 1).
+        Largest difference of all compared tensors, relative to the largest value of the tensor (at least 1).
     tensors : int
-        How many were compared: all that both graphs have, the graph outputs among them. Of large graphs the outputs,
-        and the tensors that both have and other ops write.
+        Number of compared tensors: all that both graphs have, including the graph outputs. For large graphs, the
+        outputs and the common tensors that other ops write.
     factor : int
-        Height, width and the like were divided by this much.
+        Factor by which height, width and similar axes were reduced.
     trusted : tuple of str
-        Rewritten ops of which only their attributes say which axes are parallel or reduced.
+        Rewritten ops whose parallel or reduced axes only their attributes declare.
     """
 
     difference: float
@@ -53,23 +53,23 @@ def check_numerics(
 ) -> NumericalCheck:
     """Compute two graphs and compare the tensors that both have.
 
-    Images are made smaller where nothing is cut along their axes; channels are the real ones.
+    Images are reduced if no op cuts along their axes; channels keep their number.
 
     Parameters
     ----------
     before, after : ComputeGraph
-        A graph and what :func:`remat.graphs.rewriting.rewrite_graph` made of it.
+        A graph and the result of :func:`remat.graphs.rewriting.rewrite_graph`.
     seed : int
-        Of inputs and weights.
+        Seed of inputs and weights.
     deadline : Deadline, optional
 
     Raises
     ------
     GraphError
-        Naming the tensor, if values differ by more than rounding; naming the op or tensor, where a graph cannot be
-        computed (shapes are missing or do not go together), or an output of the one is not there in the other.
+        Naming the tensor, if values differ by more than rounding; naming the op or tensor, if a graph cannot be
+        computed (shapes are missing or inconsistent), or if one graph lacks an output of the other.
     OverdueError
-        If the deadline is over, or somebody interrupts.
+        If the deadline has passed or the work is interrupted.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def check_numerics(
 
 
 def _changed(before: Draft, after: Draft) -> set[str]:
-    """Tensors of both graphs that are written by other ops, or of which others are read."""
+    """Return the tensors of both graphs that other ops write, or whose writers read other tensors."""
     writers: list[dict[str, set[tuple[str, tuple[str, ...]]]]] = [{}, {}]
     for draft, found in zip((before, after), writers, strict=True):
         for op in draft.ops.values():
@@ -122,6 +122,6 @@ def _changed(before: Draft, after: Draft) -> set[str]:
 def _difference(first: Array, second: Array) -> float:
     if first.shape != second.shape:
         return float("inf")
-    with np.errstate(invalid="ignore"):  # where both overflow
+    with np.errstate(invalid="ignore"):  # both may overflow
         apart = np.where(first == second, 0.0, np.abs(first - second))
     return float(np.max(apart, initial=0.0) / max(1.0, np.max(np.abs(first), initial=0.0)))

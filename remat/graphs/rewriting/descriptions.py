@@ -1,8 +1,8 @@
-"""Complete descriptions of ops, for readers of models: what the dimension rule and the reference executor need.
+"""Complete descriptions of ops, for readers of models: the input of the dimension rule and the reference executor.
 
-A reader describes an op by one of these functions where it is sure of everything that the result depends on, and leaves
-it out otherwise: in a graph whose ``meta`` says ``described``, an op without description is opaque, and no rewrite
-touches it. Each function returns None where the op is not as plain as its description would say.
+A reader uses one of these functions if it knows everything that the op's result depends on. Otherwise it gives no
+description: in a graph whose ``meta`` says ``described``, such an op is opaque and no rewrite changes it. Each function
+returns None if the op has properties that its description cannot express.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from remat.graphs.rewriting.kinds import KIND, Kind
 
 Description = dict[str, Any]
 
-#: Bytes of a description; those of convolutions and batch normalisations are the largest.
+#: Bytes for a description; those of convolutions and batch normalisations are the largest.
 DESCRIPTION_MEMORY = 4000
 
 
 @dataclass(frozen=True)
 class Site:
-    """An op of a model: the inputs in the order of the model, and the only tensor that it writes.
+    """Op of a model: the inputs in the order of the model, and its only output.
 
     Attributes
     ----------
     inputs : tuple of (tuple of int) or None
-        Shapes; None for an input that is absent.
+        Shapes; None for an absent input.
     tensors : tuple of str or None
-        The tensors of the graph that they are; None for constants and absent inputs.
+        Tensors of the graph for the inputs; None for constants and absent inputs.
     output : tuple of int
-        Shape.
+        Shape of the output.
     """
 
     inputs: tuple[Shape | None, ...]
@@ -41,26 +41,26 @@ class Site:
     output: Shape
 
     def data(self, position: int) -> Shape | None:
-        """Return the shape of an input that is a tensor of the graph; None for others."""
+        """Return the shape of an input that is a tensor of the graph; None for other inputs."""
         return self.inputs[position] if position < len(self.inputs) and self.tensors[position] is not None else None
 
     def constant(self, position: int) -> Shape | None:
-        """Return the shape of an input that is a constant; None for others."""
+        """Return the shape of an input that is a constant; None for other inputs."""
         return self.inputs[position] if position < len(self.inputs) and self.tensors[position] is None else None
 
     def has(self, position: int) -> bool:
-        """Return whether an input is there."""
+        """Return whether an input is present."""
         return position < len(self.inputs) and self.inputs[position] is not None
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The tensors of the graph that it reads, in order."""
+        """Tensors of the graph that the op reads, in order."""
         return tuple(tensor for tensor in self.tensors if tensor is not None)
 
 
 @dataclass(frozen=True)
 class Window:
-    """A sliding window: for each axis of an image a number, or padding before and after."""
+    """Sliding window: for each axis of an image a number, or the padding before and after."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -68,14 +68,14 @@ class Window:
     pads: Sequence[tuple[int, int]]
 
     def as_dict(self) -> Description:
-        """The attributes of an op."""
+        """Return the window as attributes of an op."""
         pads = [list(pair) for pair in self.pads]
         return {
             "kernel": list(self.kernel), "stride": list(self.stride), "dilation": list(self.dilation), "pads": pads,
         }  # fmt: skip
 
     def fits(self, image: Sequence[int], out: Sequence[int], *, rounds_up: bool = False) -> bool:
-        """Return whether the window gives this image."""
+        """Return whether the window maps `image` to `out`."""
         lengths = {len(each) for each in (self.kernel, self.stride, self.dilation, self.pads, image, out)}
         if len(lengths) != 1 or min((*self.kernel, *self.stride, *self.dilation), default=0) < 1:
             return False
@@ -92,14 +92,14 @@ class Window:
 def same_pads(
     image: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, lower: bool = False
 ) -> list[tuple[int, int]]:
-    """Return the padding with which a window gives ``ceil(image / stride)`` elements; the odd one is after the image.
+    """Return the padding for ``ceil(image / stride)`` output elements; an odd element goes after the image.
 
     Parameters
     ----------
     image, kernel, stride, dilation : sequence of int
         One number for each axis of the image.
     lower : bool
-        Whether the odd element is before the image.
+        Put the odd element before the image.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def same_pads(
 
 
 def described(shapes: Mapping[str, Shape], attributes: Mapping[str, Description]) -> dict[str, Any]:
-    """Return what goes into the ``meta`` of a graph; shapes that rewriting cannot use are left out."""
+    """Return the entries for the ``meta`` of a graph, without shapes that rewriting cannot use."""
     usable = {tensor: list(shape) for tensor, shape in shapes.items() if is_usable(shape)}
     return {"described": True, "shapes": usable, "attrs": dict(attributes)}
 
@@ -128,7 +128,7 @@ def is_usable(shape: Shape) -> bool:
 def elementwise(
     site: Site, function: str, parameters: Mapping[str, Any] = MappingProxyType({}), activation: str | None = None
 ) -> Description | None:
-    """Describe a function of all inputs, element by element, which numpy broadcasts."""
+    """Describe an elementwise function of all inputs, with numpy's broadcasting."""
     constants = []
     rank = len(site.output)
     for position, shape in enumerate(site.inputs):
@@ -147,7 +147,7 @@ def elementwise(
 def convolution(
     site: Site, window: Window, *, layout: str, axes: tuple[int, int], activation: str | None = None
 ) -> Description | None:
-    """Describe a convolution of a tensor with constant weights and, if there is a third input, a constant bias.
+    """Describe a convolution of a tensor with constant weights and, as an optional third input, a constant bias.
 
     Parameters
     ----------
@@ -156,9 +156,9 @@ def convolution(
     layout : str
         ``"NCHW"`` or ``"NHWC"``: channels second, or last.
     axes : (int, int)
-        The axes of the weights with the channels that are written, and with those that each of them reads.
+        The axes of the weights for output channels and for input channels.
     activation : str, optional
-        A function of :data:`~remat.graphs.rewriting.kernels.FUNCTIONS` that is fused into it.
+        Fused function of :data:`~remat.graphs.rewriting.kernels.FUNCTIONS`.
     """
     x, weights, (out, reads) = site.data(0), site.constant(1), axes
     if x is None or weights is None or len(site.inputs) > 3 or len(weights) != len(x) or len(site.output) != len(x):
@@ -207,7 +207,7 @@ def linear(site: Site, *, axes: tuple[int, int], activation: str | None = None) 
 
 
 def product(site: Site) -> Description | None:
-    """Describe the matrix product of two tensors with the same axes before the last two."""
+    """Describe the matrix product of two tensors that agree in all axes before the last two."""
     first, second = site.data(0), site.data(1)
     if first is None or second is None or len(site.inputs) != 2 or len(first) != len(second) or len(first) < 2:
         return None
@@ -227,7 +227,7 @@ def pooling(
     channels = 1 if layout.index("C") == 1 else len(x) - 1
     if (x[0], x[channels]) != (site.output[0], site.output[channels]):
         return None
-    # what a window beyond the padding averages differs from runtime to runtime
+    # runtimes differ in the average over a window that exceeds the padding
     if not window.fits(_image(x, channels), _image(site.output, channels), rounds_up=function == "max"):
         return None
     facts = {"function": function, "layout": layout, **window.as_dict(), "count_include_pad": count_include_pad}
@@ -235,7 +235,7 @@ def pooling(
 
 
 def global_pooling(site: Site, function: str, *, layout: str) -> Description | None:
-    """Describe a pooling of whole images to one element, whose axes stay."""
+    """Describe a pooling of whole images to one element; the axes remain."""
     x = site.data(0)
     if x is None or len(site.inputs) != 1 or len(x) < 3:
         return None
@@ -269,7 +269,7 @@ def softmax(site: Site, axis: int) -> Description | None:
 
 
 def concatenation(site: Site, axis: int) -> Description | None:
-    """Describe a concatenation of tensors that nothing else happens to."""
+    """Describe a plain concatenation of tensors."""
     rank = len(site.output)
     if not -rank <= axis < rank or len(site.operands) != len(site.inputs):
         return None
@@ -287,7 +287,7 @@ def concatenation(site: Site, axis: int) -> Description | None:
 
 
 def split(x: Shape, outputs: Sequence[Shape], axis: int) -> Description | None:
-    """Describe a split of a tensor along an axis into consecutive slices that make it up."""
+    """Describe a split of a tensor along an axis into consecutive slices that cover it."""
     rank = len(x)
     if not -rank <= axis < rank or any(len(shape) != rank for shape in outputs):
         return None
@@ -309,7 +309,7 @@ def _op(
     constants: Sequence[Mapping[str, Any]] = (),
     activation: str | None = None,
 ) -> Description | None:
-    """A description; None for an op that reads constants alone."""
+    """Return a description; None for an op that reads only constants."""
     operands = site.operands
     if not operands:
         return None

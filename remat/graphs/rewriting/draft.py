@@ -1,4 +1,4 @@
-"""A graph while it is being rewritten: ops, tensors, shapes and attributes that can be changed."""
+"""Mutable graph for rewriting: ops, tensors, shapes and attributes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from remat.graphs.rewriting.kinds import KIND, Kind, kind_of
 from remat.graphs.rewriting.operands import Operand, read_operands, write_operands
 from remat.io.text import expect
 
-#: Facts of `meta` that speak of the ops that were there before.
+#: Entries of `meta` that describe the original ops.
 _OUTDATED = ("n_ops", "n_op_edges", "no_remat_peak", "max_op_bytes", "total_cost", "reported")
 
 
 @dataclass(frozen=True, slots=True)
 class NewOp:
-    """An op to be put into a draft: what it is, what it reads, and its attributes."""
+    """New op for a draft: the op, its operands and its attributes."""
 
     op: Op
     operands: tuple[Operand, ...]
@@ -28,7 +28,7 @@ class NewOp:
 
 
 class Draft:
-    """A copy of a graph that rules change; :meth:`build` makes a graph of it, which is checked.
+    """Mutable copy of a graph; :meth:`build` returns a checked graph.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Draft:
     Raises
     ------
     GraphError
-        Where shapes, attributes or layout of the graph are wrong, naming the tensor or op.
+        If shapes, attributes or layout of the graph are wrong, naming the tensor or op.
     """
 
     def __init__(self, graph: ComputeGraph, *, kernels: str | None = None) -> None:
@@ -48,16 +48,16 @@ class Draft:
         self.described = is_described(graph)
         self.whole_kernels = self.described if kernels is None else kernels == "whole"
         self._in_place = {op.name: op for op in graph.ops if op.in_place}
-        graph = graph.plain  # a part of an op is not known to be written in place
+        graph = graph.plain  # nothing guarantees that a part of an op is written in place
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)
         self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}
         self.ops = {op.name: op for op in graph.ops}
         assert graph.order is not None
         self.order: dict[str, list[str]] = {name: [name] for name in graph.order}
-        """For each op of the graph what stands in its place now, in the reference order."""
+        """Current replacements of each op of the graph, in the reference order."""
         self._origin: dict[str, str] = {}
-        """For each new op in whose place it stands."""
+        """Original op of each new op."""
         self.kept = {*graph.inputs, *graph.outputs}
         self._readers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
         self._writers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
@@ -69,14 +69,14 @@ class Draft:
         self._operands: dict[str, tuple[Operand, ...] | None] = {}
         self.layout = self._layout()
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def readers(self, tensor: str) -> list[str]:
-        """Ops that read a tensor."""
+        """Return the ops that read a tensor."""
         return list(self._readers[tensor])
 
     def writer(self, tensor: str) -> str | None:
-        """The op that writes it; None where there are several, or none."""
+        """Return the only writer of a tensor; None if there are several or none."""
         return next(iter(self._writers[tensor])) if len(self._writers[tensor]) == 1 else None
 
     def kind(self, op: str) -> Kind:
@@ -84,18 +84,18 @@ class Draft:
         return kind_of(self.ops[op].type, self.attributes.get(op, {}))
 
     def operands(self, op: str) -> tuple[Operand, ...] | None:
-        """What an op reads; None where shapes are missing."""
+        """Return the operands of an op; None if shapes are missing."""
         if op not in self._operands:
             self._operands[op] = read_operands(self.ops[op], self.attributes.get(op, {}), self.shapes)
         return self._operands[op]
 
     def output_shape(self, op: str) -> Shape | None:
-        """Of the only tensor that an op writes; None where there are several, or the shape is not known."""
+        """Return the shape of the only output of an op; None if there are several or the shape is unknown."""
         outputs = self.ops[op].outputs
         return self.shapes.get(outputs[0]) if len(outputs) == 1 else None
 
     def reading(self, op: str, operand: int) -> Reading | None:
-        """What the dimension rule looks at; None where shapes are missing."""
+        """Return the input of the dimension rule for an operand; None if shapes are missing."""
         operands, output = self.operands(op), self.output_shape(op)
         shapes = [each.shape(self.shapes) for each in operands or ()]
         if output is None or not shapes or any(shape is None for shape in shapes):
@@ -106,12 +106,12 @@ class Draft:
         return Reading(self.ops[op], attributes, operand, known, output, axis)
 
     def roles(self, op: str, operand: int) -> tuple[AxisRole, ...] | None:
-        """The role of each axis of an operand; None where shapes are missing."""
+        """Return the role of each axis of an operand; None if shapes are missing."""
         reading = self.reading(op, operand)
         return None if reading is None else roles(reading)
 
     def _layout(self) -> str | None:
-        """``meta["layout"]``, or else what the weights of all convolutions that tell one agree on."""
+        """Return ``meta["layout"]``, or the layout on which the weights of convolutions agree; None if there is none."""
         given = self.graph.meta.get("layout")
         if given is not None:
             return checked_layout(given, f"graph {self.graph.name!r}: the layout")
@@ -126,10 +126,10 @@ class Draft:
         found.discard("")
         return found.pop() if len(found) == 1 else None
 
-    # -- what is changed -------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     def unused(self, name: str) -> str:
-        """The name, or the name with a number, that no op and no tensor has."""
+        """Return the name, with a number if an op or a tensor has it already."""
         number, found = 1, name
         while found in self.ops or found in self.sizes:
             number += 1
@@ -137,12 +137,12 @@ class Draft:
         return found
 
     def add_tensor(self, name: str, size: int, shape: Shape) -> None:
-        """A tensor that is not there yet."""
+        """Add a new tensor."""
         self.sizes[name], self.shapes[name] = size, shape
         self._readers[name], self._writers[name] = {}, {}
 
     def replace(self, op: str, new: Sequence[NewOp]) -> None:
-        """Put ops, or none, in the place of one; tensors that are left without reader and writer go."""
+        """Replace an op by other ops, or remove it; drop tensors that have no reader and writer left."""
         for tensor in self.ops[op].inputs:
             self._readers[tensor].pop(op)
         outputs = self.ops[op].outputs
@@ -168,7 +168,7 @@ class Draft:
                 self.shapes.pop(tensor, None)
 
     def set_operands(self, op: str, operands: Iterable[Operand], attributes: Mapping[str, Any] | None = None) -> None:
-        """Let an op read these."""
+        """Change the operands of an op."""
         found = tuple(operand.simple(self.shapes) for operand in operands)
         before = self.ops[op]
         for tensor in before.inputs:
@@ -186,13 +186,13 @@ class Draft:
         self._operands[op] = found
 
     def can_read_parts(self, tensor: str, source: Operand) -> bool:
-        """Whether all who read a tensor can read the parts of `source` instead, and nobody else wants it."""
+        """Return whether all readers of a tensor can read the parts of `source` instead, and the graph may drop it."""
         return tensor not in self.kept and all(
             self.with_parts(op, tensor, source) is not None for op in self.readers(tensor)
         )
 
     def with_parts(self, op: str, tensor: str, source: Operand) -> tuple[Operand, ...] | None:
-        """The operands of an op with the parts of `source` in place of a tensor; None where it cannot read them so."""
+        """Return the operands of an op with the parts of `source` in place of a tensor; None if impossible."""
         able = not self.whole_kernels and self.kind(op) is not Kind.OPAQUE
         may = self.attributes.get(op, {}).get("reads_parts", able)
         if not isinstance(may, bool):
@@ -209,23 +209,23 @@ class Draft:
         return tuple(found)
 
     def read_parts_instead(self, tensor: str, source: Operand) -> None:
-        """Let all readers of a tensor read the parts of `source`."""
+        """Make all readers of a tensor read the parts of `source`."""
         for op in self.readers(tensor):
             operands = self.with_parts(op, tensor, source)
             assert operands is not None
             self.set_operands(op, operands)
 
     def is_copy(self, tensor: str) -> bool:
-        """Whether a tensor is no smaller than what its writer reads: elements may be wider before a concatenation."""
+        """Return whether a tensor is at least as large as its writer's inputs, whose elements may be wider."""
         writer = self.writer(tensor)
         return writer is not None and sum(self.sizes[t] for t in self.ops[writer].inputs) <= self.sizes[tensor]
 
     def kept_for_others(self, tensor: str, op: str) -> bool:
-        """Whether a tensor stays when `op` does not read it any more."""
+        """Return whether a tensor stays if `op` no longer reads it."""
         return tensor in self.kept or any(reader != op for reader in self._readers[tensor])
 
     def remove_unread(self, tensors: Iterable[str]) -> None:
-        """Take away concatenations that wrote these, where nobody reads them any more, and those behind them."""
+        """Remove concatenations that wrote these tensors if they have no readers left, and so on for their inputs."""
         pending = list(tensors)
         while pending:
             tensor = pending.pop()
@@ -239,7 +239,7 @@ class Draft:
     # -- the graph -------------------------------------------------------------------------------------------------
 
     def _placed(self, op: str) -> Op:
-        """An op; one that no rewrite has changed writes in place what it wrote in place before."""
+        """Return an op, with its original in-place pairs if no rewrite has changed it."""
         found, before = self.ops[op], self._in_place.get(op)
         if before is None or found != replace(before, in_place=()):
             return found
@@ -247,14 +247,14 @@ class Draft:
         return replace(found, in_place=tuple(alone))
 
     def _written(self, op: str) -> dict[str, Any]:
-        """The attributes of an op, as ``meta["attrs"]`` has them."""
+        """Return the attributes of an op for ``meta["attrs"]``."""
         found = dict(self.attributes.get(op, {}))
         if self.described and found.get(KIND) == Kind.OPAQUE:
             del found[KIND]
         return found
 
     def build(self, records: list[Mapping[str, Any]], name: str) -> ComputeGraph:
-        """The graph; its ``meta`` has `records` under ``rewriting``."""
+        """Return the graph, with `records` in its ``meta`` under ``rewriting``."""
         order = [name for names in self.order.values() for name in names]
         meta = {key: value for key, value in self.graph.meta.items() if key not in _OUTDATED}
         meta["shapes"] = {tensor: list(self.shapes[tensor]) for tensor in self.sizes if tensor in self.shapes}

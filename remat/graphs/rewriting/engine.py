@@ -1,4 +1,4 @@
-"""Find rewrites in a graph, and make them."""
+"""Search for rewrites in a graph, and their application."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions
 from remat.graphs.rewriting.rules import RULES
 
 SUFFIX = "_rewritten"
-#: Ops between two looks at the clock.
+#: Ops between two checks of the deadline.
 PIECE = 64
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A graph after rewriting.
+    """Graph after rewriting.
 
     Attributes
     ----------
     graph : ComputeGraph
-        The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done,
-        and in which parts of ops write no output in place of an input.
+        The original graph if nothing was found; otherwise a new one, whose ``meta["rewriting"]`` lists the rewrites.
+        In it, parts of ops write no output in place of an input.
     rewrites : tuple of Rewrite
-        What was done, in this order.
+        Applied rewrites, in order.
     complete : bool
-        Whether the whole graph was looked at; not so after a deadline or an interruption.
+        True if the whole graph was searched; false after a deadline or an interruption.
     """
 
     graph: ComputeGraph
@@ -37,17 +37,17 @@ class Rewritten:
 
     @property
     def never_worse(self) -> bool:
-        """Whether no rewrite can raise the least peak."""
+        """True when no rewrite can raise the least peak."""
         return all(rewrite.never_worse for rewrite in self.rewrites)
 
 
 def find_rewrites(graph: ComputeGraph, options: RewriteOptions | None = None) -> list[Rewrite]:
-    """What can be rewritten in a graph as it is; some rewrites make others possible.
+    """Return the possible rewrites of a graph as it is; some rewrites enable others.
 
     Raises
     ------
     GraphError
-        Where the shapes or attributes in its ``meta`` are wrong, naming the tensor or op.
+        If the shapes or attributes in its ``meta`` are wrong, naming the tensor or op.
     """
     options = options or RewriteOptions()
     draft = Draft(graph, kernels=options.kernels)
@@ -62,18 +62,18 @@ def rewrite_graph(
     *,
     deadline: Deadline | None = None,
 ) -> Rewritten:
-    """Make all rewrites that the options allow, from the inputs of the graph to its outputs.
+    """Apply all rewrites that the options allow, from the inputs of the graph to its outputs.
 
     Parameters
     ----------
     graph : ComputeGraph
-        With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; where shapes are missing, nothing is
+        With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; ops without shapes are not
         rewritten.
     options : RewriteOptions, optional
     only : collection of (rule, op), optional
-        Make only these (`Rewrite.key`), as far as they are possible.
+        Apply only these (`Rewrite.key`), as far as possible.
     deadline : Deadline, optional
-        When it is over, or somebody interrupts, the rewrites made by then stay.
+        After the deadline or an interruption, the rewrites made so far remain.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def rewrite_graph(
 
 
 def _priced(rewrite: Rewrite, graph: ComputeGraph) -> Rewrite:
-    """Return a rewrite of `graph`, which may make it worse where outputs are in place: those of parts are not."""
+    """Return a rewrite of `graph`, marked as possibly worse if ops are in place, since their parts are not."""
     return replace(rewrite, never_worse=False) if graph.in_place else rewrite
 
 

@@ -1,8 +1,8 @@
-"""Ops that a reader describes completely, computed with numpy in double precision.
+"""Reference kernels in numpy and double precision, for ops that a reader describes completely.
 
-The attributes of a described op (:func:`remat.graphs.rewriting.annotations.is_described`) say all that its result
-depends on; see ``docs/rewriting.md``. The same entries say how constants are cut for the parts of an op, so that a
-wrong entry shows as a difference between a graph and a rewritten one.
+The attributes of a described op (:func:`remat.graphs.rewriting.annotations.is_described`) contain all that its result
+depends on; see ``docs/rewriting.md``. The same entries define how constants are cut for the parts of an op. A wrong
+entry therefore shows as a difference between a graph and its rewritten version.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from remat.graphs.rewriting.calls import Array, Call
 from remat.graphs.rewriting.kinds import Kind
 
-#: Positions of a kernel that are worth computing one by one.
+#: Largest number of kernel positions to compute one by one.
 MOST_POSITIONS = 2**16
 
 
 def compute(call: Call) -> Array:
-    """Compute what a described op writes; partial sums without the activation, and one of them with the bias.
+    """Compute the output of a described op; partial sums omit the activation, and all but one the bias.
 
     Raises
     ------
     ValueError, LookupError, TypeError
-        Where the description is not complete or does not go with the shapes.
+        If the description is incomplete or does not match the shapes.
     """
     part = call.part
     with np.errstate(all="ignore"):
@@ -37,13 +37,13 @@ def compute(call: Call) -> Array:
 
 
 def activate(attributes: Mapping[str, Any], y: Array) -> Array:
-    """Apply the activation that is fused into an op, if there is one."""
+    """Apply the fused activation of an op, if any."""
     name = attributes.get("activation")
     return y if name is None else FUNCTIONS[name]({}, y)
 
 
 def random_constant(entry: Mapping[str, Any], generator: np.random.Generator) -> Array:
-    """Return random values for a constant, scaled so that what is computed neither grows nor vanishes."""
+    """Return random values for a constant, scaled so that results neither grow nor vanish."""
     shape, role = tuple(entry["shape"]), entry.get("role")
     values = np.asarray(generator.standard_normal(shape))
     if role == "weight":
@@ -54,14 +54,14 @@ def random_constant(entry: Mapping[str, Any], generator: np.random.Generator) ->
 def cut_constant(
     entry: Mapping[str, Any], axis: int, start: int, stop: int, extent: int
 ) -> tuple[int, int, int] | None:
-    """Return axis, start and stop of the slice of a constant that a part of an op reads; None: all of it.
+    """Return axis, start and stop of the slice of a constant that a part of an op reads; None for the whole constant.
 
     Parameters
     ----------
     entry : mapping
-        Of the attribute ``constants``.
+        Entry of the attribute ``constants``.
     axis, start, stop, extent : int
-        The elements of the operand that the part reads, and how many the whole has; see
+        The elements of the operand that the part reads, and the extent of the whole; see
         :class:`~remat.graphs.rewriting.parts.PartOf`.
 
     Examples
@@ -79,7 +79,7 @@ def cut_constant(
 
 
 def _constants(call: Call) -> dict[int, Array]:
-    """The constants that an op reads, cut as its operands are, by their position among the inputs of the op."""
+    """Return the constants of an op, cut as its operands are, by position among the inputs of the op."""
     found: dict[int, Array] = {}
     part = call.part
     assert call.constant is not None
@@ -95,7 +95,7 @@ def _constants(call: Call) -> dict[int, Array]:
 
 
 def _roles(call: Call) -> dict[str, Array]:
-    """Constants by what they are for."""
+    """Return the constants by role."""
     values = _constants(call)
     return {e["role"]: values[e["input"]] for e in call.attributes.get("constants", ()) if e["input"] in values}
 
@@ -109,7 +109,7 @@ def _weight(call: Call) -> Mapping[str, Any]:
 
 
 def _channels_first(call: Call, x: Array) -> tuple[Array, int, tuple[int, ...]]:
-    """An image with channels second, where its channels are, and the extents of the image that is written."""
+    """Return an image with channels second, the original axis of its channels, and the extents of the output image."""
     axis = _channels(call, x.ndim)
     shape = call.shapes[0]
     return np.moveaxis(x, axis, 1), axis, (*shape[1:axis], *shape[axis + 1 :])
@@ -121,7 +121,7 @@ def _channels(call: Call, rank: int) -> int:
 
 
 def _windows(call: Call, x: Array, out: tuple[int, ...], fill: float) -> Callable[[tuple[int, ...]], Array]:
-    """For each position in the kernel the elements that it meets, one for each element of the image that is written."""
+    """Return a function from a kernel position to the elements that it meets, one per element of the output image."""
     attributes, rank = call.attributes, len(out)
     kernel, stride = attributes["kernel"], attributes.get("stride", [1] * rank)
     dilation, pads = attributes.get("dilation", [1] * rank), attributes.get("pads", [[0, 0]] * rank)
@@ -147,7 +147,7 @@ def _windows(call: Call, x: Array, out: tuple[int, ...], fill: float) -> Callabl
 
 
 def _conv(call: Call) -> Array:
-    """Convolution: x (N, groups * in, image), weights (out, in, kernel)."""
+    """Compute a convolution: x (N, groups * in, image), weights (out, in, kernel)."""
     entry = _weight(call)
     x, axis, out = _channels_first(call, call.inputs[0])
     roles = _roles(call)
@@ -191,7 +191,7 @@ def _global_pool(call: Call) -> Array:
 
 
 def _linear(call: Call) -> Array:
-    """The last axis times a matrix."""
+    """Multiply the last axis by a matrix."""
     entry = _weight(call)
     roles = _roles(call)
     y = np.tensordot(call.inputs[0], roles["weight"], axes=(-1, entry["in"]))
@@ -213,7 +213,7 @@ def _softmax(call: Call) -> Array:
 
 
 def _elementwise(call: Call) -> Array:
-    """A function of all inputs in their order: operands, and constants at their positions."""
+    """Apply a function to all inputs in order: operands, and constants at their positions."""
     constants, operands = _constants(call), list(call.inputs)
     count = len(constants) + len(call.inputs)
     values = [constants[place] if place in constants else operands.pop(0) for place in range(count)]
@@ -251,7 +251,7 @@ def _clip(parameters: Mapping[str, Any], x: Array, *limits: Array) -> Array:
 
 Function = Callable[..., Any]
 
-#: Element-wise functions by the name that the attributes ``function`` and ``activation`` use: parameters, then inputs.
+#: Elementwise functions by the name that the attributes ``function`` and ``activation`` use: parameters, then inputs.
 FUNCTIONS: Mapping[str, Function] = {
     "add": lambda p, x, y: x + y,
     "sub": lambda p, x, y: x - y,
@@ -293,5 +293,5 @@ _KERNELS: Mapping[Kind, Callable[[Call], Array]] = {
     Kind.POOL: _pool,
     Kind.GLOBAL_POOL: _global_pool,
 }
-#: Kinds of ops that can be computed as described.
+#: Kinds of ops that have a reference kernel.
 KINDS = frozenset(_KERNELS)

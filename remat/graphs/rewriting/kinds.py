@@ -1,4 +1,4 @@
-"""What an op is, from the text of its type: ``Conv``, ``conv2d`` and ``Conv2D`` are the same."""
+"""Kinds of ops, from the text of their type: ``Conv``, ``conv2d`` and ``Conv2D`` are the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Kind(StrEnum):
     """Families of ops whose axes follow one rule."""
 
     SOURCE = "source"
-    """Reads nothing."""
+    """Without inputs."""
     CONV = "conv"
     DEPTHWISE = "depthwise"
     CONV_TRANSPOSE = "conv-transpose"
@@ -30,22 +30,22 @@ class Kind(StrEnum):
     POOL = "pool"
     GLOBAL_POOL = "global-pool"
     SPATIAL = "spatial"
-    """Padding, cropping, resizing: of all axes but batch and channels."""
+    """Padding, cropping, resizing along all axes except batch and channels."""
     REDUCE_SUM = "reduce-sum"
     CONCAT = "concat"
     SPLIT = "split"
     SLICE = "slice"
     FINISH = "finish"
-    """What follows a sum of partial ops in a buffer of another type: bias, activation, requantisation."""
+    """Op after a sum of partial ops in a buffer of another type: bias, activation, requantisation."""
     COMPOSITE = "composite"
     """Several layers in one op; only the batch axis is parallel."""
     OPAQUE = "opaque"
-    """Unknown, or one that needs its inputs in one piece."""
+    """Unknown, or requires its inputs in one piece."""
 
 
-#: The attribute of an op that names its family.
+#: Attribute of an op that names its family.
 KIND = "kind"
-#: Before the name of the type of an op that computes a part of another.
+#: Prefix of the type of an op that computes a part of another.
 PARTIAL = "Partial"
 
 _WORDS = {
@@ -79,7 +79,7 @@ _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()
 
 
 def plain(op_type: str) -> str:
-    """The type of an op in small letters, without ``Partial``, ``2d``, blanks and the like.
+    """Return the type of an op in lower case, without ``Partial``, ``2d``, blanks and the like.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def plain(op_type: str) -> str:
 
 
 def kind_of(op_type: str, attributes: Mapping[str, Any] = MappingProxyType({})) -> Kind:
-    """Return the family of an op: its attribute ``kind``, or else what its type says; opaque where that is not known.
+    """Return the family of an op, from its attribute ``kind`` or else from its type; opaque if unknown.
 
     Examples
     --------

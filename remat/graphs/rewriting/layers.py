@@ -1,4 +1,4 @@
-"""One op of the reference executor: a random function that has the axis roles of the op."""
+"""Layers of the reference executor: a random function with the axis roles of an op."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from remat.graphs.rewriting.calls import Array, Call
 from remat.graphs.rewriting.kernels import KINDS, compute
 from remat.graphs.rewriting.kinds import Kind
 
-#: Numbers that the fixed and reduced axes of an operand together become, before the output is made of them.
+#: Number of features to which an operand's fixed and reduced axes together are mapped before the output.
 RANK = 4
 
 
 def layer(call: Call) -> list[Array]:
     """Compute the tensors that an op writes.
 
-    Bias and activation follow unless the op is a partial sum, so that a bias added twice or an activation applied to a
-    part shows.
+    Bias and activation follow unless the op is a partial sum, so that a duplicate bias or an activation of a part shows
+    as a difference.
     """
     if call.kind is Kind.CONCAT:
         return call.inputs
@@ -34,12 +34,12 @@ def layer(call: Call) -> list[Array]:
 
 
 def activated(x: Array) -> Array:
-    """A function that is not linear and loses nothing; stands for all activations."""
+    """Apply a nonlinear injective function, which stands for all activations."""
     return x / (1 + np.abs(x))
 
 
 def _combined(call: Call, number: int) -> Array:
-    """All operands together, before bias and activation."""
+    """Return the combination of all operands, before bias and activation."""
     match call.kind, call.inputs:
         case Kind.FINISH, [x]:
             return x
@@ -55,7 +55,7 @@ def _combined(call: Call, number: int) -> Array:
 
 
 def _by_roles(call: Call, operand: int, number: int) -> Array:
-    """A random linear function of an operand: scaled along parallel axes, multiplied by matrices along the others."""
+    """Apply a random linear function to an operand: scale along parallel axes, multiply by matrices along others."""
     x, roles, shape, slot = call.inputs[operand], call.roles[operand], call.shapes[number], f"{operand} to {number}"
     side = {axis: role.output for axis, role in enumerate(roles) if role.output is not None}
     rest = [axis for axis in range(x.ndim) if axis not in side]
@@ -64,7 +64,7 @@ def _by_roles(call: Call, operand: int, number: int) -> Array:
         y = y[..., None]
     for axis in rest:
         extent, here = x.shape[axis], slice(None)
-        if roles[axis].role is Role.REDUCED:  # a fixed axis is not to be cut: a part of it has other weights
+        if roles[axis].role is Role.REDUCED:  # otherwise parts get other weights, which exposes an invalid cut
             extent, here = call.whole(operand, axis)
         weights = call.random(f"{slot}, {roles[axis].role} {axis}", (extent, RANK))[here] / sqrt(extent)
         if axis == rest[0]:
@@ -78,7 +78,7 @@ def _by_roles(call: Call, operand: int, number: int) -> Array:
     for place, (axis, output) in enumerate(side.items()):
         extent, here = call.whole(operand, axis)
         scale = 1.5 + np.tanh(call.random(f"{slot}, scale {axis}", (extent,))[here])
-        times = np.arange(shape[output]) * x.shape[axis] // shape[output]  # several elements for each that is read
+        times = np.arange(shape[output]) * x.shape[axis] // shape[output]  # several outputs per element read
         along = (-1,) + (1,) * (y.ndim - place - 1)
         y = np.take(y * scale.reshape(along), times, axis=place)
     return np.moveaxis(y, range(len(side)), tuple(side.values()))

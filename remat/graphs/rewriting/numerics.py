@@ -1,8 +1,8 @@
-"""A reference executor: the values of all tensors of a graph, with random weights, in double precision.
+"""Reference executor: values of all tensors of a graph, with random weights, in double precision.
 
-An op that a reader describes completely is computed as described (:mod:`remat.graphs.rewriting.kernels`). Any other
-is a random function that has the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer of its type.
-Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten one can be
+Ops that a reader describes completely are computed as described (:mod:`remat.graphs.rewriting.kernels`). Any other
+op becomes a random function with the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer of its
+type. Weights belong to ops of the original graph and are cut with them, so that a graph and a rewritten one can be
 compared.
 """
 
@@ -32,19 +32,19 @@ from remat.graphs.rewriting.layers import activated, layer
 from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
 
-#: An op and an entry of its attribute ``constants`` to an array.
+#: Maps an op and an entry of its attribute ``constants`` to an array.
 Weights = Callable[[str, Mapping[str, Any]], Array]
 
-#: Elements of all tensors together that are worth computing.
+#: Largest total number of elements of all tensors.
 MOST_ELEMENTS = 2**25
-#: Extent to which the longest axis of images shrinks.
+#: Extent to which to reduce the longest axis of images.
 SMALL = 6
 
 
 class Shrink:
-    """Images made smaller: axes between batch and channels, all by one factor.
+    """Reduction of images: divides all axes between batch and channels by one factor.
 
-    Only where nothing is concatenated or cut along them; otherwise everything keeps its size.
+    If any op concatenates or cuts along them, everything keeps its size.
     """
 
     def __init__(self, drafts: Sequence[Draft], smallest: int = SMALL) -> None:
@@ -63,7 +63,7 @@ class Shrink:
         return shape[2:] if self.layout.index("C") == 1 else shape[1:-1]
 
     def __call__(self, shape: Shape) -> Shape:
-        """The shape of the smaller tensor."""
+        """Return the shape of the reduced tensor."""
         small = tuple(-(-n // self.factor) for n in self._image(shape))
         if not small:
             return shape
@@ -81,16 +81,16 @@ def run(
     weights: Weights | None = None,
     keep: Collection[str] | None = None,
 ) -> dict[str, Array]:
-    """Compute all tensors of a draft in double precision, with images made smaller by `shrink`.
+    """Compute all tensors of a draft in double precision, with images reduced by `shrink`.
 
-    Inputs and weights are random numbers that depend on names and the seed, where they are not given: `inputs` by
-    tensor (what an op writes included), `weights` for an op and an entry of its attribute ``constants``. With `keep`
-    other tensors are discarded after their last use, so that larger graphs can be computed.
+    Inputs and weights that are not given are random numbers that depend on names and the seed. `inputs` gives them by
+    tensor (op outputs included), `weights` for an op and an entry of its attribute ``constants``. With `keep`, other
+    tensors are discarded after their last use, so that larger graphs can be computed.
 
     Raises
     ------
     GraphError
-        Naming the op, where shapes are missing or do not go together, or everything together is too large.
+        Naming the op, if shapes are missing or inconsistent, or the total is too large.
     """
     clock = deadline or Deadline()
     _require_shapes(draft)
@@ -130,12 +130,12 @@ def run(
 
 
 def elements(draft: Draft, shrink: Callable[[Shape], Shape]) -> int:
-    """Elements of all tensors of a draft together."""
+    """Return the total number of elements of all tensors of a draft."""
     return sum(prod(shrink(shape)) for shape in draft.shapes.values())
 
 
 def _discard(op: Op, found: dict[str, Array], readers: Counter[str], keep: Collection[str]) -> None:
-    """Discard what an op was the last to read."""
+    """Discard the tensors whose last reader is this op."""
     for tensor in op.inputs:
         readers[tensor] -= 1
         if not readers[tensor] and tensor not in keep:
@@ -143,7 +143,7 @@ def _discard(op: Op, found: dict[str, Array], readers: Counter[str], keep: Colle
 
 
 def _require_shapes(draft: Draft) -> None:
-    """Refuse tensors without shapes; in a described graph none but opaque ops touch them, and any shape will do."""
+    """Refuse tensors without shapes; in a described graph only opaque ops use them, so any shape is acceptable."""
     for tensor in draft.sizes:
         if draft.described:
             draft.shapes.setdefault(tensor, (1,))
@@ -152,7 +152,7 @@ def _require_shapes(draft: Draft) -> None:
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:
-    """Random numbers that depend on a seed and names."""
+    """Return a random generator that depends on a seed and names."""
     digest = hashlib.sha256(repr((seed, names)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
@@ -186,14 +186,14 @@ def _computed(
 
 
 def _random(seed: int, op: str, entry: Mapping[str, Any]) -> Array:
-    """Random values of a constant that a described op reads."""
+    """Return random values of a constant of a described op."""
     if prod(entry["shape"]) > MOST_ELEMENTS:
         raise ValueError(f"{prod(entry['shape']):,} weights are too many for a check")
     return random_constant(entry, generator(seed, "constant", op, entry["input"]))
 
 
 def _roles(draft: Draft, op: str, operand: int, part: PartOf | None) -> Roles | None:
-    """The roles of the axes of an operand; for a part of an op those that they have in the whole op."""
+    """Return the roles of the axes of an operand; for a part of an op, the roles in the whole op."""
     reading = draft.reading(op, operand)
     if reading is None or part is None:
         return None if reading is None else _checked(reading)
@@ -249,7 +249,7 @@ def _slices(op: Op, attributes: Attributes, x: Array, shapes: list[Shape]) -> li
 
 
 def _written(draft: Draft, op: str, shape: Shape) -> Shape:
-    """What an op writes of a tensor of this shape: all of it, or its slice."""
+    """Return the shape of an op's contribution to a tensor of this shape: the whole or its slice."""
     place = draft.attributes.get(op, {}).get("output_slice")
     if place is None:
         return shape
@@ -260,7 +260,7 @@ def _written(draft: Draft, op: str, shape: Shape) -> Shape:
 
 
 def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape], *, last: bool) -> Array:
-    """A tensor with what an op writes: as it is, into its slice, or added to what is there."""
+    """Return a tensor after an op wrote it: replaced, updated in a slice, or increased."""
     value, shape = given
     attributes = draft.attributes.get(op.name, {})
     place = attributes.get("output_slice")
@@ -277,7 +277,7 @@ def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape],
 
 
 def _cut_along_images(draft: Draft) -> bool:
-    """Whether something is concatenated or cut along an axis other than batch and channels."""
+    """Return whether any op concatenates or cuts along an axis other than batch and channels."""
     for name, op in draft.ops.items():
         kind = draft.kind(name)
         if kind in {Kind.REDUCE_SUM, Kind.MATMUL}:

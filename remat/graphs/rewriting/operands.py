@@ -1,7 +1,7 @@
-"""What an op reads: operands, each a tensor, a slice of one, or several side by side as if they were concatenated.
+"""Operands of ops: each is a tensor, a slice of one, or several adjacent parts, as if they were concatenated.
 
-An attribute says so where it is not simply one operand for each input. ``concat_inputs`` with ``concat_axis``: all
-inputs, in their order, are one operand. ``operands``: a list with one entry for each operand, ``{"axis": a, "parts":
+By default each input is one operand; attributes declare other cases. ``concat_inputs`` with ``concat_axis``: all
+inputs, in order, are one operand. ``operands``: a list with one entry per operand, ``{"axis": a, "parts":
 [p, ...]}``, where a part is the name of a tensor, or ``[name, start, stop]`` for a slice along that axis.
 """
 
@@ -17,16 +17,16 @@ from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of, check
 from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.io.text import short
 
-#: Parts that an operand may have after rewriting; a concatenation of more stays.
+#: Largest number of parts of an operand after rewriting; larger concatenations stay.
 MOST_PARTS = 512
 
-#: Attributes that say what an op reads.
+#: Attributes that define the operands of an op.
 KEYS = ("concat_inputs", "concat_axis", "operands")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor, or its elements from `start` to before `stop` along the axis of the operand."""
+    """Tensor, or its elements from `start` to `stop` (exclusive) along the axis of the operand."""
 
     tensor: str
     start: int
@@ -34,13 +34,13 @@ class Part:
 
     @property
     def extent(self) -> int:
-        """How many elements along the axis."""
+        """Number of elements along the axis."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Parts side by side along an axis; one whole tensor has no axis.
+    """Adjacent parts along an axis; a whole tensor has no axis.
 
     Examples
     --------
@@ -54,31 +54,31 @@ class Operand:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of the tensors, each once."""
+        """Names of the tensors, without duplicates."""
         return tuple(dict.fromkeys(part.tensor for part in self.parts))
 
     @property
     def extent(self) -> int:
-        """Elements along the axis."""
+        """Number of elements along the axis."""
         return sum(part.extent for part in self.parts)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Where a part begins or ends, along the axis."""
+        """Boundaries of the parts along the axis."""
         ends = [0]
         for part in self.parts:
             ends.append(ends[-1] + part.extent)
         return tuple(ends)
 
     def shape(self, shapes: Mapping[str, Shape]) -> Shape | None:
-        """Of all parts together; None where that of a part is not known."""
+        """Return the shape of all parts together; None if that of a part is unknown."""
         shape = shapes.get(self.parts[0].tensor)
         if shape is None or self.axis is None:
             return shape
         return (*shape[: self.axis], self.extent, *shape[self.axis + 1 :])
 
     def cut(self, axis: int, start: int, stop: int) -> Operand:
-        """The elements from `start` to before `stop` along an axis, which is the operand's own where it has one."""
+        """Return the elements from `start` to `stop` (exclusive) along `axis`, the operand's own axis if it has one."""
         assert self.axis in {None, axis}
         if self.axis is None:
             return Operand((Part(self.parts[0].tensor, start, stop),), axis)
@@ -92,7 +92,7 @@ class Operand:
         return Operand(tuple(kept), axis)
 
     def with_parts_for(self, tensor: str, source: Operand) -> Operand | None:
-        """The operand reading `source` in place of a tensor; None along another axis, and for too many parts."""
+        """Return the operand with `source` in place of a tensor; None along another axis, or with too many parts."""
         if tensor not in self.tensors:
             return self
         if self.axis is None:
@@ -105,7 +105,7 @@ class Operand:
         return Operand(tuple(parts), self.axis) if len(parts) <= MOST_PARTS else None
 
     def simple(self, shapes: Mapping[str, Shape]) -> Operand:
-        """Without an axis where it is one whole tensor; pieces of a tensor that lie side by side are one."""
+        """Return the simplest form: merge adjacent slices of a tensor, and drop the axis of a whole tensor."""
         if self.axis is None:
             return self
         parts: list[Part] = []
@@ -122,18 +122,18 @@ class Operand:
 
 
 def whole(tensor: str) -> Operand:
-    """The operand that is one tensor."""
+    """Return the operand that is one tensor."""
     return Operand((Part(tensor, 0, 0),))
 
 
 def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -> tuple[Operand, ...] | None:
-    """What an op reads; None where the shapes that this needs are not known.
+    """Return the operands of an op; None if required shapes are unknown.
 
     Raises
     ------
     GraphError
-        Naming the op, for an axis that is none, parts whose shapes do not go together, slices outside their tensor,
-        and operands that are not what the op reads.
+        Naming the op, for an invalid axis, parts with inconsistent shapes, slices outside their tensor, and operands
+        that differ from the inputs of the op.
     """
     if attributes.get("operands") is not None:
         return _read_list(op, attributes["operands"], shapes)
@@ -157,7 +157,7 @@ def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -
 def write_operands(
     op_type: str, operands: Sequence[Operand], attributes: Attributes, shapes: Mapping[str, Shape]
 ) -> dict[str, Any]:
-    """The attributes of an op that reads these, in the shortest form."""
+    """Return the attributes of an op with these operands, in the shortest form."""
     rest = {key: value for key, value in attributes.items() if key not in KEYS}
     tensors = {operand.parts[0].tensor for operand in operands}
     if all(operand.axis is None for operand in operands) and len(tensors) == len(operands):
@@ -176,7 +176,7 @@ def write_operands(
 
 
 def _is_plain(operand: Operand, shapes: Mapping[str, Shape]) -> bool:
-    """Whether it is whole tensors side by side, each once."""
+    """Return whether the operand consists of distinct whole tensors."""
     axis = operand.axis
     assert axis is not None
     return len(operand.tensors) == len(operand.parts) and all(
@@ -233,7 +233,7 @@ def _extent(op: Op, tensor: str, axis: int, shapes: Mapping[str, Shape]) -> int:
 
 
 def _checked(op: Op, operand: Operand, shapes: Mapping[str, Shape]) -> Operand:
-    """The operand, if its parts fit together."""
+    """Return the operand after checking that its parts fit together."""
     axis = operand.axis
     assert axis is not None
     first = shapes[operand.parts[0].tensor]
@@ -248,7 +248,7 @@ def _checked(op: Op, operand: Operand, shapes: Mapping[str, Shape]) -> Operand:
 
 
 def _only_axis(op: Op, shapes: Mapping[str, Shape]) -> int | None:
-    """The axis along which inputs make up the output, where there is only one and nobody names it."""
+    """Return the axis along which inputs make up the output, if only one is possible and no attribute names it."""
     out = shapes.get(op.outputs[0]) if len(op.outputs) == 1 else None
     given = [shapes[tensor] for tensor in op.inputs]
     if out is None or any(len(shape) != len(out) for shape in given):

@@ -1,4 +1,4 @@
-"""Attributes of ops that compute a part of another: of which op, and which part."""
+"""Attributes of ops that compute a part of another op."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from remat.errors import GraphError
 from remat.graphs.rewriting.annotations import Attributes, is_whole
 
-#: The attribute of a part, that of the op that makes the output of a full accumulation buffer, and that of the op that
+#: Attributes of a part, of the op that computes the output from a full accumulation buffer, and of the op that
 #: concatenates parts.
 PART_OF, FINISH_OF, JOIN_OF = "part_of", "finish_of", "join_of"
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """A part of an op.
+    """Part of an op.
 
     Attributes
     ----------
     of : str
-        The op as it was.
+        The original op.
     operand, axis : int
-        What is cut: an axis of one of the operands of that op.
+        The operand of that op that is cut, and the axis.
     start, stop, extent : int
-        The first element of this part, the one after the last, and how many the whole has.
+        First element of this part, end of this part (exclusive), and extent of the whole.
     sum : bool
-        Whether parts are summed; otherwise they lie side by side.
+        True if parts are summed; otherwise they are concatenated.
     bias : bool
-        Whether this part adds the bias of the op.
+        True if this part adds the bias of the op.
     finish : bool
-        Whether an activation follows in the buffer, when it is complete.
+        True if an activation follows in the buffer after the last part.
     """
 
     of: str
@@ -45,17 +45,17 @@ class PartOf:
     finish: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        """For the ``meta`` of a graph."""
+        """Return the part as an entry of a graph's ``meta``."""
         return asdict(self)
 
 
 def part_of(op: str, attributes: Attributes) -> PartOf | None:
-    """What an op is a part of, as its attribute ``part_of`` says; None where it is none.
+    """Return the attribute ``part_of`` of an op; None if it is no part.
 
     Raises
     ------
     GraphError
-        Naming the op, where the attribute is not as :class:`PartOf` has it.
+        Naming the op, if the attribute is no valid :class:`PartOf`.
     """
     given = attributes.get(PART_OF)
     if given is None:

@@ -1,22 +1,22 @@
-"""How the ops of a rewritten graph are made of the ops of a model file.
+"""Composition of the ops of a rewritten graph from the ops of a model file.
 
-A reader of deployed models describes the ops of a file in ``meta["attrs"]``; rewriting with whole kernels
-(:class:`~remat.graphs.rewriting.RewriteOptions`) splits some of them. :func:`pieces` says for each op of the rewritten
-graph which op of the read graph it stands for, and in what way:
+A reader of deployed models describes the ops of a file in ``meta["attrs"]``. Rewriting with whole kernels
+(:class:`~remat.graphs.rewriting.RewriteOptions`) splits some of them. :func:`pieces` returns, for each op of the
+rewritten graph, the original op that it represents and its role:
 
-* ``whole``: that op, as it is. Its name is the op's own.
-* ``part``: that op for a slice of its input; it writes a slice of the output as a tensor of its own. It has the fused
+* ``whole``: the unchanged op. Its name is the op's own.
+* ``part``: the op on a slice of its input. It writes a slice of the output as a separate tensor and includes the fused
   activation of the op.
-* ``sum``: a partial sum. All ops with this role and the same output tensor stand for one op of the file: the output is
-  the sum of their results, in whatever order they come, then the fused activation, applied once. A writer emits the
-  op for each, without activation, and adds each result but the first to the sum so far; the last addition, or an op
-  after it, applies the activation.
+* ``sum``: a partial sum. All ops with this role and the same output tensor represent one op of the file. The output is
+  the sum of their results in any order, then the fused activation, applied once. A writer emits the op for each,
+  without activation, and adds each result but the first to the sum so far. The last addition, or an op after it,
+  applies the activation.
 * ``join``: a concatenation of parts, in the order of the ``operands`` attribute of the op, or else of its inputs,
-  along its attribute ``axis``. It writes the tensor that the op of the file writes.
+  along its attribute ``axis``. It writes the output tensor of the op of the file.
 
-Operand number `i` of an op is its `i`-th input of the file that is no constant; what is read twice counts twice. Each
-operand of a part or a sum is one whole tensor of the rewritten graph. Constants are cut as `Piece.constants` says.
-Attributes of the op of the file are those of each piece, but for the groups of a depthwise convolution.
+Operand number `i` of an op is its `i`-th non-constant input in the file; inputs read twice count twice. Each operand of
+a part or a sum is one whole tensor of the rewritten graph. `Piece.constants` defines the cuts of constants. Each piece
+has the attributes of the op of the file, except for the groups of a depthwise convolution.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from remat.graphs.rewriting.parts import JOIN_OF, PartOf, part_of
 
 
 class PieceRole(StrEnum):
-    """How an op stands for an op of the file."""
+    """Role of an op in representing an op of the file."""
 
     WHOLE = "whole"
     PART = "part"
@@ -43,28 +43,28 @@ class PieceRole(StrEnum):
     JOIN = "join"
 
 
-#: A slice of a constant: its axis, the first element and the one after the last.
+#: A slice of a constant: its axis, first element and end (exclusive).
 ConstantSlice = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Op of a model file that an op of a rewritten graph stands for.
+    """Op of a model file that an op of a rewritten graph represents.
 
     Attributes
     ----------
     of : str
-        The op of the graph that was read.
+        Op of the original graph.
     role : PieceRole
     constants : mapping of int to (axis, start, stop) or None
-        The constants that a part or a sum reads, by their position among the inputs of the op of the file: the slice,
-        or None for all of it. The bias of a sum is in one of its pieces only. Empty for other roles.
+        Constants that a part or a sum reads, by position among the inputs of the op of the file: the slice, or None
+        for the whole constant. Only one piece of a sum has the bias. Empty for other roles.
     groups : int or None
-        Groups of a depthwise convolution of this piece; None for other ops and where the op is whole.
+        Groups of a depthwise convolution of this piece; None for other ops and for whole ops.
     axis : int or None
-        Of the inputs that a join concatenates.
+        Axis along which a join concatenates its inputs.
     activation : str or None
-        The fused activation of the op of the file: part of each part, and due once for a sum.
+        Fused activation of the op of the file: included in each part, and applied once for a sum.
     """
 
     of: str
@@ -76,17 +76,17 @@ class Piece:
 
 
 def pieces(graph: ComputeGraph) -> dict[str, Piece]:
-    """Return what each op of a graph stands for, by op.
+    """Return the piece that each op of a graph represents, by op.
 
     Parameters
     ----------
     graph : ComputeGraph
-        A graph of a model file, or one that was made of it by rewriting with whole kernels.
+        A graph of a model file, or the result of rewriting it with whole kernels.
 
     Raises
     ------
     GraphError
-        Naming the op, where kernels in place are needed, or attributes are wrong.
+        Naming the op, if it requires in-place kernels or its attributes are wrong.
     """
     draft = Draft(graph)
     found: dict[str, Piece] = {}

@@ -1,4 +1,4 @@
-"""A rewrite as data, and what may be asked of rewrites."""
+"""Rewrites as data, and the options that select them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.io.text import short
 
 
 class RuleName(StrEnum):
-    """The rules, by the names that options and files use."""
+    """Names of the rules in options and files."""
 
     ZERO_COPY_CONCAT = "zero-copy-concat"
     ZERO_COPY_SPLIT = "zero-copy-split"
@@ -19,38 +19,38 @@ class RuleName(StrEnum):
     PARALLEL_PARTS = "parallel-parts"
 
 
-#: What kernels can do with tensors; see :class:`RewriteOptions`.
+#: Capabilities of kernels; see :class:`RewriteOptions`.
 KERNELS = ("in-place", "whole")
 
 
 @dataclass(frozen=True)
 class RewriteOptions:
-    """Which rewrites are looked for.
+    """Selection of rewrites.
 
     Attributes
     ----------
     rules : tuple of str
         Names of rules; see :class:`RuleName`.
     min_parts : int
-        Fewest parts of a concatenation that partial sums are made of, from 2; parallel parts are made of two or more.
+        Fewest parts of a concatenation for partial sums, at least 2; parallel parts need two or more.
     parts : int or None
-        Most parts that an op is split into, from 2; neighbours are merged. None: one for each tensor.
+        Most parts of an op, at least 2; neighbours are merged. None: one for each tensor.
     accumulator_bytes : int or None
-        Bytes of one element of an accumulation buffer (4 for quantised networks that add in int32); an op is added
-        that makes the output of the full buffer. None: sums are added up in the output itself.
+        Bytes of one element of an accumulation buffer (4 for quantised networks that add in int32). An additional op
+        then computes the output from the full buffer. None: the output itself is the buffer.
     split_workspace : bool
-        Whether the workspace of an op shrinks with its part of the input; otherwise each part has all of it.
+        True if the workspace of an op is divided among its parts; otherwise each part has all of it.
     kernels : {"in-place", "whole"} or None
-        ``"in-place"``: kernels read slices and parts side by side, write slices, and add to their output, as Serenity
+        ``"in-place"``: kernels read slices and adjacent parts, write slices, and add to their output, as Serenity
         assumes. ``"whole"``: kernels read and write whole tensors, as those of ONNX Runtime and TensorFlow Lite do.
-        Concatenations and splits then stay unless their readers are split, the parts of an op that is read in one
-        piece are joined by an op, and a partial sum holds its own result next to the buffer that it is added to.
+        Then concatenations and splits remain unless their readers are split. If a reader needs the result of a split
+        op in one piece, an op joins the parts. A partial sum holds its own result in addition to the buffer.
         None: whole kernels for graphs whose ``meta`` says ``described``, in-place kernels for others.
 
     Raises
     ------
     GraphError
-        Naming the option that is wrong.
+        Naming the invalid option.
 
     Examples
     --------
@@ -88,24 +88,24 @@ class RewriteOptions:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One change to one op, with all that it takes to make it.
+    """Complete description of one change to one op.
 
     Attributes
     ----------
     rule, op : str
-        Which rule, at which op.
+        The rule, and the op that it changes.
     operand, axis : int
-        The operand of the op, and the axis of it along which parts lie side by side.
+        The operand of the op, and its axis along which the parts are adjacent.
     parts : tuple of (int, int)
-        For each part the first element and the one after the last, along the axis.
+        First element and end (exclusive) of each part, along the axis.
     tensors : tuple of str
-        What the op reads in parts.
+        Tensors that the op reads in parts.
     accumulator_bytes, split_workspace
         As in :class:`RewriteOptions`.
     never_worse : bool
-        Whether each order of the ops before gives one of the ops after whose peak is no higher. It is not so for
-        buffers with wider elements, for slices (their base stays), where a concatenation stays because of others, and
-        for partial sums of kernels that cannot add to their output.
+        True if each order of the original ops corresponds to an order of the new ops with no higher peak. It is false
+        for buffers with wider elements, for slices (their base stays), if a concatenation stays because of other
+        readers, and for partial sums of kernels that cannot add to their output.
     """
 
     rule: str
@@ -120,11 +120,11 @@ class Rewrite:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Rule and op: an op is rewritten by a rule at most once."""
+        """Rule and op: a rule rewrites an op at most once."""
         return self.rule, self.op
 
     def as_dict(self) -> dict[str, Any]:
-        """For the ``meta`` of a graph and for reports."""
+        """Return the rewrite for the ``meta`` of a graph and for reports."""
         facts: dict[str, Any] = {
             "rule": self.rule,
             "op": self.op,

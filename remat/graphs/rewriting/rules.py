@@ -1,4 +1,4 @@
-"""The rules: where each applies, and what it does. Names and mathematics are in ``docs/rewriting.md``."""
+"""Rewriting rules: patterns and their replacements. ``docs/rewriting.md`` has the names and the mathematics."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from remat.graphs.rewriting.splitting import Cut, cuts, expanded, merged, share
 
 
 class Rule(ABC):
-    """A pattern and what takes its place."""
+    """Pattern and its replacement."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
-        """The rewrite of this op, if the pattern is there."""
+        """Return the rewrite of this op, or None if the pattern does not match."""
 
     @abstractmethod
     def perform(self, draft: Draft, rewrite: Rewrite) -> None:
-        """Make the change in the draft."""
+        """Apply the rewrite to the draft."""
 
 
 class ZeroCopyConcat(Rule):
-    """A concatenation goes; those who read it read its parts in place.
+    """Removal of a concatenation: its readers read its parts in place.
 
-    A copying one holds its parts twice for a moment. It stays where it is a graph output, or is read by an op that
-    needs it in one piece.
+    A copying concatenation holds its parts twice for one step. It stays if it is a graph output, or if a reader needs
+    it in one piece.
     """
 
     name = RuleName.ZERO_COPY_CONCAT
@@ -66,9 +66,9 @@ class ZeroCopyConcat(Rule):
 
 
 class ZeroCopySplit(Rule):
-    """A split, or a slice, goes; those who read its outputs read slices of its input in place.
+    """Removal of a split or a slice: readers of its outputs read slices of its input in place.
 
-    The input then stays until its last slice was read, which may be longer than before.
+    The input then stays until its last slice is read, which may be longer than before.
     """
 
     name = RuleName.ZERO_COPY_SPLIT
@@ -84,7 +84,7 @@ class ZeroCopySplit(Rule):
         attributes = draft.attributes.get(op, {})
         axis = axis_of(attributes, "axis", len(shape), op)
         if axis is None and [draft.shapes[tensor] for tensor in found.outputs] == [shape]:
-            axis = operands[0].axis or 0  # into one piece
+            axis = operands[0].axis or 0  # a single output
         if axis is None or operands[0].axis not in {None, axis}:
             return None
         start = attributes.get("start", 0) if draft.kind(op) is Kind.SLICE else 0
@@ -102,7 +102,7 @@ class ZeroCopySplit(Rule):
         for tensor, (first, last) in zip(found.outputs, parts, strict=True):
             if draft.writer(tensor) != op or not draft.can_read_parts(tensor, operands[0].cut(axis, first, last)):
                 return None
-        # in one piece: its input need not stay any longer than it does
+        # A copy of the whole input: the input then lives no longer than the copy.
         copied = len(parts) == 1 and parts[0] == (0, shape[axis]) and draft.is_copy(found.outputs[0])
         return Rewrite(self.name, op, 0, axis, tuple(parts), operands[0].tensors, never_worse=copied)
 
@@ -115,7 +115,7 @@ class ZeroCopySplit(Rule):
 
 
 class _Splitting(Rule):
-    """What the two rules that split an op have in common."""
+    """Common part of the two rules that split an op."""
 
     role: ClassVar[Role]
 
@@ -155,12 +155,12 @@ class _Splitting(Rule):
 
     @abstractmethod
     def _chosen(self, draft: Draft, rewrite: Rewrite, options: RewriteOptions, output: int | None) -> Rewrite | None:
-        """The rewrite, completed, if the rule applies."""
+        """Return the completed rewrite if the rule applies."""
 
     def _parts(
         self, draft: Draft, rewrite: Rewrite, output: int | None
     ) -> list[tuple[Op, tuple[Operand, ...], dict[str, Any]]]:
-        """The ops that compute the parts, with what they read; what they write is still that of the op."""
+        """Return the ops that compute the parts, with operands and attributes; their outputs are still the op's."""
         op, attributes = draft.ops[rewrite.op], draft.attributes.get(rewrite.op, {})
         together = cuts(draft, rewrite.op, rewrite.operand, rewrite.axis, output)
         assert together is not None
@@ -178,10 +178,10 @@ class _Splitting(Rule):
 
 
 class PartialSums(_Splitting):
-    """A concatenation along an axis that its reader sums over: partial ops on the parts, summed in one buffer.
+    """Partial sums for a concatenation along an axis that its reader sums over: one op per part, one shared buffer.
 
-    Serenity's channel-wise partitioning (Ahn et al., MLSys 2020, equations 3 to 6). The partial ops come in any order;
-    the bias is added once, and an activation waits for the sum.
+    Serenity's channel-wise partitioning (Ahn et al., MLSys 2020, equations 3 to 6). The partial ops come in any order.
+    The bias is added once, and an activation follows the complete sum.
     """
 
     name = RuleName.PARTIAL_SUMS
@@ -196,7 +196,7 @@ class PartialSums(_Splitting):
         if size == draft.sizes[draft.ops[rewrite.op].outputs[0]]:
             return rewrite
         if draft.whole_kernels:
-            return None  # no kernel makes its output in wider elements
+            return None  # whole kernels cannot write wider elements
         return replace(rewrite, accumulator_bytes=options.accumulator_bytes, never_worse=False)
 
     def perform(self, draft: Draft, rewrite: Rewrite) -> None:
@@ -208,7 +208,7 @@ class PartialSums(_Splitting):
             buffer = draft.unused(f"{target}/sum")
             draft.add_tensor(buffer, _accumulator_size(draft, rewrite.op, rewrite.accumulator_bytes), shape)
         new: list[NewOp] = []
-        result = draft.sizes[buffer] if draft.whole_kernels else 0  # of a part, before it is added
+        result = draft.sizes[buffer] if draft.whole_kernels else 0  # of a part, before the addition
         for number, (part, operands, about) in enumerate(self._parts(draft, rewrite, None)):
             bias = number == 0 and buffer == target
             about[PART_OF] = replace(about[PART_OF], sum=True, bias=bias, finish=buffer == target).as_dict()
@@ -234,11 +234,11 @@ class PartialSums(_Splitting):
 
 
 class ParallelParts(_Splitting):
-    """A concatenation along an axis that its reader treats element by element: the op on each part.
+    """Separate ops on the parts of a concatenation along an axis that its reader treats elementwise.
 
-    Serenity's kernel-wise partitioning of depthwise convolutions (equations 7 and 8). Those who read the result read
-    its parts in place; where it is a graph output, or is read by an op that needs it in one piece, the parts are
-    written into one tensor, or joined by an op where kernels write whole tensors only.
+    Serenity's kernel-wise partitioning of depthwise convolutions (equations 7 and 8). Readers of the result read its
+    parts in place. If it is a graph output, or a reader needs it in one piece, the parts are written into one tensor,
+    or joined by an op where kernels only write whole tensors.
     """
 
     name = RuleName.PARALLEL_PARTS
@@ -289,17 +289,17 @@ class ParallelParts(_Splitting):
 
 
 def _are_whole(draft: Draft, cut: Cut, parts: Sequence[tuple[int, int]]) -> bool:
-    """Whether each part reads a whole tensor of an operand."""
+    """Return whether each part reads a whole tensor of an operand."""
     return all(cut.of(start, stop).simple(draft.shapes).axis is None for start, stop in parts)
 
 
 def _passed(draft: Draft, operand: Operand, cut: Cut) -> tuple[str, ...]:
-    """What concatenations wrote that the parts do not read any more."""
+    """Return the outputs of concatenations that the parts no longer read."""
     return () if cut.axis is None else expanded(draft, operand)[1]
 
 
 def _join(draft: Draft, rewrite: Rewrite, pieces: Operand) -> NewOp:
-    """The op that concatenates the parts of an op; it costs what the concatenation before the op costs."""
+    """Return the op that concatenates the parts of an op, with the cost of the concatenation before the op."""
     op = draft.ops[rewrite.op]
     before = [draft.writer(tensor) for tensor in op.inputs]
     cost = max((draft.ops[w].cost for w in before if w is not None and draft.kind(w) is Kind.CONCAT), default=0)
@@ -317,10 +317,10 @@ def _accumulator_size(draft: Draft, op: str, bytes_per_element: int) -> int:
 
 
 def input_of_weights(weights: list[Any], kernel: object, *, last: bool) -> int:
-    """Where the shape of a convolution's weights has the channels that are read.
+    """Return the axis of the input channels in the shape of a convolution's weights.
 
     They are last in (out, kernel..., in) and (1, kernel..., channels), second in (out, in, kernel...), first in
-    (channels, 1, kernel...). The kernel tells which, or else whether channels are `last` in tensors.
+    (channels, 1, kernel...). The kernel decides if it can, otherwise the position of channels in tensors (`last`).
 
     Examples
     --------
@@ -334,7 +334,7 @@ def input_of_weights(weights: list[Any], kernel: object, *, last: bool) -> int:
 
 
 def _about(attributes: Attributes, rewrite: Rewrite, start: int, stop: int) -> dict[str, Any]:
-    """The attributes of a part: those of the op, weights cut with it, and of what it is a part."""
+    """Return the attributes of a part: those of the op with weights cut accordingly, and its ``part_of`` entry."""
     about = {key: value for key, value in attributes.items() if key not in KEYS}
     weights, extent = about.get("weight_shape"), rewrite.parts[-1][1]
     if isinstance(weights, list | tuple) and len(weights) > 2 and rewrite.axis > 0:
@@ -349,7 +349,7 @@ def _about(attributes: Attributes, rewrite: Rewrite, start: int, stop: int) -> d
     return about
 
 
-#: All rules, by name.
+#: Rules by name.
 RULES: dict[str, Rule] = {
     rule.name: rule for rule in (ZeroCopyConcat(), ZeroCopySplit(), PartialSums(), ParallelParts())
 }

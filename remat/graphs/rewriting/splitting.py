@@ -1,4 +1,4 @@
-"""How an op is cut: which slice of each operand a part reads, and how costs are shared."""
+"""Splitting of ops: the slice of each operand that a part reads, and the division of costs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from remat.graphs.rewriting.operands import Operand
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An operand and the axis along which it is cut; None: every part reads all of it."""
+    """Operand and the axis along which it is cut; None: every part reads all of it."""
 
     operand: Operand
     axis: int | None
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Where it should be cut, since another part begins there."""
+        """Boundaries of the operand's own parts, at which cuts are preferred."""
         return self.operand.boundaries if self.operand.axis is not None and self.operand.axis == self.axis else ()
 
     def of(self, start: int, stop: int) -> Operand:
-        """What the part from `start` to before `stop` reads."""
+        """Return the operand of the part from `start` to `stop` (exclusive)."""
         return self.operand if self.axis is None else self.operand.cut(self.axis, start, stop)
 
 
 def expanded(draft: Draft, operand: Operand) -> tuple[Operand, tuple[str, ...]]:
-    """The operand with the inputs of concatenations in their place, and the tensors that these wrote."""
+    """Return the operand with concatenations replaced by their inputs, and the outputs of these concatenations."""
     passed: list[str] = []
     changed = True
     while changed:
@@ -47,9 +47,9 @@ def expanded(draft: Draft, operand: Operand) -> tuple[Operand, tuple[str, ...]]:
 
 
 def cuts(draft: Draft, op: str, number: int, axis: int, output: int | None) -> tuple[Cut, ...] | None:
-    """How all operands of an op are cut when operand `number` is cut along `axis`, where that can be done.
+    """Return the cuts of all operands of an op for a cut of operand `number` along `axis`; None if impossible.
 
-    `output` is the axis of the output where the axis is parallel, None where it is reduced.
+    `output` is the corresponding axis of the output if the axis is parallel, None if it is reduced.
     """
     operands = draft.operands(op)
     if operands is None:
@@ -67,7 +67,7 @@ def cuts(draft: Draft, op: str, number: int, axis: int, output: int | None) -> t
 
 
 def _axes(draft: Draft, op: str, number: int, axis: int, output: int | None) -> list[int | None] | None:
-    """For each operand the axis along which it is cut with the others; None as a whole if that is not known."""
+    """Return the axis along which each operand is cut with the others; None if unknown."""
     operands = draft.operands(op) or ()
     if len(operands) == 1:
         return [axis]
@@ -86,7 +86,7 @@ def _axes(draft: Draft, op: str, number: int, axis: int, output: int | None) -> 
     for shape in shapes:
         if shape is None:
             return None
-        own = output + len(shape) - len(shapes[number] or ())  # shapes are aligned at their ends
+        own = output + len(shape) - len(shapes[number] or ())  # shapes are aligned at the last axis
         if own < 0 or shape[own] == 1 != extent:
             found.append(None)
         elif shape[own] == extent:
@@ -97,7 +97,7 @@ def _axes(draft: Draft, op: str, number: int, axis: int, output: int | None) -> 
 
 
 def merged(ends: Sequence[int], most: int | None) -> tuple[tuple[int, int], ...]:
-    """Parts between these boundaries, neighbours merged until there are at most so many, as even as may be.
+    """Return the parts between these boundaries, merged with neighbours to at most `most`, as evenly as possible.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def merged(ends: Sequence[int], most: int | None) -> tuple[tuple[int, int], ...]
         inner, kept = list(ends[1:-1]), [ends[0]]
         for number in range(1, most):
             aim = ends[0] + (ends[-1] - ends[0]) * number / most
-            left = inner[: len(inner) - (most - 1 - number)]  # the later cuts need one each
+            left = inner[: len(inner) - (most - 1 - number)]  # each later cut needs one
             best = min(left, key=lambda end: abs(end - aim))
             kept.append(best)
             inner = inner[inner.index(best) + 1 :]
@@ -117,7 +117,7 @@ def merged(ends: Sequence[int], most: int | None) -> tuple[tuple[int, int], ...]
 
 
 def share(total: int, weights: Sequence[int]) -> list[int]:
-    """A whole number in parts that go by weights and add up to it, larger remainders first.
+    """Divide an integer in proportion to weights; the parts add up to it, and larger remainders are rounded up first.
 
     Examples
     --------

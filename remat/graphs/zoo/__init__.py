@@ -1,8 +1,8 @@
 """Graphs of published networks, built layer by layer.
 
-Training graphs have the batch and image sizes of the Checkmate paper; those op by op are what automatic
-differentiation makes of a network, at the granularity of the HiRemate paper; inference graphs are of networks with
-irregular wiring, one sample, op by op as published.
+Training graphs have the batch and image sizes of the Checkmate paper. Training steps are the result of automatic
+differentiation, op by op at the granularity of the HiRemate paper. Inference graphs are networks with irregular wiring,
+for one sample, op by op as published.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.training import training_graph
 from remat.graphs.zoo.transformers import mlp_mixer, transformer
 
-#: Training graphs by name; each takes a batch, an image shape and a number of classes, all with published defaults.
+#: Training graphs by name; each takes a batch, an image shape and a number of classes, with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {maker.__name__: maker for maker in (vgg16, vgg19, fcn8, unet, segnet, mobilenet, resnet50)}
 )
@@ -72,8 +72,8 @@ _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "amoebanet-a-mobile": partial(cell_network, **_MOBILE, network="amoebanet-a-mobile", filters=50, stem_filters=32),
     "amoebanet-a": partial(cell_network, network="amoebanet-a", filters=190, stem_filters=32),
 }
-#: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads
-#: its parts instead; in those named ``-coarse`` a separable convolution is one op.
+#: Inference graphs by name; each takes a batch. Names with ``-folded`` have no concatenations: readers read the parts
+#: instead. In names with ``-coarse`` a separable convolution is one op.
 INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {
         name + suffix: partial(maker, fold_concats=True) if suffix else maker
@@ -87,7 +87,7 @@ INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     }
 )
 
-#: What the names of further versions of a network end in.
+#: Suffixes of the names of variants of a network.
 VARIANTS = ("-folded", "-coarse")
 #: All networks by name.
 ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType({**TRAINING, **TRAINING_STEPS, **INFERENCE})

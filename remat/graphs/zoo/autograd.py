@@ -1,7 +1,7 @@
-"""From forward ops to a training graph, op by op, as automatic differentiation does it.
+"""Automatic differentiation: from forward ops to a training graph, op by op.
 
-What is written here once for every network: what the backward op of each kind of op reads and writes, what both cost,
-and how gradients of values with several readers are added up.
+It covers, for all networks, the inputs and outputs of the backward op of each kind of op, the costs of both, and the
+accumulation of gradients of values with several readers.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ FLOAT = 4  # bytes of float32
 COMPLEX = 8  # bytes of a complex number of two float32
 INDEX = 8  # bytes of int64
 FLAG = 1  # bytes of bool
-#: FLOPs that a device does while it moves a byte: NVIDIA's P100, 9.3 TFLOP/s (float32) and 732 GB/s.
+#: FLOPs that a device computes in the time to move a byte: NVIDIA's P100, 9.3 TFLOP/s (float32) and 732 GB/s.
 FLOPS_PER_BYTE = 13
 LOSS = "loss"
 
-#: How gradients that come from several readers are added up: by ops of their own that each add two, as PyTorch's
-#: captured graphs have them, or into one buffer that every reader's backward op writes, as in Rockmate.
+#: Accumulation of gradients from several readers: separate ops that each add two, as in PyTorch's captured graphs, or
+#: one buffer that the backward op of every reader writes, as in Rockmate.
 Accumulation = Literal["sums", "buffers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the forward pass.
+    """Tensor of the forward pass.
 
     Attributes
     ----------
     name : str
-        Empty for what is part of the constant memory: inputs of the network.
+        Empty for inputs of the network, which are part of the constant memory.
     shape : tuple of int
     itemsize : int
         Bytes of an element.
     differentiable : bool
-        Whether a gradient is asked for.
+        True if it needs a gradient.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output to be made: its suffix (none for the first), shape, bytes of an element; `kept` at the end or not."""
+    """Description of an output: suffix (none for the first), shape, bytes of an element; `kept` for graph outputs."""
 
     suffix: str
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One op of the forward pass, as it was recorded."""
+    """Recorded op of the forward pass."""
 
     name: str
     kind: str
@@ -82,20 +82,21 @@ class _Call:
 
 
 class Tape:
-    """Records the ops of a forward pass and makes the training graph: forward, loss and backward ops in this order.
+    """Recorder of a forward pass, from which it builds the training graph: forward, loss and backward ops.
 
-    Costs are in FLOPs: an op costs what its matrix products and convolutions cost (a multiply-add is two FLOPs) or
-    :data:`FLOPS_PER_BYTE` times the bytes of its inputs and outputs (inputs of the network included), whichever is more
-    (the roofline), and as much for each byte of parameters and their gradients. So costs are affine in the batch. A
-    backward op has its forward op's FLOPs once for each input with a gradient and
-    once for parameters. Tensors are float32. Constant memory is the inputs of the network, the parameters and their
-    gradients (which backward ops add to in place, so they are no tensors here), and other state. The loss and what an
-    op keeps (running statistics) are graph outputs.
+    Costs are in FLOPs, by the roofline: the larger of the FLOPs of matrix products and convolutions (a multiply-add is
+    two FLOPs) and :data:`FLOPS_PER_BYTE` times the bytes of inputs and outputs (inputs of the network included). Bytes
+    of parameters and their gradients are added at the same rate, so that costs are affine in the batch. A backward op
+    has its forward op's FLOPs once for each input with a gradient and once for parameters. Tensors are float32.
 
-    ``meta`` has, by name of the op, ``modules`` (the dotted path of the module that it belongs to) and, by name of the
-    tensor, ``shapes``; ``flops`` (matrix products and convolutions alone, in the order of the ops), ``random_ops``
-    (whose recomputation has to draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the
-    constant memory.
+    Constant memory is the inputs of the network, the parameters, their gradients and other state. Backward ops add to
+    gradients of parameters in place, so these are no tensors. The loss and the values that an op keeps (running
+    statistics) are graph outputs.
+
+    ``meta`` has, by name of the op, ``modules`` (the dotted path of its module), and by name of the tensor, ``shapes``.
+    It also has ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
+    recomputation must draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the constant
+    memory.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class Tape:
     batch : int
         Samples.
     accumulation : {"sums", "buffers"}
-        Gradients of a value with several readers: ops of their own that add two, or a buffer with several writers.
+        Accumulation of gradients of a value with several readers: ops that add two, or a buffer with several writers.
 
     Examples
     --------
@@ -135,7 +136,7 @@ class Tape:
 
     @contextmanager
     def module(self, name: str) -> Iterator[None]:
-        """Ops recorded inside belong to the module `name` (which may have dots) of the module that is open now."""
+        """Assign the ops recorded inside to module `name` (which may have dots) of the current module."""
         self._path.append(name)
         try:
             yield
@@ -143,7 +144,7 @@ class Tape:
             self._path.pop()
 
     def source(self, shape: Sequence[int], itemsize: int = FLOAT) -> Value:
-        """An input of the network: part of the constant memory, without a gradient."""
+        """Add an input of the network: part of the constant memory, without a gradient."""
         value = Value("", tuple(shape), itemsize, differentiable=False)
         self.input_bytes += value.size
         return value
@@ -159,25 +160,25 @@ class Tape:
         params: int = 0,
         workspace: int = 0,
     ) -> tuple[Value, ...]:
-        """Record an op; returns its outputs.
+        """Record an op and return its outputs.
 
-        The first output has a gradient if an input or the op's parameters do; the others where they say so.
+        The first output has a gradient if an input or the op's parameters do; the others if marked so.
 
         Parameters
         ----------
         kind : str
             One of :data:`~remat.graphs.zoo.derivatives.RULES`.
         name : str
-            Of the op, within the open module.
+            Name of the op within the current module.
         inputs : sequence of Value
         outputs : sequence of Output
-            The first is named like the op, the others ``op.suffix``.
+            The first has the name of the op, the others ``op.suffix``.
         flops : int
-            Of matrix products and convolutions, for the whole batch.
+            FLOPs of matrix products and convolutions, for the whole batch.
         params : int
             Number of parameters.
         workspace : int
-            Bytes, of the forward and of the backward op.
+            Bytes, for the forward and for the backward op.
         """
         if kind not in RULES:
             raise GraphError(f"{self.name}: there is no rule for the backward pass of {kind!r}", "no-backward")
@@ -200,12 +201,12 @@ class Tape:
     # -- the graph -------------------------------------------------------------------------------------------------
 
     def build(self, loss: str, *predictions: Value, **meta: Any) -> ComputeGraph:
-        """The training graph for a loss of type `loss`, a scalar, which reads `predictions`.
+        """Return the training graph for a scalar loss of type `loss`, which reads `predictions`.
 
         Raises
         ------
         GraphError
-            If there is no such loss, two ops have one name, or sizes get too large for exact sums.
+            If there is no such loss, two ops have one name, or sizes become too large for exact sums.
         """
         if loss not in LOSSES:
             raise GraphError(f"{self.name}: the loss is {' or '.join(LOSSES)}, not {loss!r}", "loss")
@@ -218,7 +219,7 @@ class Tape:
 
 
 class _Differentiation:
-    """Writes the ops of a training graph, forward and backward, with what they cost."""
+    """Builder of the ops of a training graph, forward and backward, with their costs."""
 
     def __init__(self, tape: Tape, loss: str, predictions: Sequence[Value], meta: dict[str, Any]) -> None:
         self.tape, self.loss, self.predictions = tape, loss, predictions
@@ -249,7 +250,7 @@ class _Differentiation:
                 "flops": self.flops,
             },
         )
-        self.gradients: dict[str, str] = {}  # the sum of all contributions so far
+        self.gradients: dict[str, str] = {}  # sum of the contributions so far, by value
         self.sums: dict[str, int] = {}
         self.readers: dict[str, int] = {}
 
@@ -314,14 +315,14 @@ class _Differentiation:
             f"grad_{call.name}", f"{call.kind}_backward", [*incoming, *saved], written,
             module=call.module, phase="backward",
             flops=int(call.flops * times),
-            fixed=2 * FLOAT * call.params,  # parameters are read, their gradients are written
+            fixed=2 * FLOAT * call.params,  # the op reads parameters and writes their gradients
             workspace=call.workspace,
         )  # fmt: skip
         for value, gradient in zip(wanted, written, strict=True):
             self._contribute(value, gradient.name, call)
 
     def _contribute(self, value: Value, gradient: str, call: _Call) -> None:
-        """`gradient` is the gradient of `value`, or one of several to be added up."""
+        """Record `gradient` as the gradient of `value`, or as a contribution to it."""
         before = self.gradients.get(value.name)
         if before is None or before == gradient:  # the first, or a buffer
             self.gradients[value.name] = gradient
@@ -336,7 +337,7 @@ class _Differentiation:
         self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], *, module: str, phase: str,
         flops: int = 0, fixed: int = 0, moved: int | None = None, workspace: int = 0,
     ) -> None:  # fmt: skip
-        """Add an op; it moves the bytes of its inputs and outputs, or `moved` ones, and `fixed` ones of parameters."""
+        """Add an op that moves its inputs and outputs, or `moved` bytes instead, and `fixed` bytes of parameters."""
         if name in self.modules:
             raise GraphError(f"{self.tape.name}: two ops are named {name!r}", "name-taken")
         for value in outputs:
@@ -363,7 +364,7 @@ class _Differentiation:
 
 
 def checked_size(network: str, what: str, size: Any) -> int:
-    """`size`, if it is a whole number from 1; raises GraphError that names the network and `what` where it is not."""
+    """Return `size`; raise GraphError with the network and `what` if it is no positive integer."""
     if type(size) is not int or size < 1:
         raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}", "zoo")
     return size

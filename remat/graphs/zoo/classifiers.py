@@ -13,7 +13,7 @@ IMAGE: Shape = (224, 224, 3)
 
 
 def vgg_blocks(net: Network, depths: tuple[int, ...]) -> list[str]:
-    """Add the first ``len(depths)`` convolution blocks of VGG; returns their pooling layers."""
+    """Add the first ``len(depths)`` convolution blocks of VGG and return their pooling layers."""
     pools = []
     for block, (depth, width) in enumerate(zip(depths, VGG_WIDTHS, strict=False), 1):
         for number in range(1, depth + 1):
@@ -33,7 +33,7 @@ def _vgg(name: str, depths: tuple[int, ...], batch: int, image: Shape, classes: 
 
 
 def vgg16(batch: int = 256, image: Shape = IMAGE, classes: int = 1000) -> ComputeGraph:
-    """Training graph of VGG16 (Simonyan and Zisserman 2015, configuration D).
+    """Return the training graph of VGG16 (Simonyan and Zisserman 2015, configuration D).
 
     Examples
     --------
@@ -44,12 +44,12 @@ def vgg16(batch: int = 256, image: Shape = IMAGE, classes: int = 1000) -> Comput
 
 
 def vgg19(batch: int = 256, image: Shape = IMAGE, classes: int = 1000) -> ComputeGraph:
-    """Training graph of VGG19 (Simonyan and Zisserman 2015, configuration E)."""
+    """Return the training graph of VGG19 (Simonyan and Zisserman 2015, configuration E)."""
     return _vgg("vgg19", VGG19_DEPTHS, batch, image, classes)
 
 
 def resnet50(batch: int = 256, image: Shape = IMAGE, classes: int = 1000) -> ComputeGraph:
-    """Training graph of ResNet50, version 1 (He et al. 2016), all convolutions with bias."""
+    """Return the training graph of ResNet50, version 1 (He et al. 2016), all convolutions with bias."""
     net = Network("resnet50", batch, image)
     net.pad(3, 3, name="conv1_pad")
     net.conv(64, 7, stride=2, same=False, name="conv1_conv")
@@ -66,7 +66,7 @@ def resnet50(batch: int = 256, image: Shape = IMAGE, classes: int = 1000) -> Com
 
 
 def _bottleneck(net: Network, name: str, width: int, stride: int, *, project: bool) -> None:
-    """A residual block; with `project` its shortcut is a 1 x 1 convolution, computed just before the main path's."""
+    """Add a residual block; with `project`, a 1 x 1 convolution on the shortcut comes just before the main path's."""
     shortcut = next(reversed(net.layers))
     net.conv(width, 1, stride=stride, name=f"{name}_1_conv", x=shortcut)
     net.batch_norm(name=f"{name}_1_bn")
@@ -93,7 +93,7 @@ _MOBILENET_BLOCKS = (
 
 
 def mobilenet(batch: int = 512, image: Shape = IMAGE, classes: int = 1000) -> ComputeGraph:
-    """Training graph of MobileNet, version 1 (Howard et al. 2017)."""
+    """Return the training graph of MobileNet, version 1 (Howard et al. 2017)."""
     net = Network("mobilenet", batch, image)
     net.pad(0, 1, name="conv1_pad")
     net.conv(32, 3, stride=2, same=False, bias=False, name="conv1")

@@ -20,10 +20,10 @@ def resnet_ops(
     classes: int = 1000,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of a ResNet with 50, 101 or 152 layers (He et al. 2016; stride in the 3 x 3 convolutions).
+    """Return the training graph of a ResNet with 50, 101 or 152 layers (He et al. 2016; stride in 3 x 3 convolutions).
 
-    ReLUs and the sums of residual blocks are done in place, as in torchvision: they are one op with the normalisation
-    before. Running statistics of the normalisations are outputs of their ops, kept at the end.
+    ReLUs and the sums of residual blocks are in place, as in torchvision: they and the preceding normalisation are one
+    op. Running statistics of the normalisations are separate outputs, kept at the end.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def regnet(
     classes: int = 1000,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of RegNetX-32GF (Radosavovic et al. 2020); ReLUs are done in place."""
+    """Return the training graph of RegNetX-32GF (Radosavovic et al. 2020); ReLUs are in place."""
     net, x = _start("regnet-32", batch, image, accumulation)
     with net.module("stem"):
         x = net.batch_norm("bn", net.conv("conv", x, 32, 3, stride=2, bias=False), then="relu")
@@ -88,7 +88,7 @@ def unet_ops(
     levels: int = 4,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of U-Net (Ronneberger et al. 2015), convolutions padded so that nothing is cropped.
+    """Return the training graph of U-Net (Ronneberger et al. 2015), with padded convolutions and no cropping.
 
     Raises
     ------
@@ -139,8 +139,8 @@ def _start(
 
 
 def _classified(net: ImageOperators, x: Value, image: tuple[int, int, int], classes: int) -> ComputeGraph:
-    """The graph with its head."""
-    net.source((net.batch,), INDEX)  # the right classes
+    """Add the classifier and return the training graph."""
+    net.source((net.batch,), INDEX)  # the labels
     with net.module("head"):
         x = net.linear("fc", net.average_pool("pool", x), checked_size(net.name, "classes", classes))
         x = net.elementwise("log_softmax", "log_softmax", x)

@@ -1,4 +1,4 @@
-"""The network of cells that DARTS found, as its code builds it from a genotype."""
+"""Network of the cells that DARTS found, built from a genotype as its code does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CHANNELS = 48
 LAYERS = 14
 
 
-#: The two cells: two ops a step, each with the number of the state that it reads. 0 and 1 are the outputs of the last
-#: two cells, 2 is what the first step adds up, and so on; the output concatenates the sums of all four steps.
+#: The two cells: two ops per step, each with the number of the state that it reads. 0 and 1 are the outputs of the
+#: last two cells, 2 is the sum of the first step, and so on; the output concatenates the sums of all four steps.
 NORMAL = "sep3 0, sep3 1; sep3 0, sep3 1; sep3 1, skip 0; skip 0, dil3 2"
 REDUCTION = "max3 0, max3 1; skip 2, max3 1; max3 0, skip 2; skip 2, max3 1"
 
@@ -25,10 +25,10 @@ def genotype_network(
     batch: int = 1, image: Shape = IMAGE, classes: int = 1000, *, channels: int = CHANNELS, layers: int = LAYERS,
     fold_concats: bool = False, fold_batch_norms: bool = False,
 ) -> ComputeGraph:  # fmt: skip
-    """The ImageNet network of DARTS, without the auxiliary head.
+    """Return the ImageNet network of DARTS, without the auxiliary head.
 
-    A separable convolution is eight ops: Relu, DepthwiseConv, Conv, BatchNorm, and again. The multiply-accumulates of
-    DARTS are 8 % below the 574 million of the paper, its parameters are exactly those of the published code.
+    A separable convolution is eight ops: Relu, DepthwiseConv, Conv, BatchNorm, twice. The multiply-accumulates of
+    DARTS are 8 % below the 574 million of the paper; its parameters are exactly those of the published code.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ def genotype_network(
     image : (height, width, channels)
     classes : int
     channels : int
-        Of the first cells; even.
+        Channels of the first cells; even.
     layers : int
-        Cells; two of them, after a third and two thirds, halve the image and double the channels.
+        Cells; the two after one third and two thirds of them halve the image and double the channels.
     fold_concats, fold_batch_norms : bool
         See :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
 
@@ -71,13 +71,13 @@ def genotype_network(
 def darts_cell(
     batch: int = 1, *, coarse: bool = False, fold_concats: bool = False, fold_batch_norms: bool = False
 ) -> ComputeGraph:
-    """The first normal cell of DARTS for ImageNet and what reads it: the 1 x 1 convolution of the next cell.
+    """Return the first normal cell of DARTS for ImageNet and its reader, the 1 x 1 convolution of the next cell.
 
     Parameters
     ----------
     batch : int
     coarse : bool
-        A separable or dilated convolution is one op, as Serenity counts.
+        Make each separable or dilated convolution one op, as Serenity does.
     fold_concats, fold_batch_norms : bool
         See :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
 
@@ -106,7 +106,7 @@ def _network(name: str, batch: int, fold_concats: bool, fold_batch_norms: bool) 
 
 @dataclass
 class _Cell:
-    """Adds the ops of one cell to a network."""
+    """Builder of the ops of one cell."""
 
     net: InferenceNetwork
     name: str
@@ -114,7 +114,7 @@ class _Cell:
     coarse: bool = False
 
     def run(self, states: list[str], steps: str, stride: int = 1) -> str:
-        """Add all steps; `states` are the two inputs; returns the output."""
+        """Add all steps to the two inputs `states` and return the output."""
         states = list(states)
         for number, step in enumerate(steps.split(";")):
             ends = []
@@ -128,7 +128,7 @@ class _Cell:
         return self.net.relu_conv_bn(f"{self.name}/{name}", x, self.channels)
 
     def factorized_reduce(self, name: str, x: str) -> str:
-        """Two convolutions of stride 2, the second one pixel further, each for half of the channels."""
+        """Add two convolutions of stride 2, the second offset by one pixel, each for half of the channels."""
         here, net = f"{self.name}/{name}", self.net
         x = net.relu(f"{here}/relu", x)
         halves = [net.conv(f"{here}/conv_{half}", x, self.channels // 2, stride=2) for half in (1, 2)]

@@ -1,4 +1,4 @@
-"""What the backward op of each kind of op reads."""
+"""Derivative rules: the inputs of the backward op of each kind of op."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the backward op of a kind of op reads besides the gradients of its outputs.
+    """Inputs of the backward op of a kind of op, in addition to the gradients of its outputs.
 
     Attributes
     ----------
     inputs, outputs : tuple of int
-        Inputs and outputs of the op, by position; those that an op does not have are left out.
+        Inputs and outputs of the op, by position; positions that an op lacks are skipped.
     passes : bool
-        There is no backward op: the gradient of the output is that of every input (a sum).
+        True if there is no backward op: the gradient of the output is that of every input (a sum).
     gathers : bool
-        The op reads a few of its parameters, not all (a table).
+        True if the op reads only some of its parameters (a table).
     flops : Fraction, optional
-        FLOPs of the backward op by FLOPs of the op; default: once for each input with a gradient, once for parameters.
+        Ratio of backward to forward FLOPs; default: once for each input with a gradient, once for parameters.
     """
 
     inputs: tuple[int, ...] = ()
@@ -34,14 +34,14 @@ _NOTHING = Rule()
 _INPUTS = Rule(inputs=(0, 1))
 _OUTPUT = Rule(outputs=(0,))
 _STATISTICS = Rule(inputs=(0,), outputs=(1, 2))
-#: The activation is done in place: its gradient is found from its output, that of the normalisation from its input.
+#: In-place activation: its gradient is computed from its output, that of the normalisation from its input.
 _STATISTICS_IN_PLACE = Rule(inputs=(0,), outputs=(0, 1, 2))
-#: By the kind of op; the outputs after the first are masks, statistics, indices or parts.
+#: Rules by kind of op; the outputs after the first are masks, statistics, indices or parts.
 RULES = MappingProxyType(
     {
         "add": Rule(passes=True),
         "add_relu": _OUTPUT,
-        "attention": Rule(inputs=(0, 1, 2), outputs=(0, 1), flops=Fraction(5, 2)),  # the weights are computed again
+        "attention": Rule(inputs=(0, 1, 2), outputs=(0, 1), flops=Fraction(5, 2)),  # it recomputes the weights
         "average_pool": _NOTHING,
         "batch_norm": _STATISTICS,
         "batch_norm_add_relu": _STATISTICS_IN_PLACE,
@@ -76,7 +76,7 @@ RULES = MappingProxyType(
         "write_corners": _NOTHING,
     }
 )
-#: Losses, and whether they and their backward ops read all of the predictions, or one element of each row.
+#: Losses; true if the loss and its backward op read all of the predictions, false for one element of each row.
 LOSSES = MappingProxyType({"mse_loss": True, "nll_loss": False})
 #: Kinds of op that draw random numbers.
 RANDOM = frozenset({"attention", "dropout"})

@@ -13,7 +13,7 @@ Sides = tuple[int, ...]
 
 
 class FourierOperators(ImageOperators):
-    """Operators in Fourier space; spectra of real values have half of the last side and complex elements.
+    """Operators in Fourier space; spectra of real values have half of the last side, with complex elements.
 
     Examples
     --------
@@ -24,21 +24,21 @@ class FourierOperators(ImageOperators):
     """
 
     def fft(self, name: str, x: Value) -> Value:
-        """Discrete Fourier transform of real values over all sides."""
+        """Add a discrete Fourier transform of real values over all sides."""
         batch, *sides, channels = x.shape
         shape = (batch, *sides[:-1], sides[-1] // 2 + 1, channels)
         return self.apply("fft", name, [x], [Output("", shape, COMPLEX)], flops=_fft_flops(batch * channels, sides))[0]
 
     def inverse_fft(self, name: str, x: Value, sides: Sides) -> Value:
-        """The inverse, to real values with these sides."""
+        """Add the inverse transform to real values with the given sides."""
         batch, *_, channels = x.shape
         flops = _fft_flops(batch * channels, sides)
         return self.apply("inverse_fft", name, [x], [Output("", (batch, *sides, channels))], flops=flops)[0]
 
     def spectral_conv(self, x: Value, channels: int, modes: Sides, sides: Sides = ()) -> Value:
-        """Product of the lowest modes with parameters, one op for each corner of the spectrum, the others set to 0.
+        """Multiply the lowest modes by parameters, one op per corner of the spectrum, and set the others to 0.
 
-        The products read the spectrum through views and write into another one, with the given sides.
+        The products read the spectrum through views and write into another spectrum, with the given sides.
         """
         batch, *before, depth = x.shape
         sides = sides or tuple(before)
@@ -56,7 +56,7 @@ class FourierOperators(ImageOperators):
         return self.inverse_fft("inverse_fft", written, sides)
 
     def grid(self, sides: Sides, *, waves: bool = False) -> Value:
-        """Coordinates of each point, made in the forward pass; with `waves` sines and cosines of all but the last."""
+        """Add coordinates of points, computed in the forward pass; `waves`: sines and cosines of all but the last."""
         shape = (self.batch, *sides, 1)
         parts = [self.apply("constant", f"axis{axis}", [], [Output("", shape)])[0] for axis in range(len(sides))]
         if waves:
@@ -70,7 +70,7 @@ class FourierOperators(ImageOperators):
 
 
 def _fft_flops(count: int, sides: Sides | list[int]) -> int:
-    """FLOPs of `count` real transforms of any number of dimensions: 5/2 n log2 n, the logarithm rounded up."""
+    """Return the FLOPs of `count` real transforms of any dimension: 5/2 n log2 n, the logarithm rounded up."""
     points = prod(sides)
     return count * 5 * points * (points - 1).bit_length() // 2
 
@@ -88,7 +88,7 @@ def fno(
     accumulation: Accumulation = "sums",
     name: str = "fno",
 ) -> ComputeGraph:
-    """Training graph of a Fourier neural operator (Li et al. 2020) as in the authors' code, in any dimensions.
+    """Return the training graph of a Fourier neural operator (Li et al. 2020) in any dimension, as in its code.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ def fno(
     sides : tuple of int
         Points along each dimension.
     modes : int
-        That are kept along each dimension.
+        Modes to keep along each dimension.
     width : int
         Channels.
     features : int
-        Of the input, besides the coordinates.
+        Features of the input, in addition to the coordinates.
     padding : int
-        Points that are added to the last side inside.
+        Points added to the end of the last side inside the network.
     layers : int
     project : int
         Hidden units of the projection.
@@ -112,7 +112,7 @@ def fno(
     _check(name, sides, modes=modes, width=width, features=features, layers=layers, project=project)
     net = FourierOperators(name, batch, accumulation=accumulation)
     x = net.source((batch, *sides, features))
-    net.source((batch, *sides, 1))  # the solution
+    net.source((batch, *sides, 1))  # the target of the loss
     with net.module("lift"):
         x = net.linear("linear", net.concat("concat", x, net.grid(sides)), width)
         inside = (*sides[:-1], sides[-1] + padding)
@@ -143,11 +143,11 @@ def u_fno(
     features: int = 12,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of U-FNO (Wen et al. 2022): three Fourier layers and three with a U-Net beside each."""
+    """Return the training graph of U-FNO (Wen et al. 2022): three Fourier layers, then three with a parallel U-Net."""
     _check("u-fno", sides, modes=modes, width=width, features=features)
     net = FourierOperators("u-fno", batch, accumulation=accumulation)
     x = net.source((batch, *sides, features))
-    net.source((batch, *sides, 1))  # the solution
+    net.source((batch, *sides, 1))  # the target of the loss
     inside = tuple(side + 8 for side in sides)
     if any(side % 8 for side in inside):
         raise GraphError(f"u-fno: the sides must be multiples of 8, not {sides}", "zoo")
@@ -171,7 +171,7 @@ def u_fno(
 
 
 def _small_unet(net: FourierOperators, x: Value) -> Value:
-    """The U-Net of U-FNO: three levels, LeakyReLU in place."""
+    """Add the U-Net of U-FNO: three levels, in-place LeakyReLU."""
     width = x.shape[-1]
 
     def block(name: str, x: Value, stride: int = 1) -> Value:
@@ -195,16 +195,16 @@ def uno(
     width: int = 8,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of U-NO (Rahman et al. 2022) for the Navier-Stokes equation in space and time: `steps` go in.
+    """Return the training graph of U-NO (Rahman et al. 2022) for Navier-Stokes in space and time from `steps` steps.
 
-    Seven integral operators in a U, of the authors' code for 40 steps that come out of 10.
+    Seven integral operators in a U, as in the authors' code that predicts 40 steps from 10.
     """
     _check("uno", (side, side, steps), width=width)
     if side % 8:
         raise GraphError(f"uno: the side must be a multiple of 8, not {side}", "zoo")
     net = FourierOperators("uno", batch, accumulation=accumulation)
     x = net.source((batch, side, side, steps, 1))
-    net.source((batch, side, side, 4 * steps, 1))  # the solution
+    net.source((batch, side, side, 4 * steps, 1))  # the target of the loss
     padding = steps // 5
     depth = steps + padding
     with net.module("lift"):
@@ -212,7 +212,7 @@ def uno(
         x = net.elementwise("gelu", "gelu1", net.linear("linear1", x, width // 2))
         x = net.elementwise("gelu", "gelu2", net.linear("linear2", x, width))
         x = lifted = net.reshaped("pad", "pad", x, (batch, side, side, depth, width))
-    # Channels by the width, share of the side and of the depth in tenths, modes in space and time, normalised or not.
+    # Channels relative to the width, side in eighths, depth in tenths, modes in space and time, normalised or not.
     down = ((2, 6, 10, (20, 4), True), (4, 4, 10, (14, 4), False), (8, 2, 16, (6, 4), False), (16, 1, 16, (6, 7), True))
     up = ((4, 4, 24, (6, 7), False), (2, 6, 32, (14, 10), True), (2, 8, 40, (20, 14), False))
     outputs = []

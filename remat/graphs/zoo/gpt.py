@@ -19,10 +19,10 @@ def gpt(
     accumulation: Accumulation = "sums",
     name: str = "gpt",
 ) -> ComputeGraph:
-    """Training graph of a GPT-like stack (Radford et al. 2019): 15 forward ops in each layer and 7 around them.
+    """Return the training graph of a GPT-like stack (Radford et al. 2019): 15 forward ops per layer and 7 around them.
 
-    Of the dropouts there are those of attention and after the embeddings. Heads are split and joined by copies that
-    belong to the op ``split`` and to the second matrix product.
+    It has the dropouts of attention and after the embeddings. Copies split and join heads; they belong to the op
+    ``split`` and to the second matrix product.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def gpt(
         Tokens of a sample.
     vocabulary : int
     accumulation : {"sums", "buffers"}
-        How gradients of values with several readers are added up; see :class:`~remat.graphs.zoo.autograd.Tape`.
+        Accumulation of gradients from several readers; see :class:`~remat.graphs.zoo.autograd.Tape`.
     name : str
-        Of the network.
+        Name of the network.
 
     Raises
     ------
     GraphError
-        If a number is not whole or less than 1, or the width no multiple of the heads.
+        If a number is no positive integer, or the width is no multiple of the heads.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def gpt(
         raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
     net = Operators(name, batch, accumulation=accumulation)
     tokens, positions = net.source((batch, sequence), INDEX), net.source((batch, sequence), INDEX)
-    net.source((batch, sequence), INDEX)  # the tokens that follow, which the loss reads
+    net.source((batch, sequence), INDEX)  # the target tokens of the loss
     with net.module("embedding"):
         x = net.add(
             "add",
@@ -76,7 +76,7 @@ def gpt(
 
 
 def _attention(net: Operators, x: Value, heads: int) -> Value:
-    """Self-attention with all its intermediate values."""
+    """Add self-attention with all its intermediate values."""
     batch, sequence, width = x.shape
     part = (batch, heads, sequence, width // heads)
     with net.module("attn"):

@@ -1,4 +1,4 @@
-"""Ops of convolutional networks, in one, two or three dimensions, channels last."""
+"""Ops of convolutional networks in one, two or three dimensions, channels last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remat.graphs.zoo.operators import Operators
 
 
 class ImageOperators(Operators):
-    """Operators on images: shapes have the batch first, the channels last and any number of dimensions between.
+    """Operators on images: shapes have the batch first, the channels last and any number of dimensions in between.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class ImageOperators(Operators):
     def conv(
         self, name: str, x: Value, channels: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = True
     ) -> Value:
-        """Convolution with padding such that a side is divided by the stride, rounded up."""
+        """Add a convolution, padded so that each side is divided by the stride and rounded up."""
         batch, *sides, depth = x.shape
         if depth % groups or channels % groups:
             raise GraphError(f"{self.name}: {groups} groups do not divide {depth} and {channels} channels")
@@ -42,7 +42,10 @@ class ImageOperators(Operators):
         *,
         then: str = "",
     ) -> Value:
-        """Transposed convolution with bias; `then` an activation in place (leaky_relu). Sides grow by the stride."""
+        """Add a transposed convolution with bias; `then` is an in-place activation (leaky_relu).
+
+        Sides grow by the factor `stride`.
+        """
         batch, *before, depth = x.shape
         shape = (batch, *(side * stride for side in before), channels)
         weights = kernel ** len(before) * channels
@@ -52,10 +55,10 @@ class ImageOperators(Operators):
         )[0]
 
     def batch_norm(self, name: str, x: Value, *, then: str = "", other: Value | None = None) -> Value:
-        """Batch normalisation; `then` an activation in place (relu, leaky_relu), after `other` was added in place.
+        """Add a batch normalisation; `then` is an in-place activation (relu, leaky_relu) after adding `other` in place.
 
-        Mean and reciprocal deviation of the batch are outputs of their own; so are the running statistics, which are
-        kept at the end.
+        Mean and reciprocal deviation of the batch are separate outputs. So are the running statistics, kept at
+        the end.
         """
         channels = x.shape[-1:]
         kind = "_".join(filter(None, ("batch_norm", "add" if other else "", then)))
@@ -65,17 +68,17 @@ class ImageOperators(Operators):
         return self.apply(kind, name, [x, other] if other else [x], outputs, params=2 * channels[0])[0]
 
     def instance_norm(self, name: str, x: Value) -> Value:
-        """Normalisation of each channel of each sample; mean and reciprocal deviation are outputs of their own."""
+        """Add a normalisation per channel and sample; mean and reciprocal deviation are separate outputs."""
         rows = (x.shape[0], x.shape[-1])
         outputs = [Output("", x.shape), Output("mean", rows), Output("rstd", rows)]
         return self.apply("instance_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
 
     def max_pool(self, name: str, x: Value, stride: int = 2) -> Value:
-        """Max pooling; the positions of the maxima are an output of their own."""
+        """Add a max pooling; the positions of the maxima are a separate output."""
         batch, *sides, channels = x.shape
         shape = (batch, *(-(-side // stride) for side in sides), channels)
         return self.apply("max_pool", name, [x], [Output("", shape), Output("indices", shape, INDEX)])[0]
 
     def average_pool(self, name: str, x: Value) -> Value:
-        """The mean of each channel of each sample."""
+        """Add the mean per channel and sample."""
         return self.reshaped("average_pool", name, x, (x.shape[0], x.shape[-1]))

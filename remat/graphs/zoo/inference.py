@@ -1,4 +1,4 @@
-"""An inference network, op by op: shapes, attributes, multiply-accumulates, parameters, and the graph of it all."""
+"""Inference networks, op by op: shapes, attributes, multiply-accumulates, parameters and the graph."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from remat.graphs.zoo.network import Layer, Pair, Recorder, Shape
 
 #: Bytes of one element.
 DTYPES = {"uint8": 1, "float32": 4}
-#: Where the channels are in the shape of a tensor, batch first.
+#: Axis of the channels in the shape of a tensor, batch first.
 CHANNEL_AXIS = {"NHWC": 3, "NCHW": 1}
 
 
 @dataclass
 class InferenceNetwork(Recorder):
-    """Collects the ops of a network; each method adds one and returns its name, which is also that of its tensor.
+    """Builder of an inference network; each method adds an op and returns its name, also the name of its tensor.
 
-    The cost of an op is its multiply-accumulates in convolutions and fully connected layers, for the whole batch; all
-    other ops cost 0, as where such numbers are published. Parameters are counted apart, with those of
-    normalisations, and are the graph's constant memory.
+    The cost of an op is its multiply-accumulates in convolutions and fully connected layers, for the whole batch. Other
+    ops cost 0, as in the publications. Parameters, including those of normalisations, are counted separately and are
+    the graph's constant memory.
 
     Parameters
     ----------
@@ -32,16 +32,15 @@ class InferenceNetwork(Recorder):
     batch : int
         Samples.
     source : str
-        Where the network is published.
+        Publication of the network.
     dtype : str
         ``"float32"`` or ``"uint8"``, where biases have four bytes.
-    layout : str
+    Order of the axes in ``meta["shapes"]``: ``"NHWC"`` or ``"NCHW"``.
         ``"NHWC"`` or ``"NCHW"``: the order of the axes in ``meta["shapes"]``.
-    fold_concats : bool
-        Leave concatenations out, and splits into one part: what reads one reads its parts instead (*zero-copy*), in
-        their order, and says so by the attributes ``concat_inputs`` and ``concat_axis``.
+    Omit concatenations, and splits into one part. Their readers read the parts instead (*zero-copy*), in order, and
+    have the attributes ``concat_inputs`` and ``concat_axis``.
     fold_batch_norms : bool
-        Leave batch normalisations out, as deployed networks have them in the weights of the convolution before.
+        Omit batch normalisations, which deployed networks fold into the weights of the preceding convolution.
 
     Examples
     --------
@@ -68,7 +67,7 @@ class InferenceNetwork(Recorder):
     # -- ops -------------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Shape) -> str:
-        """The network's input, an op without inputs of its own: it allocates the tensor."""
+        """Add the network's input, an op without inputs that allocates the tensor."""
         self.check_image(shape)
         return self._add("Input", name, (), shape)
 
@@ -76,7 +75,7 @@ class InferenceNetwork(Recorder):
         self, name: str, x: str, channels: int, *, kernel: int | Pair = 1, stride: int | Pair = 1,
         valid: bool = False, bias: bool = False,
     ) -> str:  # fmt: skip
-        """Convolution; `valid`: without padding."""
+        """Add a convolution; `valid` means without padding."""
         (kh, kw), source = _pair(kernel), self.shape_of(x)
         height, width = self.window(name, source, (kh, kw), _pair(stride), valid=valid)
         weights = kh * kw * source[2]
@@ -89,7 +88,7 @@ class InferenceNetwork(Recorder):
     def depthwise(
         self, name: str, x: str, *, kernel: int, stride: int = 1, dilation: int = 1, bias: bool = False
     ) -> str:
-        """Depthwise convolution, one filter for each channel."""
+        """Add a depthwise convolution, one filter per channel."""
         source = self.shape_of(x)
         height, width = self.window(name, source, _pair(kernel), _pair(stride), valid=False)
         self._count(kernel * kernel * source[2], source[2] if bias else 0)
@@ -100,23 +99,23 @@ class InferenceNetwork(Recorder):
         return self._add("DepthwiseConv", name, (x,), shape, macs=kernel * kernel * prod(shape), attrs=attrs)
 
     def relu_conv_bn(self, name: str, x: str, channels: int, *, kernel: int | Pair = 1, stride: int | Pair = 1) -> str:
-        """ReLU, convolution and normalisation: the ops ``name/relu``, ``name/conv`` and ``name/bn``."""
+        """Add ReLU, convolution and normalisation: the ops ``name/relu``, ``name/conv`` and ``name/bn``."""
         x = self.conv(f"{name}/conv", self.relu(f"{name}/relu", x), channels, kernel=kernel, stride=stride)
         return self.batch_norm(f"{name}/bn", x)
 
     def relu_separable_bn(
         self, name: str, x: str, channels: int, *, kernel: int, stride: int = 1, dilation: int = 1
     ) -> str:
-        """ReLU, depthwise and 1 x 1 convolution (``name/dw`` and ``name/pw``), and normalisation."""
+        """Add ReLU, depthwise and 1 x 1 convolution (``name/dw`` and ``name/pw``), and normalisation."""
         x = self.depthwise(f"{name}/dw", self.relu(f"{name}/relu", x), kernel=kernel, stride=stride, dilation=dilation)
         return self.batch_norm(f"{name}/bn", self.conv(f"{name}/pw", x, channels))
 
     def separable(
         self, name: str, *inputs: str, kind: str, kernel: int, channels: int = 0, stride: int = 1, repeats: int = 1
     ) -> str:
-        """Activation, depthwise and 1 x 1 convolution and normalisation, `repeats` times, all in one op.
+        """Add activation, depthwise and 1 x 1 convolution and normalisation, `repeats` times, as one op.
 
-        Several inputs are first added up, each multiplied by a learned number.
+        It first adds up several inputs, each multiplied by a learned number.
         """
         height, width, source = self.same(name, inputs)
         size = self.window(name, (height, width, source), _pair(kernel), _pair(stride), valid=False)
@@ -127,24 +126,24 @@ class InferenceNetwork(Recorder):
         return self._add(kind, name, inputs, (*size, channels), macs=weights * size[0] * size[1])
 
     def pool(self, name: str, x: str, *, kind: str = "MaxPool", kernel: int = 3, stride: int = 1) -> str:
-        """Pooling, ``"MaxPool"`` or ``"AvgPool"``, padded."""
+        """Add a padded pooling, ``"MaxPool"`` or ``"AvgPool"``."""
         source = self.shape_of(x)
         height, width = self.window(name, source, _pair(kernel), _pair(stride), valid=False)
         return self._add(kind, name, (x,), (height, width, source[2]), attrs=self._sliding(kernel, stride))
 
     def global_pool(self, name: str, x: str) -> str:
-        """Average over height and width."""
+        """Add the average over height and width."""
         return self._add("GlobalAvgPool", name, (x,), (1, 1, self.shape_of(x)[2]))
 
     def dense(self, name: str, x: str, units: int) -> str:
-        """Fully connected layer with bias."""
+        """Add a fully connected layer with bias."""
         elements = prod(self.shape_of(x))
         self._count(elements * units, units)
         attrs = {"weight_shape": [units, elements]}
         return self._add("Dense", name, (x,), (1, 1, units), macs=elements * units, attrs=attrs)
 
     def batch_norm(self, name: str, x: str) -> str:
-        """Batch normalisation, with two trainable parameters for each channel and two moving statistics."""
+        """Add a batch normalisation, with two trainable parameters and two moving statistics per channel."""
         channels = self.shape_of(x)[2]
         if self.fold_batch_norms:
             self._count(0, channels)  # a bias
@@ -153,34 +152,34 @@ class InferenceNetwork(Recorder):
         return self.elementwise("BatchNorm", name, x)
 
     def elementwise(self, kind: str, name: str, x: str) -> str:
-        """An op of type `kind` of the shape of its input."""
+        """Add an op of type `kind` with the shape of its input."""
         return self._add(kind, name, (x,), self.shape_of(x))
 
     def relu(self, name: str, x: str) -> str:
-        """Rectified linear unit, an op of its own."""
+        """Add a rectified linear unit as a separate op."""
         return self.elementwise("Relu", name, x)
 
     def shift(self, name: str, x: str) -> str:
-        """The image moved by one pixel up and left, zeros following: two ops, a Pad and a Crop."""
+        """Shift the image up and left by one pixel, and fill with zeros: two ops, a Pad and a Crop."""
         height, width, channels = self.shape_of(x)
         padded = self._add("Pad", f"{name}/pad", (x,), (height + 1, width + 1, channels))
         return self._add("Crop", f"{name}/crop", (padded,), (height, width, channels))
 
     def add(self, name: str, *inputs: str) -> str:
-        """Sum of tensors of one shape."""
+        """Add the sum of tensors of one shape."""
         return self._add("Add", name, inputs, self.same(name, inputs), attrs={"inplace_ok": True})
 
     def weighted_add(self, name: str, *inputs: str) -> str:
-        """Sum of tensors of one shape, each multiplied by a learned number."""
+        """Add the sum of tensors of one shape, each multiplied by a learned number."""
         self._count(0, len(inputs))
         return self._add("WeightedAdd", name, inputs, self.same(name, inputs))
 
     def mean(self, name: str, *inputs: str) -> str:
-        """Mean of tensors of one shape."""
+        """Add the mean of tensors of one shape."""
         return self._add("Average", name, inputs, self.same(name, inputs))
 
     def concat(self, name: str, *inputs: str, keep: bool = False) -> str:
-        """Concatenation along the channels; `keep`: never folded away."""
+        """Add a concatenation along the channels; `keep` prevents folding."""
         shape = self.concatenated(name, inputs)
         if keep:
             self._kept.add(name)
@@ -189,7 +188,7 @@ class InferenceNetwork(Recorder):
     # -- results ---------------------------------------------------------------------------------------------------
 
     def graph(self) -> ComputeGraph:
-        """The network as a graph: the order of the ops is the reference order, what nothing reads is an output."""
+        """Return the graph: the order of the ops is the reference order, unread tensors are graph outputs."""
         element = DTYPES[self.dtype]
         b = GraphBuilder(
             f"{self.name}-b{self.batch}",
@@ -220,7 +219,7 @@ class InferenceNetwork(Recorder):
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _folded(self, graph: ComputeGraph) -> ComputeGraph:
-        """The graph without concatenations, as the rewriting rules make it."""
+        """Return the graph without concatenations, by the rewriting rules."""
         rules = (RuleName.ZERO_COPY_CONCAT, RuleName.ZERO_COPY_SPLIT)
         chosen = {(rule, name) for rule in rules for name in self.layers if name not in self._kept}
         found = rewrite_graph(graph, RewriteOptions(rules=rules), chosen).graph
@@ -237,7 +236,7 @@ class InferenceNetwork(Recorder):
         }  # fmt: skip
 
     def _count(self, weights: int, vectors: int, *, trainable: int | None = None) -> None:
-        """Count parameters; `vectors` (biases and the like) have four bytes each, whatever the data type."""
+        """Count parameters; `vectors` (biases and the like) have four bytes each in every data type."""
         self.params += weights + (vectors if trainable is None else trainable)
         self.param_bytes += DTYPES[self.dtype] * weights + 4 * vectors
 

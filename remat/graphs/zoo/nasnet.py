@@ -1,4 +1,4 @@
-"""NASNet-A and AmoebaNet-A for ImageNet, as their authors' code builds them."""
+"""NASNet-A and AmoebaNet-A for ImageNet, built as their authors' code does."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MOBILE: Shape = (224, 224, 3)
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of five sums.
+    """Cell of five sums.
 
     Attributes
     ----------
     steps : str
-        Two ops a sum, each with the number of the state that it reads: 0 is the output of the last cell, 1 that of the
-        one before, both after a 1 x 1 convolution; 2 is the first sum, and so on.
+        Two ops per sum, each with the number of the state that it reads: 0 is the output of the last cell, 1 that of
+        the one before, both after a 1 x 1 convolution; 2 is the first sum, and so on.
     outputs : tuple of int
-        The states that the output concatenates.
+        States that the output concatenates.
     """
 
     steps: str
@@ -34,15 +34,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellNetwork:
-    """How a network is made of its cells.
+    """Composition of a network from its cells.
 
     Attributes
     ----------
     source : str
-        Where it is published.
+        Publication of the network.
     normal, reduction : Cell
     skips_reduction : bool
-        After a reduction, the normal cell reads what came two cells before it, not counting the reduction.
+        After a reduction, the normal cell reads the output of two cells before it, not counting the reduction.
     """
 
     source: str
@@ -71,10 +71,10 @@ def cell_network(
     batch: int = 1, image: Shape = LARGE, classes: int = 1000, *, network: str = "nasnet-a-large", cells: int = 18,
     filters: int = 168, stem_filters: int = 96, fold_concats: bool = False, fold_batch_norms: bool = False,
 ) -> ComputeGraph:  # fmt: skip
-    """NASNet-A or AmoebaNet-A for ImageNet, without the auxiliary head.
+    """Return NASNet-A or AmoebaNet-A for ImageNet, without the auxiliary head.
 
-    A separable convolution is eight ops: Relu, DepthwiseConv, Conv, BatchNorm, and again. Multiply-accumulates and
-    parameters are the published ones to three digits.
+    A separable convolution is eight ops: Relu, DepthwiseConv, Conv, BatchNorm, twice. Multiply-accumulates and
+    parameters match the published ones to three digits.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def cell_network(
     image : (height, width, channels)
     classes : int
     network : str
-        ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (the two differ in what the cell after a reduction reads),
+        ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (they differ in the input of the cell after a reduction),
         ``"amoebanet-a"`` or ``"amoebanet-a-mobile"`` (the same cells).
     cells : int
         Normal cells; reductions come after a third and two thirds of them.
@@ -134,7 +134,7 @@ def cell_network(
 
 @dataclass
 class _Builder:
-    """Adds the ops of one cell to a network."""
+    """Builder of the ops of one cell."""
 
     net: InferenceNetwork
     name: str
@@ -142,7 +142,7 @@ class _Builder:
     stride: int
 
     def run(self, cell: Cell, last: str, before: str | None) -> str:
-        """Add the whole cell; returns its output."""
+        """Add the whole cell and return its output."""
         earlier = self._fit(last, before)
         states = [self.net.relu_conv_bn(f"{self.name}/begin", last, self.channels), earlier]
         for number, step in enumerate(cell.steps.split(";")):
@@ -161,7 +161,7 @@ class _Builder:
         return self.net.concat(f"{self.name}/concat", *parts)
 
     def _fit(self, last: str, before: str | None) -> str:
-        """What the cell before the last gave, in the shape of what the last one gave."""
+        """Return the output `before` fitted to the shape of `last`."""
         if before is None:
             return last
         size = self.net.shape_of(last)[:2]
@@ -172,7 +172,7 @@ class _Builder:
         return before
 
     def _factorized_reduction(self, name: str, x: str, size: tuple[int, int]) -> str:
-        """Half of the channels from the even pixels, half from the odd ones; a 1 x 1 convolution where sizes agree."""
+        """Join channels from even and from odd pixels, half each; for equal sizes, add a 1 x 1 convolution instead."""
         here, net = f"{self.name}/{name}", self.net
         if net.shape_of(x)[:2] == size:
             return net.batch_norm(f"{here}/bn", net.conv(f"{here}/conv", x, self.channels))

@@ -1,4 +1,4 @@
-"""Networks layer by layer: shapes, multiply-accumulates, parameters."""
+"""Layered networks: shapes, multiply-accumulates and parameters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer.
+    """Layer of a network.
 
     Attributes
     ----------
     name, kind : str
     inputs : tuple of str
-        Layers it reads; empty for a layer that reads the network's input.
+        Layers that it reads; empty for a layer that reads the network's input.
     shape : (height, width, channels)
-        Of its output.
+        Shape of its output.
     macs : int
         Multiply-accumulates for one sample.
     params : int
-        Parameters, moving statistics included.
+        Parameters, including moving statistics.
     attrs : mapping
-        All else that a graph says of it.
+        Further attributes for the graph.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Layer:
 
 @dataclass
 class Recorder:
-    """Layers in the order in which they were added, by name.
+    """Layers by name, in the order of insertion.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Recorder:
             raise GraphError(f"{self.name} needs a batch of a whole number from 1")
 
     def shape_of(self, x: str) -> Shape:
-        """Height, width and channels of the output of a layer."""
+        """Return height, width and channels of the output of a layer."""
         return self.layers[x].shape
 
     def record(self, layer: Layer) -> str:
@@ -79,26 +79,26 @@ class Recorder:
         return layer.name
 
     def check_image(self, shape: Shape) -> None:
-        """Refuse what is no height, width and channels."""
+        """Refuse a shape that is no height, width and channels."""
         if len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
             raise GraphError(f"{self.name} needs an image (height, width, channels) of whole numbers from 1")
 
     def same(self, name: str, inputs: Sequence[str]) -> Shape:
-        """The one shape of all inputs."""
+        """Return the common shape of all inputs."""
         shapes = {self.shape_of(x) for x in inputs}
         if len(shapes) != 1:
             raise GraphError(f"{self.name}: {name} cannot add {self._shown(inputs)}", "shapes")
         return shapes.pop()
 
     def concatenated(self, name: str, inputs: Sequence[str]) -> Shape:
-        """The shape of a concatenation along the channels."""
+        """Return the shape of a concatenation along the channels."""
         shapes = [self.shape_of(x) for x in inputs]
         if len({shape[:2] for shape in shapes}) != 1:
             raise GraphError(f"{self.name}: {name} cannot concatenate {self._shown(inputs)}", "shapes")
         return (*shapes[0][:2], sum(shape[2] for shape in shapes))
 
     def window(self, name: str, source: Shape, kernel: Pair, stride: Pair, *, valid: bool) -> Pair:
-        """Output height and width of a sliding window; `valid`: without padding."""
+        """Return the output height and width of a sliding window; `valid` means without padding."""
         if not valid:
             return -(-source[0] // stride[0]), -(-source[1] // stride[1])
         height, width = ((source[axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1))
@@ -112,11 +112,11 @@ class Recorder:
 
 @dataclass
 class Network(Recorder):
-    """Collects the layers of a forward network; each method adds one and returns its name.
+    """Builder of a forward network; each method adds a layer and returns its name.
 
-    A method reads the layer added last unless it is given another.
-    Activations inside a convolution cost nothing and are not layers, nor is the network's input. Layers without a
-    name of their own are named like those of Keras: ``conv2d``, ``conv2d_1``, ...
+    A method reads the layer added last unless another is given. Activations inside a convolution cost nothing and are
+    not layers, nor is the network's input. Layers without a given name are named as in Keras: ``conv2d``,
+    ``conv2d_1``, ...
 
     Parameters
     ----------
@@ -147,111 +147,111 @@ class Network(Recorder):
         self, channels: int, kernel: int, *, stride: int = 1, same: bool = True, bias: bool = True,
         name: str = "", x: str = "",
     ) -> str:  # fmt: skip
-        """Convolution, square kernel."""
+        """Add a convolution with a square kernel."""
         source = self._shape(x)
         shape = (*self._slid(name or "conv2d", source, kernel, stride, same), channels)
         weights = kernel * kernel * source[2]
         return self._add("conv2d", name, [x], shape, macs=weights * prod(shape), params=(weights + bias) * channels)
 
     def conv_transpose(self, channels: int, kernel: int, stride: int, *, name: str = "", x: str = "") -> str:
-        """Transposed convolution without padding or bias; its cost ignores the kernel, as in the publications."""
+        """Add a transposed convolution without padding or bias; its cost ignores the kernel, as in the publications."""
         height, width, depth = self._shape(x)
         shape = ((height - 1) * stride + kernel, (width - 1) * stride + kernel, channels)
         params = kernel * kernel * depth * channels
         return self._add("conv2d_transpose", name, [x], shape, macs=depth * prod(shape), params=params)
 
     def depthwise(self, kernel: int, *, stride: int = 1, same: bool = True, name: str = "", x: str = "") -> str:
-        """Depthwise convolution without bias."""
+        """Add a depthwise convolution without bias."""
         source = self._shape(x)
         shape = (*self._slid(name or "depthwise_conv2d", source, kernel, stride, same), source[2])
         weights = kernel * kernel
         return self._add("depthwise_conv2d", name, [x], shape, macs=weights * prod(shape), params=weights * source[2])
 
     def pool(self, window: int = 2, stride: int = 2, *, name: str = "", x: str = "") -> str:
-        """Max pooling without padding."""
+        """Add a max pooling without padding."""
         source = self._shape(x)
         shape = (*self._slid(name or "max_pooling2d", source, window, stride, same=False), source[2])
         return self._add("max_pooling2d", name, [x], shape)
 
     def global_pool(self, *, name: str = "", x: str = "") -> str:
-        """Global average pooling."""
+        """Add a global average pooling."""
         return self._add("global_average_pooling2d", name, [x], (1, 1, self._shape(x)[2]))
 
     def batch_norm(self, *, name: str = "", x: str = "") -> str:
-        """Batch normalisation: scale, offset and two moving statistics for each channel."""
+        """Add a batch normalisation: scale, offset and two moving statistics per channel."""
         shape = self._shape(x)
         return self._add("batch_normalization", name, [x], shape, macs=4 * prod(shape), params=4 * shape[2])
 
     def activation(self, *, name: str = "", x: str = "") -> str:
-        """An activation that is a layer of its own (ReLU, softmax)."""
+        """Add an activation as a separate layer (ReLU, softmax)."""
         shape = self._shape(x)
         return self._add("activation", name, [x], shape, macs=prod(shape))
 
     def dense(self, units: int, *, name: str = "", x: str = "") -> str:
-        """Fully connected layer with bias."""
+        """Add a fully connected layer with bias."""
         elements = prod(self._shape(x))
         return self._add("dense", name, [x], (1, 1, units), macs=elements * units, params=(elements + 1) * units)
 
     def add(self, *inputs: str, name: str = "") -> str:
-        """Sum of layers of one shape."""
+        """Add the sum of layers of one shape."""
         shape = self.same(name or "add", inputs)
         return self._add("add", name, inputs, shape, macs=len(inputs) * prod(shape))
 
     def concat(self, *inputs: str, name: str = "") -> str:
-        """Concatenation along the channels."""
+        """Add a concatenation along the channels."""
         return self._add("concatenate", name, inputs, self.concatenated(name or "concatenate", inputs))
 
     def pad(self, before: int, after: int, *, name: str = "", x: str = "") -> str:
-        """Zero padding of height and width."""
+        """Add zero padding of height and width."""
         height, width, channels = self._shape(x)
         shape = (height + before + after, width + before + after, channels)
         return self._add("zero_padding2d", name, [x], shape)
 
     def crop(self, height: int, width: int, *, name: str = "", x: str = "") -> str:
-        """Crop to a height and a width."""
+        """Add a crop to a height and a width."""
         source = self._shape(x)
         if height > source[0] or width > source[1]:
             raise GraphError(f"{self.name}: cannot crop {source} to {height} x {width}", "zoo")
         return self._add("cropping2d", name, [x], (height, width, source[2]))
 
     def upsample(self, factor: int = 2, *, name: str = "", x: str = "") -> str:
-        """Nearest-neighbour upsampling."""
+        """Add nearest-neighbour upsampling."""
         height, width, channels = self._shape(x)
         shape = (height * factor, width * factor, channels)
         return self._add("up_sampling2d", name, [x], shape, macs=prod(shape))
 
     def reshape(self, height: int, width: int, channels: int, *, kind: str = "reshape", name: str = "") -> str:
-        """Same elements, other shape."""
+        """Add a reshape of the last layer."""
         shape = (height, width, channels)
         if prod(shape) != prod(self._shape("")):
             raise GraphError(f"{self.name}: cannot reshape {self._shape('')} to {shape}", "zoo")
         return self._add(kind, name, [""], shape)
 
     def flatten(self, *, name: str = "") -> str:
-        """A vector of all elements."""
+        """Reshape the last layer to a vector."""
         return self.reshape(1, 1, prod(self._shape("")), kind="flatten", name=name)
 
     def dropout(self, *, name: str = "", x: str = "") -> str:
-        """Dropout."""
+        """Add a dropout."""
         return self._add("dropout", name, [x], self._shape(x))
 
     # -- totals and shapes -----------------------------------------------------------------------------------------
 
     @property
     def params(self) -> int:
-        """Parameters of all layers."""
+        """Number of parameters of all layers."""
         return sum(layer.params for layer in self.layers.values())
 
     def _last(self) -> str:
         return next(reversed(self.layers), "")
 
     def _shape(self, x: str) -> Shape:
-        """Shape of layer `x`, or of the layer added last, or of the image before there is one."""
+        """Return the shape of layer `x`; default: the last layer, or the image if there is none."""
         x = x or self._last()
         return self.shape_of(x) if x else self.image
 
     def _slid(self, layer: str, source: Shape, size: int, stride: int, same: bool) -> Pair:
-        """Output height and width of a square window; `layer` is for the message."""
+        """Return the output height and width of a square window; `layer` appears in the message."""
         return self.window(layer, source, (size, size), (stride, stride), valid=not same)
 
     def _add(self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0, params: int = 0) -> str:

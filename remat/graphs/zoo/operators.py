@@ -1,4 +1,4 @@
-"""Ops of networks by name: shapes, FLOPs and parameters of each."""
+"""Ops of networks by name, with shapes, FLOPs and parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remat.graphs.zoo.autograd import FLAG, Output, Tape, Value
 
 
 class Operators(Tape):
-    """A tape with a method for each op; the first argument is the op's name within the open module.
+    """Tape with a method for each op; the first argument is the op's name within the current module.
 
     Shapes have the batch first and the features, or channels, last.
 
@@ -22,14 +22,14 @@ class Operators(Tape):
     """
 
     def linear(self, name: str, x: Value, features: int, *, bias: bool = True) -> Value:
-        """Matrix product with parameters over the last dimension."""
+        """Add a matrix product with parameters over the last dimension."""
         *rows, depth = x.shape
         flops = 2 * prod(rows) * depth * features
         params = (depth + bias) * features
         return self.apply("linear", name, [x], [Output("", (*rows, features))], flops=flops, params=params)[0]
 
     def matmul(self, name: str, a: Value, b: Value, *, transpose: bool = False, shape: tuple[int, ...] = ()) -> Value:
-        """Batched matrix product; with `transpose` the last two dimensions of `b` are exchanged; stored as `shape`."""
+        """Add a batched matrix product, stored as `shape`; `transpose` swaps the last two dimensions of `b`."""
         *rest, rows, inner = a.shape
         *others, one, two = b.shape
         inside, columns = (two, one) if transpose else (one, two)
@@ -41,49 +41,49 @@ class Operators(Tape):
         return self.apply("matmul", name, [a, b], [Output("", shape or product)], flops=2 * prod(product) * inner)[0]
 
     def elementwise(self, kind: str, name: str, x: Value) -> Value:
-        """An op of the shape of its input: gelu, relu, softmax, log_softmax, scale_mask."""
+        """Add an op with the shape of its input: gelu, relu, softmax, log_softmax, scale_mask."""
         return self.apply(kind, name, [x], [Output("", x.shape)])[0]
 
     def add(self, name: str, *terms: Value, relu: bool = False) -> Value:
-        """Sum of values of one shape; with `relu` a ReLU in place after it."""
+        """Add the sum of values of one shape; `relu` adds an in-place ReLU."""
         if len({term.shape for term in terms}) != 1:
             raise GraphError(f"{self.name}: cannot add {' and '.join(f'{t.name!r} {t.shape}' for t in terms)}")
         return self.apply("add_relu" if relu else "add", name, terms, [Output("", terms[0].shape)])[0]
 
     def dropout(self, name: str, x: Value) -> Value:
-        """Dropout; its mask, a byte for each element, is an output of its own."""
+        """Add a dropout; its mask, one byte per element, is a separate output."""
         return self.apply("dropout", name, [x], [Output("", x.shape), Output("mask", x.shape, FLAG)])[0]
 
     def layer_norm(self, name: str, x: Value) -> Value:
-        """Normalisation over the last dimension; mean and reciprocal deviation of each row are outputs of their own."""
+        """Add a normalisation over the last dimension; mean and reciprocal deviation per row are separate outputs."""
         rows = x.shape[:-1]
         outputs = [Output("", x.shape), Output("mean", rows), Output("rstd", rows)]
         return self.apply("layer_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
 
     def embedding(self, name: str, indices: Value, entries: int, features: int) -> Value:
-        """A row of a table for each index."""
+        """Add a lookup of one row of a table per index."""
         return self.apply(
             "embedding", name, [indices], [Output("", (*indices.shape, features))], params=entries * features
         )[0]
 
     def split(self, name: str, x: Value, shapes: dict[str, tuple[int, ...]]) -> tuple[Value, ...]:
-        """The parts of a value, copied: a tensor ``name.part`` of each of the shapes."""
+        """Copy the parts of a value: a tensor ``name.part`` of each of the shapes."""
         if sum(prod(shape) for shape in shapes.values()) != prod(x.shape):
             raise GraphError(f"{self.name}: cannot split {x.name!r} {x.shape} into {list(shapes.values())}")
         outputs = [Output(part, shape, differentiable=True) for part, shape in shapes.items()]
         return self.apply("split", name, [x], outputs)
 
     def attention(self, name: str, q: Value, k: Value, v: Value, heads: int) -> Value:
-        """Attention as one op; the weights are never stored, the logarithms of their sums are an output of its own.
+        """Add attention as one op; it stores no weights; the logarithms of their sums are a separate output.
 
-        Its dropout is part of it: a recomputation has to draw the same numbers.
+        It includes its dropout: a recomputation must draw the same numbers.
         """
         batch, rows, width = q.shape
         outputs = [Output("", q.shape), Output("logsumexp", (batch, heads, rows))]
         return self.apply("attention", name, [q, k, v], outputs, flops=4 * batch * rows * k.shape[1] * width)[0]
 
     def concat(self, name: str, *parts: Value) -> Value:
-        """Concatenation along the last dimension."""
+        """Add a concatenation along the last dimension."""
         if len({part.shape[:-1] for part in parts}) != 1:
             shown = " and ".join(f"{part.name!r} {part.shape}" for part in parts)
             raise GraphError(f"{self.name}: cannot concatenate {shown}")
@@ -91,5 +91,5 @@ class Operators(Tape):
         return self.apply("concat", name, parts, [Output("", shape)])[0]
 
     def reshaped(self, kind: str, name: str, x: Value, shape: tuple[int, ...]) -> Value:
-        """An op without parameters of another shape: crop, pad, resize, mean, average_pool."""
+        """Add an op without parameters that changes the shape: crop, pad, resize, mean, average_pool."""
         return self.apply(kind, name, [x], [Output("", shape)])[0]

@@ -11,13 +11,13 @@ from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.network import Shape
 
 SOURCE = "RandWire-WS (Xie et al. 2019), wiring drawn by remat.graphs.zoo"
-#: How often a wiring is drawn until one is connected.
+#: Attempts to draw a connected wiring.
 TRIES = 1000
 
 
 @dataclass(frozen=True)
 class Regime:
-    """A family of networks.
+    """Family of networks.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Regime:
     channels : int
         Channels of the first stage.
     stem : tuple of (divisor, stride)
-        Convolutions before the first stage and what their channels are: those of the first stage over this number.
+        Convolutions before the first stage; their channels are those of the first stage divided by `divisor`.
     stages : tuple of (nodes, factor)
-        Share of the nodes, as a divisor, and channels relative to those of the first stage.
+        Divisor of the number of nodes, and channels relative to those of the first stage.
     """
 
     image: Shape
@@ -49,16 +49,16 @@ REGIMES = {
 def watts_strogatz(
     nodes: int, neighbours: int, rewiring: float, random_numbers: random.Random
 ) -> list[tuple[int, int]]:
-    """Edges (lower, higher) of a connected random graph of Watts and Strogatz.
+    """Return the edges (lower, higher) of a connected random graph of Watts and Strogatz.
 
     Every node of a ring is joined to the `neighbours` nearest ones, half on each side. Then, for the nearest ones
     clockwise first, each edge ``(v, v + i)`` gets with probability `rewiring` another end, drawn from all nodes but `v`
-    and its neighbours. A graph that is not connected is drawn again.
+    and its neighbours. A disconnected graph is drawn again.
 
     Raises
     ------
     GraphError
-        If `neighbours` is odd or not below `nodes`, `rewiring` is no probability, or no graph drawn is connected.
+        If `neighbours` is odd or not below `nodes`, `rewiring` is no probability, or no drawn graph is connected.
 
     Examples
     --------
@@ -99,11 +99,11 @@ def randwire(
     batch: int = 1, image: Shape | None = None, classes: int | None = None, *, regime: str = "small", seed: int = 0,
     channels: int | None = None, nodes: int = 32, neighbours: int = 4, rewiring: float = 0.75, coarse: bool = False,
 ) -> ComputeGraph:  # fmt: skip
-    """A randomly wired network; the same arguments always give the same graph.
+    """Return a randomly wired network; equal arguments give equal graphs.
 
-    Edges of the random graph go from lower to higher numbers. A node adds up what it reads, weighted, and passes it
-    through Relu, DepthwiseConv, Conv and BatchNorm (3 x 3, separable). Nodes that read no other one read the output of
-    the last stage, with stride 2; the output of a stage is the mean of the nodes that no other one reads.
+    Edges of the random graph lead from lower to higher numbers. A node adds up its inputs, weighted, and passes the sum
+    through Relu, DepthwiseConv, Conv and BatchNorm (3 x 3, separable). Nodes without predecessors read the output of
+    the last stage, with stride 2; the output of a stage is the mean of the nodes without successors.
 
     Parameters
     ----------
@@ -112,16 +112,16 @@ def randwire(
         Default: those of the regime.
     regime : str
         ``"small"`` (published with 78 channels: 583 million multiply-accumulates) and ``"regular"`` (109 channels:
-        4.0 billion; the first stage has half of the nodes) for ImageNet; ``"cifar10"`` and ``"cifar100"`` with the two
-        and three stages that the numbers of Serenity belong to.
+        4.0 billion; the first stage has half of the nodes) for ImageNet; ``"cifar10"`` and ``"cifar100"`` with two and
+        three stages, on which Serenity reports its numbers.
     seed : int
-        Of the wiring of all stages.
+        Seed of the wiring of all stages.
     nodes : int
         Nodes of a stage.
     neighbours, rewiring
         See :func:`watts_strogatz`.
     coarse : bool
-        A node is one op.
+        Make each node one op.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def randwire(
 def _stage(
     net: InferenceNetwork, name: str, x: str, nodes: int, edges: list[tuple[int, int]], *, channels: int, coarse: bool
 ) -> str:
-    """Add the nodes of a stage that reads `x`; returns its output."""
+    """Add the nodes of a stage that reads `x` and return its output."""
     reads: list[list[int]] = [[] for _ in range(nodes)]
     for lower, higher in edges:
         reads[higher].append(lower)

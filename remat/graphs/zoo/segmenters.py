@@ -11,7 +11,7 @@ IMAGE: Shape = (416, 608, 3)
 
 
 def fcn8(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeGraph:
-    """Training graph of FCN8 on VGG16 (Long, Shelhamer and Darrell 2015)."""
+    """Return the training graph of FCN8 on VGG16 (Long, Shelhamer and Darrell 2015)."""
     net = Network("fcn8", batch, image)
     _, _, pool3, pool4, _ = vgg_blocks(net, VGG16_DEPTHS)
     net.conv(4096, 7)
@@ -36,7 +36,7 @@ def fcn8(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeGra
 
 
 def unet(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeGraph:
-    """Training graph of U-Net (Ronneberger, Fischer and Brox 2015) with the first four blocks of VGG16."""
+    """Return the training graph of U-Net (Ronneberger, Fischer and Brox 2015) with the first four blocks of VGG16."""
     net = Network("unet", batch, image)
     pool1, pool2, pool3, _ = vgg_blocks(net, VGG16_DEPTHS[:4])
     _padded_conv(net, 512)
@@ -47,7 +47,7 @@ def unet(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeGra
 
 
 def segnet(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeGraph:
-    """Training graph of SegNet (Badrinarayanan, Kendall and Cipolla 2017) with a plain encoder."""
+    """Return the training graph of SegNet (Badrinarayanan, Kendall and Cipolla 2017) with a plain encoder."""
     net = Network("segnet", batch, image)
     for width in (64, 128, 256, 256):
         _padded_conv(net, width)
@@ -61,14 +61,14 @@ def segnet(batch: int = 32, image: Shape = IMAGE, classes: int = 19) -> ComputeG
 
 
 def _padded_conv(net: Network, width: int) -> None:
-    """Padding, 3 x 3 convolution and batch normalisation."""
+    """Add padding, a 3 x 3 convolution and a batch normalisation."""
     net.pad(1, 1)
     net.conv(width, 3, same=False)
     net.batch_norm()
 
 
 def _classify_pixels(net: Network, scores: str) -> ComputeGraph:
-    """One row of scores per pixel, and a softmax layer."""
+    """Reshape to one row of scores per pixel, add a softmax layer and return the training graph."""
     height, width, classes = net.shape_of(scores)
     net.reshape(1, height * width, classes)
     net.activation()

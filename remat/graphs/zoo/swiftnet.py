@@ -1,4 +1,4 @@
-"""SwiftNet for human presence detection: the three cells and the whole network, 8 bits."""
+"""SwiftNet for human presence detection, 8 bits: the three cells and the whole network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from remat.graphs.zoo.network import Shape
 SOURCE = "SwiftNet HPD (Zhang et al. 2019), as submitted to the Visual Wake Words challenge 2019"
 IMAGE: Shape = (224, 224, 3)
 
-#: Channels within the cell and behind it.
+#: Channels within each cell and after it.
 _WIDTHS = {"a": (32, 48), "b": (48, 80), "c": (64, 76)}
-#: Inputs of the cells on their own.
+#: Inputs of the separate cells.
 _INPUTS: dict[str, Shape] = {"a": (28, 28, 32), "b": (14, 14, 48), "c": (7, 7, 80)}
-#: The ops of each cell in the order of the file: kind, name, what it reads (x: the input of the cell). ``id`` and
-#: ``project`` widen to the channels behind the cell, ``out`` is their sum.
+#: The ops of each cell in the order of the file: kind, name, inputs (x: the input of the cell). ``id`` and
+#: ``project`` widen to the channels after the cell, ``out`` is their sum.
 _CELLS = {
     "a": """
         conv 14 x; concat 0 x 14; conv 17 14; conv 18 x; concat 5 x 18; conv 19 14; conv 20 c0; concat 1 19 20;
@@ -37,7 +37,7 @@ _CELLS = {
 
 
 def swiftnet_cell(batch: int = 1, *, cell: str = "a", fold_concats: bool = False) -> ComputeGraph:
-    """One cell of SwiftNet HPD with its input as an op.
+    """Return one cell of SwiftNet HPD with its input as an op.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def swiftnet_cell(batch: int = 1, *, cell: str = "a", fold_concats: bool = False
 
 
 def swiftnet_cells(batch: int = 1, *, fold_concats: bool = False) -> ComputeGraph:
-    """The three cells of SwiftNet HPD in a row, pooling between them: what Serenity calls the network (62 nodes).
+    """Return the three cells of SwiftNet HPD in a row with pooling in between, Serenity's network of 62 nodes.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def swiftnet_cells(batch: int = 1, *, fold_concats: bool = False) -> ComputeGrap
 
 
 def swiftnet(batch: int = 1, image: Shape = IMAGE, classes: int = 2, *, fold_concats: bool = False) -> ComputeGraph:
-    """The whole of SwiftNet HPD: 56 million multiply-accumulates (published: 57.4), 217 thousand parameters.
+    """Return all of SwiftNet HPD: 56 million multiply-accumulates (published: 57.4), 217 thousand parameters.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _cells(net: InferenceNetwork, x: str) -> str:
 
 
 def _cell(net: InferenceNetwork, cell: str, x: str) -> str:
-    """Add the ops of a cell that reads `x`; returns its output."""
+    """Add the ops of a cell that reads `x` and return its output."""
     inside, behind = _WIDTHS[cell]
     known = {"x": x}
     for row in _CELLS[cell].replace("\n", " ").strip().split(";"):
@@ -122,6 +122,6 @@ def _cell(net: InferenceNetwork, cell: str, x: str) -> str:
                 known[f"c{name}"] = net.concat(f"{here}/concat_{name}", *read)
             case "out":
                 known[name] = net.add(f"{here}/output", *read)
-            case _:  # the projections that are summed; they share one bias
+            case _:  # the summed projections share one bias
                 known[name] = net.conv(f"{here}/{name}", read[0], behind, bias=kind == "project")
     return known["out"]

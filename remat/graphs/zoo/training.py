@@ -1,4 +1,4 @@
-"""From a forward network to a training graph."""
+"""Training graphs of layered networks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LOSS = "loss"
 
 
 def training_graph(network: Network) -> ComputeGraph:
-    """One training step of `network`: its layers, a loss, and one gradient op for each layer in reverse.
+    """Return one training step of `network`: its layers, a loss, and one gradient op for each layer in reverse.
 
-    The gradient of a layer reads the layer's output and, for each layer that reads it, that layer's output and
-    gradient; it has the size of the layer's output and twice its cost. The gradient of the last layer reads the loss
+    The gradient of a layer reads the layer's output and, for each reader of the layer, that reader's output and
+    gradient. It has the size of the layer's output and twice its cost. The gradient of the last layer reads the loss
     instead. The loss costs nothing. Costs are multiply-accumulates of the whole batch, tensors are float32, and the
     order of the ops is the reference order. Constant memory is the image batch, the parameters and their gradients;
     ``meta["overhead"]`` has the split. The rules are those of Checkmate (Jain et al., MLSys 2020, section 6).

@@ -1,4 +1,4 @@
-"""An encoder-decoder transformer and a network of perceptrons alone, as training graphs, op by op."""
+"""Encoder-decoder transformer and MLP-Mixer as training graphs, op by op."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def transformer(
     accumulation: Accumulation = "sums",
     name: str = "transformer",
 ) -> ComputeGraph:
-    """Training graph of an encoder-decoder transformer (Vaswani et al. 2017), without embeddings and classifier.
+    """Return the training graph of an encoder-decoder transformer (Vaswani et al. 2017) without embeddings, classifier.
 
     There are `layers` layers in the encoder and as many in the decoder, each of which reads the encoder's output.
-    Attention is one op, whose weights are not stored. Normalisations come after the sums, and last of both halves.
+    Attention is one op that does not store its weights. Normalisations follow the sums and end both halves.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def transformer(
         raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
     net = Operators(name, batch, accumulation=accumulation)
     memory, x = net.source((batch, sequence, width)), net.source((batch, sequence, width))
-    net.source((batch, sequence, width))  # what the loss compares with
+    net.source((batch, sequence, width))  # the target of the loss
     for layer in range(layers):
         with net.module(f"encoder.{layer}"):
             memory = _residual(net, "1", memory, _self_attention(net, memory, heads))
@@ -94,7 +94,7 @@ def mlp_mixer(
     classes: int = 1000,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Training graph of MLP-Mixer (Tolstikhin et al. 2021), B/16 by default; transposes are views and no ops.
+    """Return the training graph of MLP-Mixer (Tolstikhin et al. 2021), B/16 by default; transposes are views, no ops.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ def mlp_mixer(
         raise GraphError(f"mlp-mixer: patches of {patch} pixels do not tile an image of {image[0]} x {image[1]}", "zoo")
     net = ImageOperators("mlp-mixer", batch, accumulation=accumulation)
     x = net.source((batch, *image))
-    net.source((batch,), INDEX)  # the right classes
+    net.source((batch,), INDEX)  # the labels
     x = net.conv("stem", x, width, patch, stride=patch)
     count = x.shape[1] * x.shape[2]
-    x = Value(x.name, (batch, count, width))  # the same values as a list of patches: a view
+    x = Value(x.name, (batch, count, width))  # view as a list of patches
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
             y = net.layer_norm("norm1", x)
@@ -136,7 +136,7 @@ def mlp_mixer(
 
 
 def _over_patches(net: Operators, name: str, x: Value, shape: tuple[int, ...], *, features: int) -> Value:
-    """A linear layer over the patches, or what became of them: `features` go in, as many come out as `shape` has."""
+    """Add a linear layer over patches, with `features` inputs and as many outputs as `shape` implies."""
     flops = 2 * prod(shape) * features
     params = (features + 1) * (prod(shape) * features // prod(x.shape))
     return net.apply("linear", name, [x], [Output("", shape)], flops=flops, params=params)[0]
