@@ -111,7 +111,7 @@ class Draft:
         return None if reading is None else roles(reading)
 
     def _layout(self) -> str | None:
-        """Return ``meta["layout"]``, or the layout on which the weights of convolutions agree; None if there is none."""
+        """Return ``meta["layout"]``, or the layout on which the weights of convolutions agree; None without one."""
         given = self.graph.meta.get("layout")
         if given is not None:
             return checked_layout(given, f"graph {self.graph.name!r}: the layout")
