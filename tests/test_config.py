@@ -374,7 +374,7 @@ def test_solvers_of_levels_have_their_options_and_name_no_file() -> None:
 
 def test_partitioners_and_methods_in_levels_have_tables() -> None:
     text = {
-        "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical"},
+        "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical", "backend": "highs"},
         "methods": {"hierarchical": {"leaf_methods": ["drops", "eviction"]}},
         "partitioners": {"h-partition": {"max_top": 10}},
         "heuristics": {"drops": {"leanings": [3.0]}}, "formulations": {"h-ilp": {"ahead": True}},
