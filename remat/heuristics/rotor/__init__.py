@@ -1,4 +1,4 @@
-"""Rotor: the dynamic programme over chains of blocks, each with several options, and schedules from it."""
+"""Rotor: dynamic programme over chains of blocks with several options each, and schedules from it."""
 
 from remat.heuristics.rotor.heuristic import Rotor, RotorOptions
 

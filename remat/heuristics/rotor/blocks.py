@@ -1,4 +1,4 @@
-"""The blocks of a training step: their ops, what passes between them, and the options of each."""
+"""Blocks of a training step: their ops, the memory between them, and the options of each."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A training step, cut into blocks; the last one has the loss, and no forward part.
+    """Training step cut into blocks; the last one has the loss, and no forward part.
 
     Attributes
     ----------
     reads : Reads
     cuts : int64 array
-        Positions where blocks begin in the forward part.
+        Positions at which blocks begin in the forward part.
     inner : tuple of int64 arrays
-        Finer cuts; options may save what passes them.
+        Finer cuts; options may save the values that cross them.
 
     Examples
     --------
@@ -45,37 +45,37 @@ class Blocks:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the loss included."""
+        """Number of blocks, the loss included."""
         return len(self.cuts) + 1
 
     @cached_property
     def ends(self) -> Int:
-        """Where the forward parts end, by position; shape (blocks,)."""
+        """Position of the end of each forward part; shape (blocks,)."""
         num_forward = self.reads.step.num_forward
         return np.concatenate([self.cuts[1:], [num_forward, num_forward]])
 
     @cached_property
     def backward_ends(self) -> Int:
-        """Where the backward parts end, by position; shape (blocks,)."""
+        """Position of the end of each backward part; shape (blocks,)."""
         return backward_cuts(self.reads, self.cuts)
 
     @cached_property
     def forward(self) -> list[Int]:
-        """Ops of the forward parts."""
+        """Ops of each forward part."""
         order = self.reads.step.problem.graph.arrays.order
         starts = [*self.cuts.tolist(), self.reads.step.num_forward]
         return [order[first:last] for first, last in zip(starts, self.ends.tolist(), strict=True)]
 
     @cached_property
     def backward(self) -> list[Int]:
-        """Ops of the backward parts, and those of the loss."""
+        """Ops of each backward part, and those of the loss."""
         order = self.reads.step.problem.graph.arrays.order
         ends = [*self.backward_ends.tolist(), self.reads.step.num_forward]
         return [order[first:last] for last, first in pairwise(ends)]
 
     @cached_property
     def block_of(self) -> Int:
-        """The block of each op; shape (ops,)."""
+        """Block of each op; shape (ops,)."""
         found = np.empty(len(self.reads.step.problem.graph.ops), dtype=np.int64)
         for block in range(self.num_blocks):
             found[self.forward[block]] = block
@@ -84,14 +84,14 @@ class Blocks:
 
     @cached_property
     def pinned(self) -> Bool:
-        """Ops that are computed once: those that may not be recomputed, or write into an accumulation buffer."""
+        """Mask of ops computed once: they must not be recomputed, or write into an accumulation buffer."""
         return allowed_computes(self.reads.step.problem, 2) == 1
 
     @cached_property
     def between(self) -> Int:
         """Bytes that blocks s .. k - 1 write and blocks k .. t read; shape (blocks, blocks, blocks).
 
-        What an op writes that is computed once is held until its block is reversed, whoever reads it.
+        Outputs of ops that are computed once are held until their block is reversed, whichever blocks read them.
         """
         arrays, reads = self.reads.step.problem.graph.arrays, self.reads
         length = self.num_blocks
@@ -120,7 +120,7 @@ class Blocks:
 
     @cached_property
     def above(self) -> Int:
-        """Bytes alive when blocks k .. are reversed, besides what earlier blocks have written; shape (blocks + 1,)."""
+        """Bytes alive when blocks k .. are reversed, except those of earlier blocks; shape (blocks + 1,)."""
         arrays, reads = self.reads.step.problem.graph.arrays, self.reads
         found = np.zeros(self.num_blocks + 1, dtype=np.int64)
         num_forward = self.reads.step.num_forward
@@ -134,7 +134,7 @@ class Blocks:
         return found
 
     def chain(self, deadline: Deadline) -> Chain:
-        """The chain with the options of each block.
+        """Return the chain with the options of each block.
 
         Raises
         ------
@@ -153,13 +153,13 @@ class Blocks:
         )  # fmt: skip
 
     def sequence(self, chain: Chain, plan: Iterable[tuple[str, int, int]]) -> Int:
-        """The ops that a plan computes, in order; those that may not be computed as often are left out.
+        """Return the ops that a plan computes, in order, without computes beyond the limits.
 
-        All ops of a block run in its first forward part, and later those that somebody needs.
+        All ops of a block run in its first forward part, and later only the necessary ones.
         """
         parts: list[Int] = []
         steps = list(plan)
-        done = 0  # blocks before have run
+        done = 0  # blocks before this one have run
         for index, (what, first, second) in enumerate(steps):
             if what == "backward":
                 parts.append(chain.options[first][second].backward)

@@ -1,4 +1,4 @@
-"""A training step as a chain of blocks: what running, saving and reversing each of them takes."""
+"""Training step as a chain of blocks: cost and memory of running, saving and reversing each of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ NONE: Int = np.zeros(0, dtype=np.int64)
 
 
 class ChainTables(NamedTuple):
-    """A chain of L blocks, in bytes and units of cost.
+    """Chain of L blocks, in bytes and units of cost.
 
-    `sweep_cost`, `sweep_peak` : shape (L,); running a block forward without saving, and what that needs at a time.
-    `between[s, k, t]` : shape (L, L, L); what blocks s .. k - 1 write and the forward or backward parts of k .. t read.
-    `above` : shape (L + 1,); what is alive, and is no block's below, once blocks t + 1 .. are reversed, at t + 1.
-    `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``, each with
-    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost; and
-    what its forward part needs, and the cost, where no block after it is to be reversed.
+    `sweep_cost`, `sweep_peak` : shape (L,); cost and peak of running a block forward without saving.
+    `between[s, k, t]` : shape (L, L, L); bytes that blocks s .. k - 1 write and forward or backward parts of k .. t
+    read.
+    `above` : shape (L + 1,); at t + 1, live bytes once blocks t + 1 .. are reversed, except those of earlier blocks.
+    `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``. Each has the
+    bytes it saves in addition to `between`, the peak of its forward part in addition to `above`, the peak of its
+    backward part, and its cost; and peak of the forward part and cost if no later block is to be reversed.
     """
 
     sweep_cost: Float
@@ -40,27 +41,27 @@ class ChainTables(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockOption:
-    """One way to run a block: what it saves for its backward part, and what that takes.
+    """Option of a block: a set of values saved for its backward part, with cost and memory.
 
     Attributes
     ----------
     saved : int
-        Bytes between forward and backward part, besides what the block after it reads.
+        Bytes between forward and backward part, in addition to those that the next block reads.
     forward_peak : int
-        Bytes of the block's own values while it runs forward.
+        Bytes of the block's own values during its forward part.
     backward_peak : int
-        Bytes while it runs backward, with the gradients that are there.
+        Bytes during its backward part, including live gradients.
     cost : float
-        Of forward and backward part together, recomputations in the backward part included.
+        Cost of forward and backward part together, including recomputations in the backward part.
     alone_cost : float
-        Without what only the blocks after it need of the forward part: for the last block of those to be reversed,
-        whose forward part has run before.
+        The same without forward ops that only later blocks need: for the last block of those to be reversed, whose
+        forward part has run before.
     alone_peak : int
-        Of its forward part then.
+        Peak of its forward part then.
     backward : int64 array
-        The ops of the backward part in order, recomputations included.
+        Ops of the backward part in order, recomputations included.
     alone : int64 array
-        The ops of the forward part that `alone_cost` counts.
+        Ops of the forward part that `alone_cost` counts.
     """
 
     saved: int
@@ -75,7 +76,7 @@ class BlockOption:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Blocks in a row, in the words of :class:`ChainTables`.
+    """Chain of blocks, with the quantities of :class:`ChainTables`.
 
     Attributes
     ----------
@@ -84,9 +85,9 @@ class Chain:
     between : int64 array, shape (blocks, blocks, blocks)
     above : int64 array, shape (blocks + 1,)
     options : tuple of tuples of BlockOption
-        Those of each block, at least one.
+        Options of each block, at least one.
     swept : tuple of int64 arrays
-        The ops that `sweep_cost` counts.
+        Ops that `sweep_cost` counts.
     """
 
     sweep_cost: Float
@@ -98,12 +99,12 @@ class Chain:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the loss included."""
+        """Number of blocks, the loss included."""
         return len(self.options)
 
     @cached_property
     def tables(self) -> ChainTables:
-        """For the compiled programme."""
+        """Arrays for the kernel of the programme."""
         flat = [option for some in self.options for option in some]
 
         def column(name: str, kind: type = np.int64) -> NDArray:

@@ -28,20 +28,20 @@ from remat.schedule import Schedule
 
 Rank = tuple[bool, int, int]
 
-#: The programme is allowed this share of the budget that is there: it over-estimates what plans hold.
+#: Memory of the programme as a multiple of the available budget: it overestimates the memory of plans.
 MOST = 1.25
-#: A way to cut has at most this share of the blocks of the finer one.
+#: Most blocks of a way to cut, as a share of those of the next finer one.
 LEAST_STEP = 0.8
-#: Ops from which on less is tried.
+#: Number of ops from which the search tries less.
 MANY = 1_500
 #: Each for few ops and for many: least number of ways to cut, the most promising by their programmes first; memory
-#: beyond the budget, as a share of it, of the plans that drops then shorten; and weights of memory for these drops.
+#: beyond the budget, as a share of it, of the plans that drops then shorten; and leanings of these drops.
 LEVELS = 4, 2
 EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2), (0.0, 0.03, 0.1)
 LEANINGS = (2.0, 6.0), (6.0,)
-#: Most blocks where nothing fits with fewer.
+#: Most blocks if nothing fits with fewer.
 RESCUE = 250
-#: Ops from which on one way is enough, the finest one.
+#: Number of ops above which only the finest way to cut is tried.
 LARGE = 10_000
 
 
@@ -53,11 +53,11 @@ class RotorOptions(Options):
     ----------
     blocks : int
         Most blocks of a chain; longer chains are cut more coarsely, and options of blocks save inner cuts. Time grows
-        with its third power.
+        with the third power of the blocks.
     slots : int
-        Into how many slots the memory is divided; what is held is rounded up to them.
+        Number of slots into which memory is divided; sizes are rounded up to slots.
     polish : bool
-        Whether drops bring schedules within the budget, and recomputations are taken back that are not needed.
+        Bring schedules within the budget by drops, and take back unnecessary recomputations.
     """
 
     blocks: Annotated[int, Range(1, 300)] = 100
@@ -66,20 +66,20 @@ class RotorOptions(Options):
 
 
 class Rotor(Heuristic):
-    """Cuts a training step into a chain of blocks and finds the best persistent schedule for it.
+    """Rotor: cut a training step into a chain of blocks and find the best persistent schedule for it.
 
-    The dynamic programme (:class:`remat.heuristics.rotor.programme.Programme`) decides for each block whether it is run
-    forward without saving anything, or with one of several options that save part of what its backward part reads
-    (:class:`remat.heuristics.rotor.options.Maker`); nested, so that a block may run many times where memory is scarce.
-    The table answers for all amounts of memory at once.
+    For each block the dynamic programme (:class:`remat.heuristics.rotor.programme.Programme`) chooses between running
+    it forward without saving, and one of several options that save part of what its backward part reads
+    (:class:`remat.heuristics.rotor.options.Maker`). Choices nest, so a block may run many times when memory is scarce.
+    One table has the answers for all amounts of memory.
 
-    The chain need not be one: what passes by blocks for long (masks, the output of an encoder, skips) is counted while
-    a block that reads it is ahead, and so are gradients until they are complete. Plans are expanded to ops, frees are
-    implied, and the schedule is simulated. Since the programme over-estimates, the most slots are looked for whose
-    schedule fits in the budget. Drops then polish that one and some of those that are over the budget.
+    The graph need not be a chain. Tensors that cross several blocks (masks, the output of an encoder, skips) count
+    while a block that reads them is ahead; gradients count until they are complete. Plans are expanded to ops, frees
+    are implied, and the schedule is simulated. Since the programme overestimates memory, the search finds the most
+    slots whose schedule fits the budget. Drops then polish that schedule and some over the budget.
 
-    The forward part is cut at several levels, from single ops to few large blocks; each level is a chain of its own,
-    and the best schedule counts. Where nothing fits, it is the schedule of least peak.
+    The forward part is cut at several levels, from single ops to few large blocks. Each level is a separate chain, and
+    the best schedule is the answer; if none fits, the one of least peak.
 
     Notes
     -----
@@ -115,17 +115,17 @@ class Rotor(Heuristic):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One way to cut the training step, its chain and the programme's answers for it."""
+    """One way to cut the training step, its chain and the solved programme."""
 
     blocks: Blocks
     chain: Chain
     programme: Programme
     slots: int
-    """As many as there are within the budget."""
+    """Number of slots in the budget."""
 
     @classmethod
     def of(cls, reads: Reads, cuts: list[Int], level: int, options: RotorOptions, deadline: Deadline) -> Table:
-        """For one of the levels.
+        """Cut at one of the levels and solve the programme.
 
         Raises
         ------
@@ -143,10 +143,10 @@ class Table:
             programme = Programme.solve(chain, most // unit + 1, unit, deadline)
             if len(programme.steps_in_cost) or most >= MOST * problem.reference_peak:
                 return cls(blocks, chain, programme, budget // unit)
-            most *= 2  # the schedule of least peak is wanted then
+            most *= 2  # needed for the schedule of least peak
 
     def schedule(self, slots: int) -> Schedule:
-        """What the programme says with so many slots."""
+        """Return the schedule of the programme's plan with this number of slots."""
         sequence = self.blocks.sequence(self.chain, self.programme.plan(slots))
         return Schedule.of_computes(self.blocks.reads.step.problem.graph, sequence, source=Rotor.name)
 
@@ -154,8 +154,8 @@ class Table:
 def ways_to_cut(reads: Reads, most_blocks: int) -> list[Int]:
     """Return ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
 
-    They are the levels of :func:`remat.heuristics.cuts.levels`. Where there are too many blocks, every k-th cut of the
-    last such level makes another one, so that blocks are alike.
+    They are the levels of :func:`remat.heuristics.cuts.levels`. After the last level with too many blocks, every k-th
+    of its cuts makes one more way, so that blocks are alike.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def ways_to_cut(reads: Reads, most_blocks: int) -> list[Int]:
 
 
 def _unit(chain: Chain, unit: int) -> int:
-    """Bytes in a slot, near to `unit`: what blocks mostly pass on is a whole number of them, and so not rounded up."""
+    """Return the bytes of a slot, near `unit`: the most common size between blocks is a multiple, so not rounded up."""
     first = np.arange(chain.num_blocks - 1)
     passed, times = np.unique(chain.between[first, first + 1, first + 1], return_counts=True)
     if not len(passed):
@@ -187,7 +187,7 @@ def _unit(chain: Chain, unit: int) -> int:
 
 
 class _Search:
-    """The best schedule so far, and what is still to be tried."""
+    """Best schedule so far, and the search over levels."""
 
     def __init__(self, problem: Problem, run: HeuristicRun, options: RotorOptions) -> None:
         self.problem, self.on, self.options = problem, run, options
@@ -200,7 +200,7 @@ class _Search:
         Raises
         ------
         OverdueError
-            At the deadline, or when it is enough.
+            At the deadline, or when the search may stop.
         """
         limit = 1 if len(self.problem.graph.ops) > LARGE else LEVELS[self.many]
         for tried, table in enumerate(self._tables(Reads.of(step))):
@@ -209,7 +209,7 @@ class _Search:
             self._search(table)
 
     def _tables(self, reads: Reads) -> Iterator[Table]:
-        """Yield the levels, the most promising first; of many ops the finest first; then those with more blocks."""
+        """Yield the levels, the most promising first, or the finest with many ops; then those with more blocks."""
         cuts = ways_to_cut(reads, self.options.blocks)
         ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
         made = (Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways)
@@ -222,7 +222,7 @@ class _Search:
                 yield Table.of(reads, cuts, level, self.options, self.on.deadline)
 
     def _search(self, table: Table) -> None:
-        """Find the most slots whose schedule fits, and polish that schedule and some with more slots by drops."""
+        """Find the most slots whose schedule fits; polish it, and some schedules with more slots, by drops."""
         steps = table.programme.steps_in_cost
         if not len(steps):
             return
@@ -242,7 +242,7 @@ class _Search:
         for number in np.unique(wanted).tolist():
             found = look(number)
             if found[0] and not self.best.rank[0] and found[2] >= self.best.rank[1]:
-                continue  # over the budget, and costs more already than what fits
+                continue  # over the budget, and already costlier than the best that fits
             leanings = LEANINGS[self.many]
             for leaning in leanings if found[0] else leanings[:1]:
                 better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
@@ -251,7 +251,7 @@ class _Search:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Look at the clock, and whether somebody has said that it is enough."""
+        """Check the deadline, and whether the search may stop."""
         if self.best.enough:
             raise OverdueError("it is enough")
         self.on.deadline.check()

@@ -1,4 +1,4 @@
-"""The options of a block: what its backward part reads is saved, or recomputed just before it is read."""
+"""Options of a block: values that its backward part reads are saved, or recomputed just before their first read."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from remat.heuristics.rotor.blocks import Blocks
 
 
-#: Values up to which what to drop next is found out exactly.
+#: Largest number of values for which each next value to drop is chosen by exact cost.
 EXACT = 60
-#: Shares of the bytes a backward part reads that options save, besides what inner cuts make.
+#: Shares of the bytes a backward part reads that options save, in addition to those of inner cuts.
 SHARES = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
 
 
 class Maker:
-    """Makes the options of blocks.
+    """Construction of the options of blocks.
 
-    An option is a set of values that are saved. Whatever else the backward part reads is recomputed before its first
-    read, from what is saved or was recomputed, and held until its last. Values that cost little for their bytes are
-    dropped first; other options save what passes inner cuts of the block, so its parts are recomputed one by one.
+    An option is a set of saved values. Other values that the backward part reads are recomputed before their first
+    read, from saved or recomputed values, and held until their last. Values with the least cost for their bytes are
+    dropped first. Further options save the values that cross inner cuts of the block, so its parts are recomputed one
+    by one.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -45,12 +46,12 @@ class Maker:
         self._known: dict[tuple[object, ...], tuple[BlockOption, ...]] = {}
 
     def sweep(self, block: int) -> tuple[int, int, list[int]]:
-        """Cost, peak and ops of running it forward for the blocks after it alone."""
+        """Return cost, peak and ops of running a block forward only for later blocks."""
         ops, end = self.blocks.forward[block].tolist(), int(self.blocks.ends[block])
         return self.run(ops, {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end})
 
     def run(self, ops: list[int], wanted: set[int]) -> tuple[int, int, list[int]]:
-        """Cost, peak and ops of running those of `ops` that `wanted` needs, and of holding it to the end."""
+        """Return cost, peak and ops of running the `ops` that `wanted` needs, with `wanted` held to the end."""
         needed: list[int] = []
         held = set(wanted)
         for op in reversed(ops):
@@ -61,7 +62,7 @@ class Maker:
         return sum(self.cost[op] for op in needed), self.peak(needed, wanted, set()), needed
 
     def peak(self, ops: list[int], stays: set[int], there: set[int], live: int = 0) -> int:
-        """Return the peak while `ops` run: those of `there` hold `live` bytes at first, and `stays` are never freed."""
+        """Return the peak while `ops` run; `there` holds `live` bytes at first, and `stays` are never freed."""
         last: dict[int, int] = {}
         for number, op in enumerate(ops):
             for t in (*self.inputs[op], *self.outputs[op]):
@@ -80,9 +81,9 @@ class Maker:
         return peak
 
     def options(self, block: int) -> tuple[BlockOption, ...]:
-        """The options of a block, those left out that another one beats in everything.
+        """Return the undominated options of a block.
 
-        Blocks that are wired the same, with the same sizes and costs, have the same ones, which are made once.
+        Blocks with the same wiring, sizes and costs share their options, which are computed once.
         """
         mine = _Block(self, block)
         ops = np.array([*mine.forward, *mine.backward], dtype=np.int64)
@@ -95,28 +96,28 @@ class Maker:
 
 
 def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
-    """An option in other numbers of ops, beside `above` more bytes in its backward part."""
+    """Return an option with renumbered ops, and `above` more bytes in its backward part."""
     peak = option.backward_peak + above
     return replace(option, backward_peak=peak, backward=ops[option.backward], alone=ops[option.alone])
 
 
 class _Block:
-    """Facts of a block that making options needs repeatedly.
+    """Properties of a block for the construction of its options.
 
     Attributes
     ----------
     forward, backward : list of int
-        Its ops.
+        Ops of the block.
     own : set of int
-        Values that it writes forward.
+        Values written by its forward part.
     passed_on, fixed : set of int
-        Those that the block after it reads, and those of ops that are computed once.
+        Values that the next block reads, and values of ops that are computed once.
     late : list of int
-        Those that backward parts of blocks before it read.
+        Values that backward parts of earlier blocks read.
     inner : list of list of int
         Cuts inside the forward part.
     above : int
-        Bytes alive when it is reversed, besides what earlier blocks have written.
+        Bytes alive when it is reversed, except those that earlier blocks have written.
     """
 
     def __init__(self, maker: Maker, block: int) -> None:
@@ -139,7 +140,7 @@ class _Block:
         self.inner = [cuts for cuts in inner if cuts]
 
     def key(self) -> tuple[object, ...]:
-        """Equal for blocks whose options are the same but for the names of ops."""
+        """Return a key equal for blocks whose options differ only in the names of ops."""
         maker, start = self.maker, self.backward_start
         number: dict[int, int] = {}
         wiring: list[object] = []
@@ -161,7 +162,7 @@ class _Block:
         return (*wiring, *tensors, *(tuple(cut - begin for cut in cuts) for cuts in self.inner))
 
     def saved_sets(self) -> list[set[int]]:
-        """Sets of values to save, from everything to nothing."""
+        """Return sets of values to save, from everything to nothing."""
         maker = self.maker
         read = {t for op in self.backward for t in maker.inputs[op] if t in self.own} | set(self.late)
         always = self.fixed | {t for t in read if not maker.size[t]}
@@ -179,9 +180,9 @@ class _Block:
         return list(unique.values())
 
     def _greedy(self, some: list[int]) -> list[set[int]]:
-        """Values, or all that an op writes, are dropped one by one, the cheapest for its bytes first; and the reverse.
+        """Drop values, or all outputs of an op, one by one, the cheapest per byte first; and add them likewise.
 
-        What has no bytes is saved.
+        Values without bytes are always saved.
         """
         maker = self.maker
         bit = {t: 1 << number for number, t in enumerate(sorted(self.own))}
@@ -223,7 +224,7 @@ class _Block:
         return found
 
     def _by_price(self, some: list[int]) -> list[set[int]]:
-        """What costs little for its bytes is dropped first; a set for each share of the bytes that is left."""
+        """Drop the values with the least cost per byte first; return a set for each share of the bytes left."""
         maker = self.maker
         left = total = sum(maker.size[t] for t in some)
         kept, shares = set(some), list(SHARES)
@@ -239,7 +240,7 @@ class _Block:
         return found
 
     def _price(self, tensor: int, saved: set[int]) -> tuple[float, int]:
-        """Cost of recomputing a value, and what is never saved before it, for its bytes."""
+        """Return the cost per byte of recomputing a value and its ancestors that are never saved."""
         maker = self.maker
         todo, again = [maker.writer[tensor]], set()
         while todo:
@@ -251,7 +252,7 @@ class _Block:
         return sum(maker.cost[op] for op in again) / max(size, 1), tensor
 
     def options(self) -> list[BlockOption]:
-        """Those that no other one beats in everything, the cheapest first."""
+        """Return the undominated options, the cheapest first."""
         found: dict[tuple[float, ...], BlockOption] = {}
         for saved in self.saved_sets():
             option = self._option(saved)
@@ -265,7 +266,7 @@ class _Block:
         return sorted(kept, key=lambda option: (option.cost, option.saved))
 
     def _option(self, wanted: set[int]) -> BlockOption:
-        """The option that saves `wanted`, as far as it is read."""
+        """Return the option that saves those values of `wanted` that are read."""
         maker = self.maker
         sequence, saved = self._backward(wanted)
         passing = {t for t in self.own if maker.last_forward[t] >= self.forward_end}
@@ -279,7 +280,7 @@ class _Block:
         )  # fmt: skip
 
     def _backward(self, wanted: set[int]) -> tuple[list[int], set[int]]:
-        """The backward part with recomputations, and what of `wanted` it reads."""
+        """Return the backward part with recomputations, and the values of `wanted` that it reads."""
         maker, there, saved = self.maker, set(wanted), set()
         sequence: list[int] = []
         for op in (*self.backward, -1):
@@ -302,7 +303,7 @@ class _Block:
         return sequence[:-1], saved
 
     def _backward_peak(self, sequence: list[int], saved: set[int]) -> int:
-        """Return the peak of the backward part: what is `above` and what it saves are there in the beginning."""
+        """Return the peak of the backward part, which starts with `above` and the saved values live."""
         maker = self.maker
         used = {t for op in sequence for t in (*maker.inputs[op], *maker.outputs[op])}
         # gradients, and values of later blocks

@@ -13,8 +13,8 @@ from remat.deadline import Deadline
 from remat.heuristics.rotor.chain import Chain
 from remat.runtime.arrays import Float, Int
 
-#: What is done with blocks: ``("sweep", first, last)`` runs them forward without saving, ``("forward", s, option)`` and
-#: ``("backward", s, option)`` run one block as an option says.
+#: Step of a plan: ``("sweep", first, last)`` runs blocks forward without saving, ``("forward", s, option)`` and
+#: ``("backward", s, option)`` run one block by an option.
 Step = tuple[str, int, int]
 
 
@@ -27,16 +27,16 @@ def _example() -> None:
     list(Programme.solve(chain, 4, 2).plan(3))
 
 
-#: The compiled programme.
+#: Kernel of the programme.
 KERNELS = KernelSet("rotor", __name__, _example)
 
 
 @dataclass(frozen=True, eq=False)
 class Programme:
-    r"""The table of a chain.
+    r"""Solved dynamic programme of a chain.
 
-    With C(s, t, m) the least cost of running blocks s .. t forward and backward in m slots, their input and the
-    gradient that comes in being there:
+    Let C(s, t, m) be the least cost of running blocks s .. t forward and backward in m slots, given their input and the
+    gradient that comes in:
 
     .. math::
         C(s, t, m) = \min \begin{cases}
@@ -45,26 +45,26 @@ class Programme:
                 & m \ge g_{t+1} + \max_{s \le j < k} (b_{s,j,t} + v_j)
         \end{cases}
 
-    over options o and s < k <= t, where option o costs c forward and backward together, saves w bytes between, and
-    needs f and r bytes forward and backward; u and v are cost and peak of running forward without saving; b is what is
-    held of blocks before k for those from k on; and g is what is alive of gradients. For s = t the first line has no C,
-    and cost and peak of running the block alone.
+    over options o and s < k <= t. Option o costs c forward and backward together, saves w bytes between, and needs f
+    and r bytes forward and backward; u and v are cost and peak of running forward without saving; b is the memory of
+    blocks before k held for those from k on; and g is the memory of live gradients. For s = t the first line has no C,
+    and has cost and peak of running the block alone.
 
     Attributes
     ----------
     chain : Chain
     unit : int
-        Bytes in a slot. What is held is rounded up to slots.
+        Bytes in a slot. Sizes are rounded up to slots.
     table : float array, shape (L, L, slots)
-        C for s <= t; infinite where the slots do not suffice.
+        C for s <= t; infinite if the slots do not suffice.
     choice : int16 array, shape (L, L, slots)
-        What it begins with: an option of block s by its number, or -j for running j blocks forward without saving.
+        First step: the number of an option of block s, or -j for running j blocks forward without saving.
 
     Notes
     -----
     Beaumont et al., "Optimal checkpointing for heterogeneous chains" (Inria RR-9302, 2019), theorem 1, with several
     options of each block as in Rockmate (Zhao et al., ICML 2023). Optimal for the chain among schedules that are
-    *memory persistent*: what is saved stays until it is used for the last time. O(L³ M) time, O(L² M) room.
+    *memory persistent*: saved values stay until their last use. O(L³ M) time, O(L² M) memory.
     """
 
     chain: Chain
@@ -85,7 +85,7 @@ class Programme:
 
         clock = Deadline() if deadline is None else deadline
         length = chain.num_blocks
-        table = np.empty((length, length, num_slots))  # what is not written takes no memory
+        table = np.empty((length, length, num_slots))  # unwritten pages take no memory
         choice = np.empty(table.shape, dtype=np.int16)
         for s in range(length - 1, -1, -1):
             clock.check()
@@ -94,18 +94,18 @@ class Programme:
 
     @property
     def costs(self) -> Float:
-        """The least cost of the whole chain for each number of slots, never increasing."""
+        """Least cost of the whole chain for each number of slots, never increasing."""
         return self.table[0, -1]
 
     @property
     def steps_in_cost(self) -> Int:
-        """Numbers of slots at which the cost falls, from the fewest that suffice; each gives another schedule."""
+        """Numbers of slots at which the cost falls, from the fewest that suffice; each gives a different schedule."""
         costs = self.costs
         before = np.concatenate([[np.inf], costs[:-1]])
         return np.flatnonzero(costs < before)
 
     def plan(self, num_slots: int) -> Iterator[Step]:
-        """What to do, in order, with so many slots; nothing where they do not suffice."""
+        """Yield the steps for this number of slots, in order; nothing if the slots do not suffice."""
         chain, unit = self.chain, self.unit
         if not np.isfinite(self.costs[num_slots]):
             return

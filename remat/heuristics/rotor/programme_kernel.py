@@ -1,6 +1,6 @@
-"""Rotor's dynamic programme, compiled: one row of the table at a time."""
+"""Kernel of Rotor's dynamic programme: one row of the table at a time."""
 
-# Compiled functions carry no types, and are called by position only.
+# Kernels carry no types, and are called by position only.
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from remat.compiled import inner, kernel
 
 @inner
 def slots(amount, unit):
-    """Slots that hold so many bytes."""
+    """Return the slots that hold `amount` bytes."""
     return (amount + unit - 1) // unit
 
 
@@ -20,9 +20,9 @@ def slots(amount, unit):
 def fill_row(tables, table, choice, s, unit):
     """Fill in ``table[s, t, m]`` for all t >= s: the least cost of reversing blocks s .. t with m slots.
 
-    Infinite where they do not suffice. Rows of later blocks are there. Shape of `table` and `choice`: (L, L, slots).
-    ``choice[s, t, m]`` is what that begins with: an option of block s by its number among those, or -k for a sweep of
-    the first k blocks. Of equally good ones it is the first option, or else the shortest sweep.
+    Infinite if the slots do not suffice. Rows of later blocks must be filled in. Shape of `table` and `choice`: (L, L,
+    slots). ``choice[s, t, m]`` is the first step: the number of an option of block s, or -k for a sweep of the first k
+    blocks. Ties go to the first option, then to the shortest sweep.
     """
     num_blocks, num_slots = len(tables.sweep_cost), table.shape[2]
     for t in range(s, num_blocks):

@@ -1,4 +1,4 @@
-"""When tensors of a training step are written and read, and where the backward part of a chain of blocks is cut."""
+"""Writes and reads of the tensors of a training step, and cuts of the backward part of a chain of blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """When each tensor is written and read, in positions of the reference order; all of shape (tensors,).
+    """Positions in the reference order at which each tensor is written and read; all of shape (tensors,).
 
     Attributes
     ----------
@@ -22,9 +22,9 @@ class Reads:
     first_write : int64 array
         -1 for graph inputs.
     last_read : int64 array
-        The end for what must be alive at the end; -1 for what is not read.
+        The end for tensors that must be alive at the end; -1 for those without readers.
     size : int64 array
-        Bytes; 0 for graph inputs and for forward values that are kept, which are there all the time.
+        Bytes; 0 for graph inputs and for forward values that are kept, which are always held.
     """
 
     step: TrainingStep
@@ -34,7 +34,7 @@ class Reads:
 
     @classmethod
     def of(cls, step: TrainingStep) -> Reads:
-        """From the graph of a training step."""
+        """Collect the reads of a training step."""
         arrays, kept = step.problem.graph.arrays, step.problem.kept
         num_ops = len(arrays.order)
         first = arrays.producers.lowest(arrays.position, num_ops)
@@ -47,29 +47,29 @@ class Reads:
 
     @property
     def held(self) -> int:
-        """Bytes that are there all the time: graph inputs, constant memory, and forward values that are kept."""
+        """Bytes that are always held: graph inputs, constant memory, and forward values that are kept."""
         problem = self.step.problem
         sizes = problem.graph.arrays.size
         return problem.constant_bytes + int(sizes[self.size < sizes].sum())
 
     @cached_property
     def is_forward(self) -> Bool:
-        """Which tensors are written by forward ops; shape (tensors,)."""
+        """Mask of tensors written by forward ops; shape (tensors,)."""
         return (self.first_write >= 0) & (self.first_write < self.step.num_forward)
 
 
 def backward_cuts(reads: Reads, cuts: Int) -> Int:
-    """Where the backward part is cut, for each cut of the forward part and for its end; never increasing.
+    """Return the cuts of the backward part, for each cut of the forward part and for its end; never increasing.
 
-    The backward part of the blocks from a cut on ends where the fewest bytes are held besides what passes the cut
-    anyway: gradients that are read later, values of these blocks that are read later, and values of blocks before that
-    only backward ops read, and earlier. Of equally good places it is the last, so a backward op that reads what passes
-    the cut belongs to the block after it.
+    The backward part of the blocks from a cut on ends where the fewest bytes are held in addition to tensors that cross
+    the cut anyway. These bytes are gradients that are read later, values of these blocks that are read later, and
+    values of earlier blocks that no forward op after the cut reads, but a backward op before that place. Ties go to the
+    last place, so a backward op that reads tensors across the cut belongs to the block after it.
 
     Returns
     -------
     int64 array, shape (cuts + 1,)
-        Positions; that of the first cut is the end of the graph.
+        Positions; for the first cut, the end of the graph.
     """
     step = reads.step
     cuts = np.append(cuts, step.num_forward)
@@ -82,10 +82,10 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     there = hi >= lo
     gradients = staircase(lo[there], hi[there], size[late][there], places)
 
-    # cost[c, q]: differences over both axes, summed in the end
+    # cost[c, q]: differences along both axes, accumulated below
     change = np.zeros((len(cuts) + 1, places + 1), dtype=np.int64)
     own = np.flatnonzero(reads.is_forward & (size > 0) & (last >= start))
-    index = np.searchsorted(cuts, first[own], side="right")  # cuts 0 .. index - 1 lie at or before its op
+    index = np.searchsorted(cuts, first[own], side="right")  # cuts 0 .. index - 1 are at or before its op
     until = np.minimum(last[own], end) - start
     np.add.at(change, (0, 0), size[own].sum())
     np.add.at(change, (index, np.zeros(len(own), dtype=np.int64)), -size[own])
@@ -96,7 +96,7 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     np.add.at(change, (after, step.first_backward_reads[read] - start + 1), size[read])
     cost = change.cumsum(axis=0).cumsum(axis=1)[: len(cuts), :places] + gradients
 
-    # from the last cut back: the least sum of costs with places that do not decrease
+    # backward from the last cut: the least sum of costs with places that do not decrease
     total = np.zeros(places, dtype=np.int64)
     choices = np.empty((len(cuts), places), dtype=np.int32)
     for c in range(len(cuts) - 1, 0, -1):
