@@ -1,1 +1,1 @@
-"""Checkpointing: keep some forward values, compute the others again for the backward pass."""
+"""Checkpointing: hold some forward values, and recompute the others for the backward pass."""

@@ -1,4 +1,4 @@
-"""What all checkpointing heuristics share: certify every candidate, keep the cheapest that fits."""
+"""Base of checkpointing heuristics: certify every candidate, and keep the cheapest that fits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
-#: Seconds that validating a schedule takes for each of its computes, which may be millions.
+#: Seconds per compute for validating a schedule, which may have millions of computes.
 SECONDS_TO_JUDGE = 3e-6
-#: Bytes for each pair of ops: tables of what is retained and computed in each stage.
+#: Bytes per pair of ops, for tables of values retained and computed in each stage.
 TABLES = 8
-#: Seconds that the first schedule may take even where time is over.
+#: Least seconds for the first schedule, even after the deadline.
 FIRST = 0.25
 
 
@@ -33,9 +33,9 @@ class CheckpointingOptions(Options):
     Attributes
     ----------
     dead_retention : bool
-        Write out frees that hold every retained value as long as the published rules do, although nobody reads it any
-        more; only to compare with published peaks, which are up to 1.6 times those of frees at last use. For graphs
-        with one output per op and no limits of computes.
+        Write frees that hold every retained value as long as the published rules do, beyond its last read. Only for
+        comparison with published peaks, which are up to 1.6 times those of frees at last use. For graphs with one
+        output per op and no limits of computes.
     """
 
     dead_retention: bool = False
@@ -48,29 +48,29 @@ class SweepOptions(CheckpointingOptions):
     Attributes
     ----------
     sweep : int
-        How many segment sizes are tried, evenly spaced from the largest value to all forward values together.
+        Number of segment sizes, evenly spaced from the largest value to all forward values together.
     """
 
     sweep: Positive = 50
 
 
 class Checkpointing(Heuristic):
-    """A family of schedules, of which the cheapest within the budget is taken, or else the one of least peak.
+    """Family of schedules, of which the cheapest within the budget is taken, or else the one of least peak.
 
-    Ops that may not be recomputed, and buffers that several ops accumulate into, are kept until their last use.
+    Ops that must not be recomputed, and buffers that several ops accumulate into, are held until their last use.
     """
 
     options_type: ClassVar[type | None] = CheckpointingOptions
     table_bytes: ClassVar[int] = TABLES
-    """Bytes that it needs for each pair of ops."""
+    """Bytes of memory per pair of ops."""
     deadline = Deadline()
-    """Of the candidate that is being made."""
+    """Deadline of the current candidate."""
     fitted = False
-    """Whether the last candidate was within the budget: for those that choose the next one by that."""
+    """True when the last candidate was within the budget; the next candidate may depend on it."""
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
-        """The schedules of the family.
+        """Yield the schedules of the family.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Checkpointing(Heuristic):
                 "memory",
             )
         best = Best(problem, run)
-        # a small graph's first schedule is there at once, however late it is
+        # the first schedule of a small graph takes no time, so make it even after the deadline
         self.deadline = Deadline.after(max(FIRST, run.deadline.remaining))
         candidates = self.candidates(problem)
         while True:
@@ -104,7 +104,7 @@ class Checkpointing(Heuristic):
         return best.schedule
 
     def retaining(self, problem: Problem, S: Bool) -> Schedule:
-        """The schedule that retains `S` and computes as little as that allows."""
+        """Return the schedule that retains `S` and computes as little as that allows."""
         if not self.options.dead_retention:
             return schedule_for(problem, S, self.name, self.deadline)
         if any(limit is not None for limit in problem.compute_limits):

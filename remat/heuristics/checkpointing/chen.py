@@ -20,7 +20,7 @@ from remat.schedule import Schedule
 
 
 class _Chosen(Checkpointing):
-    """Checkpoints chosen among candidates; the rest is recomputed segment by segment."""
+    """Checkpoints chosen among candidates; other values are recomputed segment by segment."""
 
     eligible = staticmethod(all_forward_ops)
     """Forward ops that may be checkpoints."""
@@ -35,7 +35,7 @@ class _Chosen(Checkpointing):
 
     @abstractmethod
     def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
-        """Sets of checkpoints to try."""
+        """Yield sets of checkpoints."""
 
 
 class _SquareRoot(_Chosen):
@@ -51,12 +51,12 @@ class _Greedy(_Chosen):
 
 
 class ChenSqrt(_SquareRoot):
-    """Every k-th forward op of a chain is a checkpoint, k the square root of their number, rounded down.
+    """Chen's √n: every k-th forward op of a chain is a checkpoint, k the square root of their number, rounded down.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: O(√n) memory for at most one more forward pass.
-    Knows neither sizes nor costs nor the budget: there is one schedule, which fits or does not. For chains; Checkmate's
-    paper has it on VGG and MobileNet only. On the unit chain of n forward ops it costs 2 n + 1 plus one for each op
-    before the last checkpoint that is none.
+    It ignores sizes, costs and the budget: there is one schedule, which fits or does not. For chains; Checkmate's paper
+    uses it on VGG and MobileNet only. On the unit chain of n forward ops it costs 2 n + 1 plus one for each op before
+    the last checkpoint that is no checkpoint.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class ChenSqrt(_SquareRoot):
 
 
 class ChenGreedy(_Greedy):
-    """A checkpoint of a chain wherever more than b bytes have been written since the last one, for many b.
+    """Chen's greedy choice: a checkpoint of a chain after every b bytes written, for many b.
 
     Chen et al. 2016, algorithm 3, with the search over b of Checkmate (MLSys 2020, section 6.1), from the largest value
     to all forward values together. For chains.
@@ -89,11 +89,11 @@ class ChenGreedy(_Greedy):
 
 
 class LinearizedSqrt(_SquareRoot):
-    """Chen's √n with the reference order taken for a chain; the optimal recomputation repairs the dependencies.
+    """Chen's √n with the reference order as a chain; the optimal recomputation restores the dependencies.
 
     Checkmate (MLSys 2020, appendix B.2), there "linearized √n". The same as `chen-sqrt` on chains. The order must be
-    topological, which the reference order is; that of the published program walks the graph without directions and
-    violates 13 of 37 dependencies of FCN8. Values that are read across segments are recomputed for each such read.
+    topological, as the reference order is; that of the published program ignores edge directions and violates 13 of 37
+    dependencies of FCN8. Values that are read across segments are recomputed for each such read.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class LinearizedSqrt(_SquareRoot):
 
 
 class LinearizedGreedy(_Greedy):
-    """Chen's greedy choice, with the sweep over b, with the reference order taken for a chain.
+    """Chen's greedy choice, with the sweep over b and the reference order as a chain.
 
     Checkmate (MLSys 2020, appendix B.2), there "linearized greedy", its strongest baseline on graphs with skip
     connections. The same as `chen-greedy` on chains. See `linearized-sqrt` for the order.
@@ -119,10 +119,10 @@ class LinearizedGreedy(_Greedy):
 
 
 class ArticulationAll(_Chosen):
-    """Every articulation point of the forward graph is a checkpoint.
+    """Checkpoint at every articulation point of the forward graph.
 
-    In the published program of Checkmate, not in its table 1; its figure 6 has it as "checkpoint all" on U-Net. The
-    same as `checkpoint-all` on chains. See `ap-sqrt` for what an articulation point is.
+    In the published program of Checkmate, but not in its table 1; in its figure 6, "checkpoint all" on U-Net. The same
+    as `checkpoint-all` on chains. `ap-sqrt` defines articulation points.
 
     Examples
     --------
@@ -144,10 +144,10 @@ class ArticulationAll(_Chosen):
 class ArticulationSqrt(_SquareRoot):
     """Chen's √n with the articulation points of the forward graph as candidates.
 
-    Checkmate (MLSys 2020, appendix B.1), there "AP √n". Between two articulation points nothing passes by, so a
-    segment can be recomputed from its checkpoint alone. Where there are few, segments are large, and the linearized
-    variant may be better: U-Net has 10, and needs 0.80 of the reference peak instead of 0.57. The published program
-    takes the candidates in the order of a hash set, so that "every k-th" may be any; here they are in reference order.
+    Checkmate (MLSys 2020, appendix B.1), there "AP √n". Nothing crosses between two articulation points, so a segment
+    can be recomputed from its checkpoint alone. With few of them segments are large, and the linearized variant may be
+    better: U-Net has 10, and needs 0.80 of the reference peak instead of 0.57. The published program takes the
+    candidates in the order of a hash set, so that "every k-th" is arbitrary; here they are in reference order.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class ArticulationSqrt(_SquareRoot):
 
 
 class ArticulationGreedy(_Greedy):
-    """Chen's greedy choice, with the sweep over b, with the articulation points of the forward graph as candidates.
+    """Chen's greedy choice, with the sweep over b and the articulation points of the forward graph as candidates.
 
     Checkmate (MLSys 2020, appendix B.1), there "AP greedy". See `ap-sqrt`. Bytes are counted over all forward ops.
     """

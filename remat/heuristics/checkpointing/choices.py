@@ -1,4 +1,4 @@
-"""Which values may be checkpoints, and which of them are."""
+"""Candidates for checkpoints, and choices among them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def all_forward_ops(step: TrainingStep) -> list[int]:
-    """Every forward op, in reference order."""
+    """Return every forward op, in reference order."""
     return list(range(step.num_forward))
 
 
 def articulation_points(step: TrainingStep) -> list[int]:
-    """Forward ops that every path from the first forward op to the last one goes through, these two included.
+    """Return the forward ops on every path from the first forward op to the last one, these two included.
 
-    Paths may follow dependencies in both directions, so that between two neighbours in the list nothing passes by. In
-    reference order. Where the forward ops are not connected, such as with counters beside the network, first and last
-    are those of the largest part. O(ops + edges).
+    Paths may follow dependencies in both directions, so nothing crosses between two neighbours in the list. In
+    reference order. If the forward ops are not connected, for example with separate counters, first and last are those
+    of the largest component. O(ops + edges).
 
     Notes
     -----
     Jain et al., MLSys 2020, appendix B.1: "vertices that disconnect the forward pass DAG", with an entry before the
     first and an exit after the last node in its published program. Ops that only cut off a dead end, such as a
-    statistic that nobody reads, do not count here; the networks of the paper have none.
+    statistic without readers, do not count here; the networks of the paper have none.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def articulation_points(step: TrainingStep) -> list[int]:
     >>> len(articulation_points(TrainingStep.of(Problem(unet()))))
     10
     """
-    import networkx as nx  # some tenths of a second, and few ask
+    import networkx as nx  # takes some tenths of a second, and few methods need it
 
     count = step.num_forward
     forward: nx.Graph[int] = nx.Graph()
@@ -47,7 +47,7 @@ def articulation_points(step: TrainingStep) -> list[int]:
     first, last = min(network), max(network)
     if len(network) <= 2:
         return sorted(network)
-    # On a path from first to last is what lies on a cycle with an edge between them.
+    # With an edge between first and last, ops on a path between them lie on a cycle with that edge.
     closed = nx.Graph(forward.subgraph(network))
     closed.add_edge(first, last)
     parts = cast("Iterator[set[int]]", nx.biconnected_components(closed))
@@ -56,7 +56,7 @@ def articulation_points(step: TrainingStep) -> list[int]:
 
 
 def every_square_root(candidates: Sequence[int]) -> list[int]:
-    """Every k-th candidate, with k the square root of their number, rounded down.
+    """Return every k-th candidate, with k the square root of their number, rounded down.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def every_square_root(candidates: Sequence[int]) -> list[int]:
 
 
 def greedy(step: TrainingStep, candidates: Sequence[int], segment_bytes: int) -> list[int]:
-    """A checkpoint at each candidate at which more than `segment_bytes` have been written since the last one.
+    """Return the candidates at which more than `segment_bytes` have been written since the last checkpoint.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def greedy(step: TrainingStep, candidates: Sequence[int], segment_bytes: int) ->
 
 
 def greedy_sweep(step: TrainingStep, candidates: Sequence[int], values: int) -> Iterator[list[int]]:
-    """The different choices of :func:`greedy` for `values` segment sizes, from the largest value to all together."""
+    """Yield the distinct choices of :func:`greedy` for `values` segment sizes, from the largest value to their sum."""
     least, most = int(step.sizes.max()), int(step.sizes.sum())
     seen = set()
     for k in range(values):

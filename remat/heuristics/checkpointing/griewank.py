@@ -17,13 +17,13 @@ from remat.schedule import Schedule
 class GriewankWalther(Checkpointing):
     """REVOLVE: the least forward computes for a number of stored states, on a chain of equal steps.
 
-    Griewank and Walther, ACM TOMS 26 (2000), there for time steps; Checkmate (MLSys 2020, table 1) has it as "Griewank
-    & Walther log n". Its schedules come from the rule of binomial coefficients (:mod:`.revolve`); the published program
-    of Checkmate downloads them. All numbers of stored states are tried, the cheapest schedules first.
+    Griewank and Walther, ACM TOMS 26 (2000), there for time steps; Checkmate (MLSys 2020, table 1) calls it "Griewank &
+    Walther log n". Its schedules follow from binomial coefficients (:mod:`.revolve`); the published program of
+    Checkmate downloads them. All numbers of stored states are tried, the cheapest schedules first.
 
     On the unit chain of n forward ops with budget B ≥ 3 it is optimal, n + 1 + t(n + 1, B - 2), where t counts the
-    initial state as stored. On other chains sizes and costs are taken as equal, so it is only a heuristic, and the
-    published "states" are tensors of different sizes. Backward ops run with the forward op that they belong to
+    initial state as stored. On other chains it is only a heuristic: sizes and costs count as equal, and the published
+    "states" are tensors of different sizes. Backward ops run with the forward op that they belong to
     (:attr:`TrainingStep.mirror`), the loss with the last one.
 
     Examples
@@ -45,9 +45,9 @@ class GriewankWalther(Checkpointing):
 
 
 def _reversed_with(step: TrainingStep, slots: int, source: str) -> Schedule:
-    """The schedule with `slots` stored states, state i + 1 being the output of forward op i.
+    """Return the schedule with `slots` stored states, where state i + 1 is the output of forward op i.
 
-    Computes beyond an op's limit are left out: the value is then held from the one before.
+    Computes beyond an op's limit are omitted: the value is then held from the previous compute.
     """
     turned: list[list[int]] = [[] for _ in range(step.num_forward + 1)]
     for backward, forward in enumerate(step.mirror.tolist(), step.first_backward):

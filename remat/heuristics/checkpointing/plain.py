@@ -1,4 +1,4 @@
-"""The two ends: keep everything, keep nothing."""
+"""The two extremes: checkpoint every forward value, or none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from remat.schedule import Schedule
 
 
 class CheckpointAll(Checkpointing):
-    """Every forward value is a checkpoint, so nothing is recomputed: what frameworks do by default.
+    """Checkpoint every forward value, so that nothing is recomputed: the default of frameworks.
 
-    Checkmate's "checkpoint all (ideal)" (Jain et al., MLSys 2020, table 1). Its published peak is not that of the
+    Checkmate's "checkpoint all (ideal)" (Jain et al., MLSys 2020, table 1). Its published peak is above that of the
     reference order: the published rule holds every checkpoint to the end, 1.06 to 1.24 times as much on the networks of
     the paper (option `dead_retention`).
 
@@ -37,11 +37,11 @@ class CheckpointAll(Checkpointing):
 
 
 class CheckpointLast(Checkpointing):
-    """Only the value made last is retained into the next stage, and what an op lacks is computed again.
+    """Retain only the last value into the next stage, and recompute the other inputs of an op.
 
     In the published program of Checkmate, not in the paper. Close to the smallest peak at a cost that is quadratic on
-    chains, (n² + 5 n + 2) / 2 on the unit chain of n forward ops, and worse elsewhere. Needs no training graph. Tensors
-    to be kept at the end are retained as well.
+    chains, (n² + 5 n + 2) / 2 on the unit chain of n forward ops, and higher elsewhere. It needs no training graph.
+    Tensors to be kept at the end are retained as well.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from math import comb
 
 
 def repetitions(length: int, slots: int) -> int:
-    """The least r with ``comb(slots + r, slots) >= length``: how often a step runs at the most.
+    """Return the least r with ``comb(slots + r, slots) >= length``: the most times that a step runs.
 
     Examples
     --------
@@ -21,7 +21,7 @@ def repetitions(length: int, slots: int) -> int:
 
 
 def advances(length: int, slots: int) -> int:
-    """Least forward advances that reversing a chain takes: ``r l - comb(c + r, c + 1)``.
+    """Return the least forward advances for reversing a chain: ``r l - comb(c + r, c + 1)``.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def advances(length: int, slots: int) -> int:
 
 
 def first_advance(length: int, slots: int) -> int:
-    """How far to advance before the next state is stored, so that the advances stay the least.
+    """Return the steps to advance before the next state is stored, so that the advances stay the least.
 
     The smallest k with ``comb(c + r - 2, c) <= k <= comb(c + r - 1, c)`` and
-    ``comb(c + r - 2, c - 1) <= l - k <= comb(c + r - 1, c - 1)``; with one slot there is no state but the first, and
-    one advances to the last step at once.
+    ``comb(c + r - 2, c - 1) <= l - k <= comb(c + r - 1, c - 1)``. With one slot only the first state is stored, and
+    the advance goes to the last step.
 
     Examples
     --------
@@ -64,10 +64,10 @@ def first_advance(length: int, slots: int) -> int:
 
 
 def reversal(length: int, slots: int) -> Iterator[tuple[str, int]]:
-    """What to do to reverse a chain with the least advances.
+    """Yield the actions that reverse a chain with the least advances.
 
     ``("advance", i)`` computes state i + 1 from state i, ``("turn", i)`` reverses step i. Steps 0 .. length - 1 are
-    turned from the last to the first, each from its state i. Nothing is recursive, so chains may be long.
+    turned from the last to the first, each from its state i. There is no recursion, so chains may be long.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""From a set of checkpoints to what is retained: forward in one go, backward segment by segment."""
+"""Retention decisions for a set of checkpoints: forward at once, backward segment by segment."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from remat.runtime.arrays import Bool
 
 
 def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
-    """S, the values retained into each stage, for a set of checkpoints among the forward ops.
+    """Return S, the values retained into each stage, for a set of checkpoints among the forward ops.
 
     The checkpoints cut forward and loss into *segments*, each of which begins with its checkpoint (the first one with
-    op 0). In the forward pass a segment is there until it is complete. In the backward pass it is there, recomputed
-    from its checkpoint, while gradients of its ops are computed (:attr:`TrainingStep.mirror`); its gradients as long.
-    Checkpoints are there until the end, losses and gradients until their last use, and every value for the first
-    compute of each op that reads it, which for a value read across segments means one more recomputation of it.
+    op 0). In the forward pass a segment is held until it is complete. In the backward pass it is recomputed from its
+    checkpoint and held while gradients of its ops are computed (:attr:`TrainingStep.mirror`), as are its gradients.
+    Checkpoints are held until the end, losses and gradients until their last use. Every value is held for the first
+    compute of each op that reads it, so a value read across segments is recomputed once more.
 
-    Much of what this retains is not read again ("dead retention"), above all checkpoints after their segment. Frees at
-    last use drop it without changing what is computed.
+    Many retained values are not read again ("dead retention"), above all checkpoints after their segment. Frees at last
+    use drop them without a change of the computes.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
     Returns
     -------
     bool array, shape (ops, ops)
-        As :func:`remat.heuristics.retention.recomputation_for` takes it.
+        As taken by :func:`remat.heuristics.retention.recomputation_for`.
 
     Notes
     -----
-    The rule of Checkmate's baselines (Jain et al., MLSys 2020, appendix B; the paper only says "generate checkpoint
-    matrix S from the resulting checkpoint set", the rule is that of its published program), stated for graphs whose
-    backward pass has another number of ops than the forward pass.
+    The rule of Checkmate's baselines (Jain et al., MLSys 2020, appendix B): the paper only says "generate checkpoint
+    matrix S from the resulting checkpoint set", and the rule is that of its published program. Here it covers graphs
+    whose backward pass has another number of ops than the forward pass.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
     for a, b in pairwise(sorted({0, *chosen, end})):
         for t in range(a + 1, min(b, num_ops - 1) + 1):
             S[t, a : min(t, b)] = True
-        # Backward ops are sorted by their segment, the last segment first.
+        # Backward ops are sorted by segment, the last segment first.
         here = np.flatnonzero((step.mirror >= a) & (step.mirror < b)) + end
         S[here, a:b] = True
         for t in here.tolist():
@@ -71,7 +71,7 @@ def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
 
 
 def kept_ops(problem: Problem) -> list[int]:
-    """Positions of ops with outputs that must be alive at the end, and no others beside them."""
+    """Return the positions of ops that have outputs to be kept at the end, and no other outputs."""
     arrays = problem.graph.arrays
     kept = problem.kept & ~kept_beside_others(problem)
     return np.unique(arrays.position[arrays.producers.indices[kept[arrays.producers.rows]]]).tolist()

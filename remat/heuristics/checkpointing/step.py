@@ -1,4 +1,4 @@
-"""What checkpointing needs to know of a graph: its forward ops, and to which of them each backward op belongs."""
+"""Training steps: forward ops, loss and backward ops, and the forward op of each backward op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.runtime.arrays import Int
 
 @dataclass(frozen=True, eq=False)
 class TrainingStep:
-    """One training step as three runs of positions in the reference order.
+    """Training step as three runs of positions in the reference order.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class TrainingStep:
     num_forward : int
         Positions ``0 .. num_forward - 1`` are the forward ops: those before the first op of phase loss or backward.
     first_backward : int
-        Position of the first op of phase backward; what lies between is the loss.
+        Position of the first op of phase backward; the ops between are the loss.
 
     Examples
     --------
@@ -39,15 +39,15 @@ class TrainingStep:
 
     @classmethod
     def of(cls, problem: Problem) -> TrainingStep:
-        """From the phases of the ops, or from the edges where there are none and the graph mirrors itself.
+        """Find the training step by the phases of the ops; without phases, by edges if the graph mirrors itself.
 
-        It mirrors itself if it has 2 L + 1 ops, of which op 2 L - i reads op i for all i < L, and op L, the loss, lies
-        between ops L - 1 and L + 1 alone.
+        It mirrors itself if it has 2 L + 1 ops, where op 2 L - i reads op i for all i < L, and the only edges of op L,
+        the loss, are with ops L - 1 and L + 1.
 
         Raises
         ------
         ProblemError
-            If it is no training graph.
+            If the graph is no training graph.
         """
         arrays, graph = problem.graph.arrays, problem.graph
         phases = [graph.ops[op].phase for op in arrays.order.tolist()]
@@ -89,38 +89,38 @@ class TrainingStep:
 
     @cached_property
     def mirror(self) -> Int:
-        """The forward op that each backward op belongs to, never increasing; shape (backward ops,).
+        """Forward op that each backward op belongs to, never increasing; shape (backward ops,).
 
-        It is the earliest forward op that the backward op reads, or, where a later backward op reads none so early, the
-        latest such of the later ones: so values that are read all over the backward pass do not count, such as masks.
+        It is the earliest forward op that the backward op reads, or the latest such of the later backward ops if none
+        of them reads so early an op. Values read throughout the backward pass, such as masks, therefore do not count.
         """
         producer, consumer = self.edges
         num_ops = len(self.problem.graph.ops)
         earliest = np.full(num_ops, num_ops, dtype=np.int64)
         forward = producer < self.num_forward
         np.minimum.at(earliest, consumer[forward], producer[forward])
-        earliest[earliest == num_ops] = 0  # reads none: goes with those that follow
+        earliest[earliest == num_ops] = 0  # reads none: belongs with the following ops
         return np.maximum.accumulate(earliest[self.first_backward :][::-1])[::-1]
 
     @cached_property
     def last_forward_reads(self) -> Int:
-        """Position of the last reader of each tensor in forward and loss, -1 without one; shape (tensors,)."""
+        """Position of the last reader of each tensor in forward and loss; -1 without one; shape (tensors,)."""
         arrays = self.problem.graph.arrays
         return arrays.consumers.highest(np.where(arrays.position < self.first_backward, arrays.position, -1), -1)
 
     @cached_property
     def first_backward_reads(self) -> Int:
-        """Position of the first reader of each tensor in the backward pass, that of the end without one; (tensors,)."""
+        """Position of the first reader of each tensor in the backward pass; the end without one; shape (tensors,)."""
         arrays, end = self.problem.graph.arrays, len(self.problem.graph.arrays.order)
         return arrays.consumers.lowest(np.where(arrays.position < self.first_backward, end, arrays.position), end)
 
     def crossing(self, sizes: Int) -> Int:
-        """Bytes made up to each position of forward and loss that a later op there reads; shape (first_backward,).
+        """Return the bytes written up to each position of forward and loss and read later there; (first_backward,).
 
         Parameters
         ----------
         sizes : int64 array, shape (tensors,)
-            What each tensor counts for; graph inputs count for nothing.
+            Weight of each tensor; graph inputs do not count.
 
         Examples
         --------
@@ -136,24 +136,24 @@ class TrainingStep:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every forward op reads the forward op before it, and no other."""
+        """True when every forward op reads the forward op before it, and no other."""
         return self._off_chain is None
 
     @cached_property
     def _off_chain(self) -> int | None:
-        """The first forward op that does not read the one before it alone."""
+        """First forward op that does not read only the one before it; None for chains."""
         reads: list[set[int]] = [set() for _ in self.problem.graph.ops]
         for producer, consumer in zip(*(ends.tolist() for ends in self.edges), strict=True):
             reads[consumer].add(producer)
         return next((k for k in range(1, self.num_forward) if reads[k] != {k - 1}), None)
 
     def require_chain(self, method: str) -> None:
-        """Refuse what is not a chain.
+        """Require a chain.
 
         Raises
         ------
         ProblemError
-            Naming the first forward op that does not read the one before it alone.
+            If it is none; the message names the first forward op that does not read only the one before it.
         """
         if self._off_chain is not None:
             name = self.problem.graph.op_names[self.problem.graph.arrays.order[self._off_chain]]
@@ -171,7 +171,7 @@ class TrainingStep:
 
 
 def training_step(problem: Problem) -> TrainingStep | None:
-    """The problem as a training step; None for graphs without a backward pass."""
+    """Return the problem as a training step; None for graphs without a backward pass."""
     try:
         return TrainingStep.of(problem)
     except ProblemError:

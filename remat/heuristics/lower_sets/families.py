@@ -1,4 +1,4 @@
-"""Which lower sets of the forward graph there are to choose from."""
+"""Families of lower sets of the forward graph."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from remat.runtime.arrays import Bool
 
 
 class ForwardGraph:
-    """The forward ops of a training step by position, with edges among them and the bytes of each one's values.
+    """Forward ops of a training step by position, with the edges among them and the bytes of their values.
 
     Attributes
     ----------
     num_ops : int
     producer, consumer : int64 arrays, shape (edges,)
     cost, size : int64 arrays, shape (num_ops,)
-        Cost, and bytes of the outputs that somebody reads and that are not kept to the end anyway.
+        Cost, and bytes of the outputs that have readers and are not kept to the end anyway.
     held : bool array, shape (num_ops,)
-        Not recomputed: computes are limited to one, or several ops write one buffer.
+        True for ops that are not recomputed: limited to one compute, or one of several writers of a buffer.
 
     Examples
     --------
@@ -45,14 +45,14 @@ class ForwardGraph:
         self.held = allowed_computes(problem, 2)[ops] == 1
 
     def boundary(self, members: Bool) -> Bool:
-        """Ops of a lower set that an op outside reads."""
+        """Return the ops of a lower set that an op outside reads."""
         leaving = members[self.producer] & ~members[self.consumer]
         rim = np.zeros(self.num_ops, dtype=np.bool_)
         rim[self.producer[leaving]] = True
         return rim
 
     def beyond(self, members: Bool) -> int:
-        """Bytes of the readers of a lower set outside it, and of all that these read outside it.
+        """Return the bytes of the readers of a lower set outside it, and of all that these read outside it.
 
         Kusumoto et al.'s last two terms of the peak, M(δ⁺(L) - L) + M(δ⁻(δ⁺(L)) - L).
         """
@@ -64,7 +64,7 @@ class ForwardGraph:
 
 
 def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool | None:
-    """All sets of forward ops that lack nothing they read, by size; shape (sets, ops). None: they are over `most`.
+    """Return all sets of forward ops closed under inputs, by size; shape (sets, ops). None: more than `most`.
 
     Raises
     ------
@@ -98,10 +98,10 @@ def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool |
 
 
 def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool:
-    """Of each op the ops that it needs and itself, with the empty set and all ops, by size; at most `most` sets.
+    """Return the closure of each op under inputs, the empty set and all ops, by size; at most `most` sets.
 
-    Where there are more ops, the reference order is cut into as many runs, of each of which the op is taken after
-    which the fewest bytes are still to be read.
+    With more ops, the reference order is cut into that many runs, and each contributes the op after which the fewest
+    bytes are still to be read.
 
     Raises
     ------

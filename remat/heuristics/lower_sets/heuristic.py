@@ -1,4 +1,4 @@
-"""Kusumoto's lower sets as a heuristic: from a chain of lower sets to a schedule, and which budgets to plan for."""
+"""Kusumoto's lower sets as a heuristic: schedules from chains of lower sets, and the budgets to plan for."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 
-#: Budgets that are planned for: evenly spaced, and then by bisection on whether the time-centric schedule fits.
+#: Planned budgets: evenly spaced, then by bisection on whether the time-centric schedule fits.
 SPACED, BISECTED = 8, 10
-#: Chains for each of them, from the time-centric to the memory-centric one.
+#: Chains per budget, from the time-centric to the memory-centric one.
 CHAINS = 5
 
 
@@ -32,9 +32,9 @@ class LowerSetsOptions(Options):
     Attributes
     ----------
     sets : int
-        Lower sets to choose from at the most: all of them, if they are no more, or else ancestor closures.
+        Largest number of lower sets: all of them if they are no more, otherwise ancestor closures.
     levels : int
-        Costs of recomputation that are told apart.
+        Number of distinct costs of recomputation.
     """
 
     sets: Annotated[int, Range(3)] = 600
@@ -42,19 +42,18 @@ class LowerSetsOptions(Options):
 
 
 class LowerSets(Checkpointing):
-    """Kusumoto's lower sets: which values are stored is decided by a dynamic programme over chains of lower sets.
+    """Kusumoto's lower sets: a dynamic programme over chains of lower sets decides which values are stored.
 
     Kusumoto et al., *A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient Backpropagation*
-    (NeurIPS 2019). A lower set of the forward graph lacks nothing that it reads; a chain of them cuts the forward pass
-    into segments, and of each set the *boundary* is stored, the ops that are read outside. The backward pass computes
-    each segment again from what is stored. The programme (:class:`.Programme`) is exact over all lower sets where these
-    are few, and otherwise goes over ancestor closures, one for each op. Sizes and costs count; every forward op runs at
-    most twice.
+    (NeurIPS 2019). A lower set of the forward graph is closed under inputs. A chain of them cuts the forward pass into
+    segments, and of each set the *boundary* is stored, the ops that are read outside. The backward pass recomputes each
+    segment from stored values. The programme (:class:`.Programme`) is exact over all lower sets if these are few, and
+    otherwise uses ancestor closures, one for each op. Sizes and costs count; every forward op runs at most twice.
 
-    The paper's memory of a segment is an estimate (forward and backward values of the segment at once), so several
-    budgets are planned for, each with the time-centric chain, which recomputes least, the memory-centric one, which
-    recomputes most, and some between. Of a segment only what is needed so far is computed again, and the last one is
-    still there. The cheapest schedule that fits is kept.
+    The paper estimates the memory of a segment (forward and backward values of the segment at once), so several budgets
+    are planned for. Each has the time-centric chain, which recomputes least, the memory-centric one, which recomputes
+    most, and some between. Only values needed so far are recomputed of a segment, and the last one is still held. The
+    answer is the cheapest schedule that fits.
 
     Examples
     --------
@@ -84,7 +83,7 @@ class LowerSets(Checkpointing):
         fits, over = least, most
 
         def of_budget(budget: int) -> Generator[Schedule, None, bool]:
-            """Schedules of the chains for a planned budget; returns whether the time-centric one fits, if it is new."""
+            """Yield schedules of the chains for a budget; return whether a new time-centric one fits."""
             fitted = False
             for number, chain in enumerate(programme.chains(budget, CHAINS)):
                 if chain not in seen:
@@ -110,14 +109,14 @@ class LowerSets(Checkpointing):
 
 
 def stored_by(programme: Programme, chain: Chain) -> Bool:
-    """Forward ops that are not computed again: all boundaries, and the last segment."""
+    """Return a mask of forward ops that are not recomputed: all boundaries, and the last segment."""
     stored: Bool = np.any(programme.rims[list(chain)], axis=0)
     before_last = chain[-2] if len(chain) > 1 else 0
     return stored | ~programme.sets[before_last]
 
 
 def sequence_with(step: TrainingStep, reads: list[list[int]], stored: Bool) -> Int:
-    """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more.
+    """Return forward and loss in order, then the backward pass, each op after its missing inputs.
 
     By position in the reference order, as `reads` (:func:`remat.heuristics.retention.inputs_by_position`).
     """

@@ -1,4 +1,4 @@
-"""The dynamic programme: of all chains of lower sets within a budget, the one that recomputes least, or most."""
+"""Dynamic programme over chains of lower sets within a budget, for least or most recomputation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from remat.deadline import Deadline
 from remat.heuristics.lower_sets.families import ForwardGraph
 from remat.runtime.arrays import Bool, Float
 
-#: Rows of a product of matrices between two looks at the clock.
+#: Rows of a matrix product between two checks of the clock.
 ROWS = 64
 
 
-#: A chain of lower sets: its sets by number, the last one being all ops.
+#: Chain of lower sets, by the numbers of its sets; the last one has all ops.
 Chain = tuple[int, ...]
 
 
 class Programme:
-    """What a step from one lower set to the next costs and needs, for all pairs; then the best chain for a budget.
+    """Cost and memory of the transitions between lower sets, for all pairs, and the best chains for a budget.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ class Programme:
     sets : bool array, shape (sets, ops)
         By size, from the empty set to all ops.
     levels : int
-        Different costs of recomputation that are told apart: costs are counted in units of the whole one divided by
-        that, rounded, and exactly where the units are whole.
+        Number of distinct costs of recomputation: costs are rounded to units of the total cost divided by it, and
+        exact if the units are whole.
 
     Raises
     ------
@@ -41,7 +41,7 @@ class Programme:
     Kusumoto, Inoue, Watanabe, Akiba and Koyama, *A Graph Theoretic Framework of Recomputation Algorithms for
     Memory-Efficient Backpropagation* (NeurIPS 2019), section 4. State (L, t) with the least M(U); from L to L', with
     V' = L' - L: t grows by T(V' - ∂L'), M(U) by M(∂L' - L), and while V' is run backward the peak is M(U) + 2 M(V') +
-    M(δ⁺(L') - L') + M(δ⁻(δ⁺(L')) - L'). The last segment is still there when the backward pass begins, so t does not
+    M(δ⁺(L') - L') + M(δ⁻(δ⁺(L')) - L'). The last segment is still held when the backward pass begins, so t does not
     grow with it. Held ops (:class:`.ForwardGraph`) are in every boundary.
     """
 
@@ -55,7 +55,7 @@ class Programme:
         self.below = (self._product(members, members) == count[:, None]) & (count[:, None] < count)
         bytes_of, cost_of = members @ size, members @ cost
         self.inside = 2.0 * (bytes_of - bytes_of[:, None]) + self.beyond
-        # of a rim, what lies in the smaller set has been paid for
+        # the part of a rim in the smaller set is already counted
         self.added = rims @ size - self._product(members, rims * size)
         recomputed = cost_of - cost_of[:, None] - (rims @ cost - self._product(members, rims * cost))
         recomputed[:, -1] = 0.0
@@ -64,24 +64,24 @@ class Programme:
         self.unit = max(divisor, whole / levels) if whole else 1.0
         self.steps = np.rint(recomputed / self.unit).astype(np.int64)
         self.steps[~self.below] = 0
-        self.levels = int(whole / self.unit) + len(sets) // 2 + 2 if whole else 1  # rounding may add up
+        self.levels = int(whole / self.unit) + len(sets) // 2 + 2 if whole else 1  # rounding errors may accumulate
 
     def _product(self, left: Float, right: Float) -> Float:
-        """``left @ right.T``, some rows at a time."""
+        """Return ``left @ right.T``, computed some rows at a time."""
         parts = [left[k : k + ROWS] @ right.T for k in self.deadline.each(range(0, len(left), ROWS), 1)]
         return np.concatenate(parts)
 
     @property
     def most(self) -> int:
-        """The peak with one segment, which recomputes nothing."""
+        """Peak with one segment, which recomputes nothing."""
         return int(self.inside[0, -1])
 
     def least(self) -> int:
-        """The least budget that some chain keeps to, by bisection."""
+        """Return the least budget that some chain fits, by bisection."""
         return bisect_left(range(self.most), True, key=self._feasible)
 
     def _feasible(self, budget: int) -> bool:
-        """Whether a chain keeps to the budget, whatever it costs."""
+        """Return whether a chain fits the budget, at any cost."""
         memory = np.full(len(self.sets), np.inf)
         memory[0] = 0.0
         for row in self.deadline.each(range(1, len(self.sets)), 16):
@@ -90,10 +90,11 @@ class Programme:
         return bool(np.isfinite(memory[-1]))
 
     def chains(self, budget: int, number: int = 2) -> tuple[Chain, ...]:
-        """Chains within a budget, from the one that recomputes least to the one that recomputes most; or none.
+        """Return chains within a budget, from the one that recomputes least to the one that recomputes most, if any.
 
-        The first is called time-centric, the last memory-centric: what recomputes most stores little and is leaner once
-        frees are pruned. Of all costs in between, the chain that stores least; `number` of them, evenly spaced.
+        The first is called time-centric, the last memory-centric: chains that recompute most store little, and need
+        less memory once frees are pruned. Of `number` costs between, evenly spaced, each gives the chain that stores
+        least.
         """
         num_sets = len(self.sets)
         table = np.full((num_sets, self.levels), np.inf)
@@ -117,7 +118,7 @@ class Programme:
         return tuple(self._back(parent, int(time)) for time in np.unique(reached[spaced]))
 
     def _back(self, parent: NDArray[np.int32], time: int) -> Chain:
-        """The chain that ends with all ops after `time`."""
+        """Return the chain that ends with all ops at cost `time`."""
         row, at = len(self.sets) - 1, time
         chain = [row]
         while (row := int(parent[chain[-1], at])) > 0:

@@ -1,4 +1,4 @@
-"""TW-Remat as a heuristic: how far down the tree recomputation goes is searched for."""
+"""TW-Remat as a heuristic: a search for the depth of recomputation in the tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 
-#: Ops up to which graphs are decomposed by degree, and by fill-in; both take quadratic time and more.
+#: Largest numbers of ops for decompositions by degree and by fill-in; both take at least quadratic time.
 MOST_OPS = {by_degree: 20_000, by_fill_in: 1_000}
 
 
@@ -25,7 +25,7 @@ class TreeWidthOptions(Options):
     Attributes
     ----------
     most_computes : int
-        Computes for each op, on average, beyond which a schedule is not made.
+        Average computes per op beyond which a schedule is abandoned.
     """
 
     most_computes: Positive = 30
@@ -35,16 +35,17 @@ class TreeWidth(Checkpointing):
     """TW-Remat: divide and conquer along a tree decomposition, for any graph.
 
     Kumar, Purohit, Svitkina, Vee and Wang, *Efficient Rematerialization for Deep Networks* (NeurIPS 2019): a graph of
-    width k needs memory for O(k log n) values only, if all have one size. A bag of a tree decomposition separates the
-    graph into parts; its values are made one by one, each with what it reads in the parts below, which are emptied
+    width k needs memory for only O(k log n) values, if all have one size. A bag of a tree decomposition separates the
+    graph into parts. Its values are computed one by one, each with its inputs in the parts below, which are emptied
     after each. Decompositions are those of least degree and of least fill-in first, by networkx.
 
-    The paper knows no budget. Here parts of up to c ops are run without dropping anything, and c is bisected between
-    one op (the paper's schedule) and all of them (no recomputation); the cheapest schedule that fits is kept. Where
-    first computes follow the reference order, an op that the recursion would run later is run in its place, together
-    with what it lacks there.
+    The paper has no budget. Here parts of up to c ops run without drops, and c is bisected between one op (the paper's
+    schedule) and all of them (no recomputation); the answer is the cheapest schedule that fits. If first computes must
+    follow the reference order, an op that the recursion would run later runs in its place, together with its missing
+    inputs.
 
-    It looks at neither sizes nor costs. On chains it is lean; on wide graphs it can need more than no recomputation.
+    Sizes and costs are ignored. On chains it needs little memory; on wide graphs it can need more than no
+    recomputation.
 
     Examples
     --------
@@ -78,11 +79,11 @@ class TreeWidth(Checkpointing):
                 yield from self._along(problem, ops, tree)
 
     def _along(self, problem: Problem, ops: Ops, tree: SeparatorTree) -> Iterator[Schedule]:
-        """Cut-offs 1, 2, 4, ...; then between the largest of them that fits and the next."""
+        """Yield schedules with cut-offs 1, 2, 4, ...; then between the largest that fits and the next."""
         num_ops = len(ops.inputs)
 
         def tried(cut_off: int) -> Generator[Schedule, None, bool]:
-            """The schedule of a cut-off, unless it is too long; returns whether it fits."""
+            """Yield the schedule of a cut-off, unless it is too long; return whether it fits."""
             try:
                 sequence = sequence_of(ops, tree, cut_off, self.options.most_computes * num_ops, self.deadline)
             except LongSequenceError:

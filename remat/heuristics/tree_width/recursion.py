@@ -1,4 +1,4 @@
-"""The recursion of TW-Remat, with a stack of its own, and what makes a schedule of it."""
+"""Recursion of TW-Remat with an explicit stack, and the compute sequence it makes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.schedule import OrderRule
 
-#: Of a part, and what of it is wanted.
+#: A part, and the values wanted of it.
 Call = tuple[int, list[int]]
 
 
 class LongSequenceError(Exception):
-    """A sequence has more computes than it may have."""
+    """Raised when a sequence exceeds its limit of computes."""
 
 
 class Ops:
-    """What the recursion knows of a problem: ops by position in the reference order, and what each reads.
+    """Data of a problem for the recursion: ops by position in the reference order, and their inputs.
 
     Attributes
     ----------
     inputs : list of list of int
-        Ops whose values each op reads, ascending.
+        Ops that each op reads from, ascending.
     limits : list of int
-        How often each op may be computed: once those that several write one buffer with.
+        Largest number of computes of each op: one for the several writers of a buffer.
     sinks : list of int
-        Ops whose values nobody reads.
+        Ops whose values have no reader.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -46,7 +46,7 @@ class Ops:
 
     @property
     def neighbours(self) -> list[list[int]]:
-        """Who reads or is read by whom."""
+        """Ops that each op reads from or is read by."""
         both: list[list[int]] = [list(row) for row in self.inputs]
         for op, row in enumerate(self.inputs):
             for other in row:
@@ -55,20 +55,20 @@ class Ops:
 
 
 def sequence_of(ops: Ops, tree: SeparatorTree, cut_off: int, most: int, deadline: Deadline) -> Int:
-    """The computes of TW-Remat, by position; parts of at most `cut_off` ops are run in order, with nothing dropped.
+    """Return the computes of TW-Remat by position; parts of at most `cut_off` ops run in order, without drops.
 
     Raises
     ------
     LongSequenceError
-        If they are more than `most`.
+        If there are more than `most`.
     OverdueError
         At the deadline.
 
     Notes
     -----
-    Kumar et al., *Efficient Rematerialization for Deep Networks* (NeurIPS 2019), algorithm 1: of a part with separator
-    X, what is wanted of X and all that it needs is computed in order, before each op what it reads in the parts below
-    (which are left with nothing but that), and at the end what is wanted of the parts below.
+    Kumar et al., *Efficient Rematerialization for Deep Networks* (NeurIPS 2019), algorithm 1. Of a part with separator
+    X, the wanted values of X and all that they need are computed in order. Before each op, its inputs in the parts
+    below are computed, and these parts hold nothing else. At the end the wanted values of the parts below follow.
     """
     recursion = _Recursion(ops, tree, cut_off, _Machine(ops, most))
     stack = [recursion.leave(0, sorted(ops.sinks))]
@@ -84,7 +84,7 @@ def sequence_of(ops: Ops, tree: SeparatorTree, cut_off: int, most: int, deadline
 
 @dataclass(frozen=True)
 class _Recursion:
-    """The calls of the recursion, each of which yields those that it waits for."""
+    """Calls of the recursion, each of which yields those that it waits for."""
 
     ops: Ops
     tree: SeparatorTree
@@ -92,7 +92,7 @@ class _Recursion:
     machine: _Machine
 
     def leave(self, part: int, wanted: list[int]) -> Iterator[Call]:
-        """Leave of a part exactly what is wanted, while all that it needs from outside is there."""
+        """Compute the wanted values of a part, and hold no others, given all that it needs from outside."""
         home, inputs, end = self.tree.home, self.ops.inputs, self.tree.end[part]
         needed, found = set(wanted), list(wanted)
         for op in found:
@@ -105,7 +105,7 @@ class _Recursion:
         own = sorted(op for op in needed if whole or home[op] == part)
 
         def below(values: list[int]) -> dict[int, list[int]]:
-            """Those in the parts below, by part."""
+            """Return the values in the parts below, by part."""
             parts: dict[int, list[int]] = {}
             for value in values:
                 if children and part < home[value] < end:
@@ -124,7 +124,7 @@ class _Recursion:
 
 
 class _Machine:
-    """Runs what the recursion says, but for values that are there, and in the order of first computes that is asked."""
+    """Execution of the recursion's calls, which skips live values and keeps the required order of first computes."""
 
     def __init__(self, ops: Ops, most: int) -> None:
         self.ops, self.most = ops, most
@@ -135,7 +135,7 @@ class _Machine:
         """Position up to which every op has been computed, where the order is fixed."""
 
     def compute(self, op: int) -> None:
-        """Make a value unless it is there, and before its first compute all that come earlier."""
+        """Compute a value unless it is live, and before its first compute all earlier ops."""
         if op in self.live:
             return
         if self.ops.in_order and not self.counts[op]:
@@ -148,7 +148,7 @@ class _Machine:
         self._run(op)
 
     def drop(self, values: list[int]) -> None:
-        """Values that cannot be had again stay."""
+        """Drop values, except those that cannot be recomputed."""
         self.live.difference_update(v for v in values if self.counts[v] < self.ops.limits[v])
 
     def _run(self, op: int) -> None:
@@ -159,7 +159,7 @@ class _Machine:
             raise LongSequenceError
 
     def _regain(self, op: int) -> None:
-        """Make for the moment what an op reads and is not there: the recursion does not know that it runs so early."""
+        """Compute the missing inputs of an op temporarily, since the recursion does not provide them this early."""
         missing = missing_inputs(op, self.ops.inputs, self.live)
         for value in missing:
             self._run(value)

@@ -1,4 +1,4 @@
-"""Trees of separators: what is left of a graph without one bag of its tree decomposition, and so on."""
+"""Trees of separators: repeated splits of a graph by a bag of its tree decomposition."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from remat.deadline import Deadline
 
 #: A graph as the neighbours of each node.
 Neighbours = list[list[int]]
-#: Which node is eliminated next; None: what is left is complete.
+#: Returns the node to eliminate next; None: the remaining graph is complete.
 Elimination = Callable[[dict[int, set[int]]], int | None]
 
-#: Bags whose components are looked at. The sides of the tree, known for all bags, are never smaller.
+#: Bags whose components are counted. The sides of the tree, known for all bags, are never smaller.
 LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
 class SeparatorTree:
-    """Parts of a graph, each split by a separator into smaller ones; parts are numbered so that children follow.
+    """Parts of a graph, each split by a separator into smaller ones; children are numbered after their parents.
 
     Attributes
     ----------
     home : list of int
-        The part in whose separator each node lies.
+        Part whose separator has each node.
     children : list of list of int
-        Parts that remain without the separator: what lies in different ones is not connected but through it.
+        Parts that remain without the separator, which alone connects them.
     end : list of int
         Part p and all parts below it are ``p .. end[p] - 1``.
     num_nodes : list of int
-        Of each part, those below included.
+        Nodes of each part, including those below.
     """
 
     home: list[int]
@@ -43,12 +43,12 @@ class SeparatorTree:
 
 
 def by_degree(graph: dict[int, set[int]]) -> Elimination:
-    """Least degree first."""
+    """Return the rule that eliminates a node of least degree next."""
     return cast("Elimination", MinDegreeHeuristic(cast(Any, graph)).best_node)
 
 
 def by_fill_in(_: dict[int, set[int]]) -> Elimination:
-    """First the node whose neighbours lack the fewest edges."""
+    """Return the rule that eliminates a node next whose neighbours lack the fewest edges."""
     return min_fill_in_heuristic
 
 
@@ -57,7 +57,7 @@ def separator_tree(
     elimination: Callable[[dict[int, set[int]]], Elimination],
     deadline: Deadline | None = None,
 ) -> SeparatorTree:
-    """Split by the bag whose largest side is smallest, again and again.
+    """Split repeatedly by the bag whose largest side is smallest.
 
     O(n w log n) for n nodes and width w, after the decomposition (:func:`decomposition`).
 
@@ -81,10 +81,10 @@ def separator_tree(
 def decomposition(
     neighbours: Neighbours, elimination: Callable[[dict[int, set[int]]], Elimination], deadline: Deadline
 ) -> tuple[list[set[int]], list[int]]:
-    """Return a tree decomposition by eliminating one node after the other: bags, and the bag above each, -1 for none.
+    """Return a tree decomposition by elimination of one node after another: bags, and the parent of each (-1: none).
 
-    A bag comes after the one above it. The bags are those of networkx, which compares each of them with all before it
-    (half a minute for 20,000 nodes) and does not check the deadline.
+    A bag comes after its parent. The bags are those of networkx, which compares each with all before it (half a minute
+    for 20,000 nodes) and does not check the deadline.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def decomposition(
         eliminated.append((node, around))
     bags, above, bag_of = [set(left)], [-1], dict.fromkeys(left, 0)
     for node, around in deadline.each(reversed(eliminated)):
-        # those around are neighbours of each other, so they are all in the bag of the one that was eliminated next
+        # these neighbours are adjacent to each other, so all are in the bag of the one that is eliminated next
         above.append(max((bag_of[other] for other in around), default=0))
         bag_of[node] = len(bags)
         bags.append({node, *around})
@@ -118,7 +118,7 @@ def decomposition(
 
 
 class _Splitter:
-    """A tree decomposition that is taken apart."""
+    """Repeated splits of a tree decomposition."""
 
     def __init__(self, neighbours: Neighbours, bags: list[list[int]], above: list[int], deadline: Deadline) -> None:
         self.neighbours, self.bags, self.above, self.deadline = neighbours, bags, above, deadline
@@ -127,10 +127,10 @@ class _Splitter:
             for node in bag:
                 self.bags_of[node].append(k)
         self.part = [0] * len(neighbours)
-        """The part that each node is in, once its home is known; until then, of what it has been split from."""
+        """Current part of each node; negative once its home is known or its component is collected."""
 
     def tree(self) -> SeparatorTree:
-        """Parts in the order in which they are met going down."""
+        """Return the parts in the order in which they are split, from the root down."""
         home, num_nodes = [0] * len(self.neighbours), []
         children: list[list[int]] = []
         everything = list(range(len(self.neighbours))), list(range(len(self.bags))), -1
@@ -157,12 +157,12 @@ class _Splitter:
         return SeparatorTree(home, children, end, num_nodes)
 
     def _best_bag(self, bags: Sequence[int], part: int, nodes: Sequence[int]) -> list[int]:
-        """Nodes of `part` in the bag without which the largest component is smallest, of those with the least sides."""
+        """Return the nodes of the bag with the smallest largest component, among the bags with the least sides."""
         left = [[node for node in self.bags[bag] if self.part[node] == part] for bag in bags]
         place = {bag: k for k, bag in enumerate(bags)}
         below, side, own = [0] * len(bags), [0] * len(bags), [0] * len(bags)
         met: set[int] = set()
-        for k, some in enumerate(left):  # a node belongs to the highest bag that it is in
+        for k, some in enumerate(left):  # a node belongs to its highest bag
             below[k] = own[k] = sum(node not in met for node in some)
             met.update(some)
         for k in range(len(bags) - 1, 0, -1):
@@ -176,7 +176,7 @@ class _Splitter:
         return min((left[k] for k in few), key=lambda between: self._largest_part(nodes, part, between))
 
     def _largest_part(self, nodes: Sequence[int], part: int, between: Sequence[int]) -> int:
-        """Nodes of the largest component without those `between`."""
+        """Return the size of the largest component without the nodes `between`."""
         for node in between:
             self.part[node] = -1
         components = self._components(nodes, part)
@@ -185,7 +185,7 @@ class _Splitter:
         return max(map(len, components), default=0)
 
     def _components(self, nodes: Sequence[int], part: int) -> list[list[int]]:
-        """Connected nodes of `part` that have no home yet."""
+        """Return the connected components of the nodes of `part` that have no home yet."""
         components = []
         for first in nodes:
             if self.part[first] != part:
