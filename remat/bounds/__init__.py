@@ -1,4 +1,4 @@
-"""What nobody can beat: lower bounds on peak and cost, each with its scope."""
+"""Lower bounds on peak and cost, each with its scope."""
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound

@@ -1,4 +1,4 @@
-"""What a bound is: a number, what it is a bound of, and for which schedules."""
+"""Bounds: a value, its measure, and the scope of schedules it holds for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from remat.scope import Scope
 
 
 class Measure(StrEnum):
-    """What a bound is a bound of."""
+    """Quantity that a bound limits."""
 
     COST = "cost"
     """In the cost unit of the graph."""
@@ -31,32 +31,32 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on the cost, or on the peak, of every schedule in a scope, for one problem.
+    """Lower bound on the cost or the peak of every schedule in a scope, for one problem.
 
     Attributes
     ----------
     value : int or None
-        No schedule in :attr:`scope` costs less (has a lower peak); None if nothing is known, or there is no schedule
-        at all.
+        No schedule in :attr:`scope` costs less (has a lower peak); None if nothing is known, or no schedule exists.
     kind : str
-        Which bound it is, in words.
+        Name of the bound, for example "the cut bound".
     scope : Scope
     base_cost : int
-        Cost of computing each op once, which is a bound by itself.
+        Cost of computing each op once, which is itself a bound.
     infeasible : bool
-        Whether it is proved that no schedule in the scope keeps the budget.
+        True when it is proved that no schedule in the scope keeps the budget.
     relaxed : float or None
-        The bound of the linear relaxation, before it was rounded up to a whole cost.
+        Bound of the linear relaxation, before rounding up to a whole cost.
     seconds : float
-        All in all.
+        Total time.
     duals : mapping of str to float64 array
-        Dual values of each record's rows, where the bound has such.
+        Dual values of each record's rows, where the bound has any.
     versions : mapping of str to str
+        Versions of the solvers.
     measure : Measure
     cause : str
-        Name of the op at whose step the bound is found; empty where it is no single one.
+        Name of the op at whose step the bound is attained; empty if there is no single one.
     note : str
-        Why it was not looked for, or not to the end, where more memory would have been needed; empty otherwise.
+        Reason why the search was skipped or stopped early, for example lack of memory; empty otherwise.
     """
 
     value: int | None
@@ -74,7 +74,7 @@ class Bound:
 
     @property
     def overhead(self) -> float | None:
-        """The bound as an overhead in %; None if there is no bound on cost, or all costs are 0."""
+        """Overhead in % that corresponds to the bound; None without a bound on cost, or if all costs are 0."""
         if self.measure is not Measure.COST or self.value is None:
             return None
         return overhead_percent(self.value, self.base_cost)
@@ -93,7 +93,10 @@ class Bound:
 
 
 def bound_on_peak(problem: Problem, value: int | None, kind: str, scope: Scope, *, cause: str, began: float) -> Bound:
-    """Return a bound on the peak, found since `began`; it is infeasible where it exceeds the budget."""
+    """Return a bound on the peak; it is infeasible where it exceeds the budget.
+
+    `began` is the time by ``time.monotonic()`` at which the computation started.
+    """
     budget = problem.budget_bytes
     return Bound(
         value,
@@ -108,7 +111,7 @@ def bound_on_peak(problem: Problem, value: int | None, kind: str, scope: Scope, 
 
 
 def whole_units(bound: float) -> int:
-    """A solver's bound on a whole number, rounded up after the solver's tolerance is taken off.
+    """Subtract the solver's tolerance from its bound on a whole number, and round up.
 
     Examples
     --------
@@ -119,12 +122,12 @@ def whole_units(bound: float) -> int:
 
 
 def cost_unit(problem: Problem) -> int:
-    """Return a number of which every cost of recomputation is a multiple."""
+    """Return the largest number that divides every cost of recomputation."""
     return max(1, int(np.gcd.reduce(problem.graph.arrays.cost)))
 
 
 def lacks_memory(model: Model, memory_limit: int | None) -> str:
-    """Why a linear programme is not handed to HiGHS: what it needs, and what there is; empty where it may fit."""
+    """Return why a linear programme exceeds the memory available to HiGHS; empty if it may fit."""
     entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))
     size = ModelSize(entries)
     why = size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)

@@ -1,4 +1,4 @@
-"""The cut bound: how low the peak can get in any order without recomputation."""
+"""Cut bound: lower bound on the peak of any order without recomputation."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from remat.scope import Scope
 
 
 def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
-    """A bound on the peak of every order without recomputation.
+    """Return a bound on the peak of every order without recomputation.
 
-    At the step of op ``v`` let ``D`` be the ops computed before. All that ``v`` depends on is in ``D``, what depends
-    on ``v`` is not, and with an op ``D`` has all it depends on. A tensor that an op in ``D`` has written, if only in
-    part, and that is to be kept or read by an op outside ``D``, is live. So the peak is at least what the step needs
-    by itself, plus the least size of such a boundary over all ``D``, which is a minimum cut; the bound is the largest
-    over all ``v``. An op whose step in the reference order holds no more than the best value so far is passed over,
-    since that step is one of the choices that its minimum is taken over.
+    Let ``D`` be the ops computed before the step of op ``v``. ``D`` is closed under dependence, contains everything
+    that ``v`` depends on, and nothing that depends on ``v``. A tensor is live if an op in ``D`` has written it, at
+    least in part, and it is to be kept or read by an op outside ``D``. The peak is therefore at least the memory of the
+    step alone, plus the least size of such a boundary over all ``D``, a minimum cut. The bound is the largest such
+    value over all ``v``. The reference order gives one of these ``D``, so an op is skipped if its step there holds no
+    more than the best value so far.
 
     Parameters
     ----------
     deadline : float, Deadline or None
-        When it is over, the best value so far is the bound, at least the structural one.
+        At the deadline, the best value so far is the bound; it is at least the structural one.
 
     Returns
     -------
     Bound
-        On the peak, in bytes; exact integers throughout. `infeasible` says that no schedule without recomputation
+        On the peak, in bytes; computed in exact integers. `infeasible` means that no schedule without recomputation
         keeps the budget.
 
     Examples
@@ -54,7 +54,7 @@ def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:
 
 
 def step_memory(problem: Problem) -> Int:
-    """Memory at each step of the reference order without recomputation, with everything kept that is to be."""
+    """Return the bytes at each step of the reference order without recomputation, with the tensors to keep kept."""
     graph = problem.graph
     if problem.keep:
         names = graph.tensor_names

@@ -1,7 +1,7 @@
 """Minimum cuts over closed sets of ops, in exact integers.
 
-The network describes a set ``D`` of ops on the source side that holds, with an op, all it depends on, and charges for
-the tensors on the boundary of ``D``: those that some op in ``D`` writes and that are read outside ``D`` or kept.
+The source side of the network is a set ``D`` of ops that is closed under dependence. The cut pays for the tensors on
+the boundary of ``D``: those that an op in ``D`` writes and that are read outside ``D`` or kept.
 """
 
 from __future__ import annotations
@@ -20,14 +20,22 @@ UNLIMITED = 2**62
 
 @dataclass(eq=False)
 class BoundaryNetwork:
-    """The network of a graph, made once; prices and terminals are set for each cut.
+    """Flow network of a graph; each cut sets its own prices and terminals.
 
-    Nodes: each op ``u`` (in ``D`` if on the source side), its payment ``y(u)``, and for each tensor ``b(t)`` (on the
-    source side once an op in ``D`` writes it) and ``x(t)`` (on the sink side while an op outside ``D`` reads it). Arcs:
-    ``u -> y(u)`` with the price of giving up all outputs of ``u``; ``b(t) -> x(t)`` with the price of holding ``t``;
-    unlimited ones ``y(u) -> b(t)`` for each writer, ``x(t) -> w`` for each reader and ``w -> u`` for each dependence,
-    from the source to ``b(t)`` for live tensors, and from ``x(t)`` to the sink for those to be kept. The maximum flow
-    is that of OR-Tools.
+    Nodes:
+
+    * each op ``u``, in ``D`` if it is on the source side, and its payment ``y(u)``;
+    * for each tensor ``b(t)``, on the source side once an op in ``D`` writes it;
+    * for each tensor ``x(t)``, on the sink side while an op outside ``D`` reads it.
+
+    Arcs:
+
+    * ``u -> y(u)`` with the price of giving up all outputs of ``u``;
+    * ``b(t) -> x(t)`` with the price of holding ``t``;
+    * unlimited: ``y(u) -> b(t)`` for each writer, ``x(t) -> w`` for each reader and ``w -> u`` for each dependence,
+      source to ``b(t)`` for live tensors, and ``x(t)`` to sink for tensors to keep.
+
+    OR-Tools computes the maximum flow.
 
     Parameters
     ----------
@@ -36,7 +44,7 @@ class BoundaryNetwork:
     writes, reads : Csr
         Tensors of each op.
     live, kept : bool arrays, shape (tensors,)
-        Tensors that are there from the start, and those that must be there at the end.
+        Tensors that are live at the start, and those that must be live at the end.
     """
 
     predecessors: Csr
@@ -68,7 +76,7 @@ class BoundaryNetwork:
 
     @classmethod
     def of(cls, problem: Problem) -> BoundaryNetwork:
-        """Return the network of a problem, without graph inputs, which are always there."""
+        """Return the network of a problem, without graph inputs, which are always live."""
         arrays = problem.graph.arrays
         return cls(
             arrays.op_predecessors, arrays.op_successors, arrays.op_outputs, arrays.op_inputs.where(~arrays.is_input),
@@ -76,7 +84,7 @@ class BoundaryNetwork:
         )  # fmt: skip
 
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
-        """Return the price of the cheapest boundary of a closed set before `op`, which holds all `op` depends on.
+        """Return the price of the cheapest boundary of a closed set before `op` that contains all `op` depends on.
 
         Parameters
         ----------
@@ -84,8 +92,8 @@ class BoundaryNetwork:
         hold : int64 array, shape (tensors,)
             Price of holding each tensor; those that `op` reads or writes cost nothing.
         give_up : int64 array, shape (ops,), optional
-            Price of giving up any number of an op's outputs, :data:`UNLIMITED` where that is not possible; None: it is
-            possible nowhere.
+            Price of giving up any number of an op's outputs, :data:`UNLIMITED` where that is impossible; None:
+            impossible for all ops.
         """
         from ortools.graph.python.max_flow import SimpleMaxFlow
 
@@ -98,7 +106,7 @@ class BoundaryNetwork:
         if give_up is not None:
             capacity[: len(give_up)] = give_up
         capacity[len(self.predecessors) :][: len(price)] = price
-        # The least capacity that no cut reaches: the flow takes seconds with 2^62, and milliseconds with this.
+        # Least capacity that no cut reaches: the flow takes milliseconds with it, and seconds with 2^62.
         limited = capacity != UNLIMITED
         capacity[~limited] = capacity[limited].sum() + 1
         flow = SimpleMaxFlow()

@@ -1,4 +1,4 @@
-"""Bounds found in a process of their own, where their models are built, too: no memory of this one is at stake."""
+"""Bounds computed in a child process, which also builds their models, so that they cannot exhaust this one's memory."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from remat.errors import RematError
 from remat.problem import Problem
 from remat.scope import EVERY_SCHEDULE, Scope
 
-#: Seconds that the process has after its deadline.
+#: Seconds between the deadline and the termination of the process.
 GRACE = 1.0
-#: What the server of processes imports once for all of them: of solvers, and of compiled code.
+#: Modules that the fork server imports once for all children.
 PRELOAD = (*Highs.preload, "remat.bounds.report", "numba")
-#: Fields of a bound that JSON can say.
+#: Fields of a bound that JSON can represent.
 PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "measure", "cause", "note")
 
 
 def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | None, **more: Any) -> Iterator[Bound]:
-    """The bounds of :func:`remat.bounds.report.bounds_in_turn`, found in a child process.
+    """Yield the bounds of :func:`remat.bounds.report.bounds_in_turn`, computed in a child process.
 
-    It is killed if it is late, holds more than `memory_limit`, or nobody asks for more; bounds that it has sent by then
-    count. Where it did not end by itself, the last is one whose note says why.
+    The child is killed if it exceeds the deadline or `memory_limit`, or if the iterator is closed. Bounds received by
+    then remain valid. If the child did not finish, the note of the last bound gives the reason.
 
     Parameters
     ----------
     memory_limit : int or None
         Bytes that the process may hold.
     more
-        Of :func:`remat.bounds.report.bounds_in_turn`.
+        Further arguments of :func:`remat.bounds.report.bounds_in_turn`.
 
     Raises
     ------
     RematError
-        What the bounds raise there.
+        If computing the bounds raises it in the child.
     """
     given = (problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
     child = Supervised(_serve, given, PRELOAD, deadline, memory_limit, grace=GRACE, passes_interrupt=False)
@@ -72,7 +72,7 @@ def _unfinished(problem: Problem, why: str) -> Bound:
 
 
 def _message(bound: Bound) -> wire.Message:
-    """A bound as JSON and arrays."""
+    """Return a bound as JSON and arrays."""
     head = {name: getattr(bound, name) for name in PLAIN}
     return wire.Message(
         "bound", {**head, "versions": dict(bound.versions), "scope": bound.scope.as_dict()}, bound.duals
@@ -88,11 +88,11 @@ def _bound(message: wire.Message) -> Bound:
 def _serve(
     connection: Connection, problem: Problem, deadline: Deadline, more: dict[str, Any], environment: dict[str, str]
 ) -> None:
-    """In the child: send each bound as it is found; the process ends here."""
+    """Send each bound when it is found, and exit; runs in the child."""
     from remat.bounds.report import bounds_in_turn
 
     guard.enter_child(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     if more["memory_limit"] is not None:
         cap(os.getpid(), more["memory_limit"])
     try:
@@ -104,7 +104,7 @@ def _serve(
             wire.write(connection, wire.Message("memory"))
         except RematError as error:
             wire.write(connection, wire.Message("failure", wire.error_head(error)))
-    except BrokenPipeError:  # nobody asks for more
+    except BrokenPipeError:  # the parent closed the iterator
         pass
     finally:
-        os._exit(0)  # not through the interpreter's end: a solver that missed its deadline may still be at work
+        os._exit(0)  # without the interpreter's cleanup: a solver past its deadline may still be running

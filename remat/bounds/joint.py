@@ -1,4 +1,4 @@
-"""The joint bound: a bound on cost for any order and any recomputation."""
+"""Joint bound: lower bound on cost for any order and any recomputation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
 
-#: Ops with the largest cuts that are checked for feasibility, and those whose integer programmes are solved.
+#: Number of ops with the largest cuts that are checked for feasibility, and whose integer programmes are solved.
 PROMISING_OPS, INTEGER_OPS = 12, 6
 
 
@@ -30,29 +30,29 @@ def joint_bound(
     threads: int | None = None,
     memory_limit: int | None = None,
 ) -> Bound:
-    """A bound on cost for any order and any recomputation.
+    """Return a bound on cost for any order and any recomputation.
 
-    At the first compute of op ``v`` let ``D`` be the ops computed before. With an op ``D`` has all it depends on; all
-    that ``v`` depends on is in ``D``, and nothing that depends on ``v``. Take a tensor that an op ``u`` in ``D``
-    writes, and that is to be kept or read by an op outside ``D``, which is still to be computed for the first time.
-    Either it is live now, and uses up memory, or ``u`` runs again later, which costs extra since it ran already. What
-    this choice costs at least, over all ``D``, is an integer programme (:func:`joint_programme`). The bound is the
-    largest value of those ops ``v`` whose cuts (see :func:`remat.bounds.cut.cut_bound`) exceed the budget the most:
-    where the cut fits in the budget it is 0.
+    Let ``D`` be the ops computed before the first compute of op ``v``. ``D`` is closed under dependence, contains
+    everything that ``v`` depends on, and nothing that depends on ``v``. Take a tensor that an op ``u`` in ``D`` writes
+    and that is to be kept, or read by an op outside ``D``, whose first compute is still to come. Either the tensor is
+    live now and takes memory, or ``u`` runs again later, at extra cost. The least cost of these choices over all ``D``
+    is the optimum of an integer programme (:func:`joint_programme`). The bound is the largest value over the ops ``v``
+    whose cuts (see :func:`remat.bounds.cut.cut_bound`) exceed the budget the most: where the cut fits in the budget,
+    the value is 0.
 
     Parameters
     ----------
     deadline : float, Deadline or None
-        When it is over, the best value so far is the bound.
+        At the deadline, the best value so far is the bound.
     threads : int, optional
     memory_limit : int, optional
-        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
-        bound says so in its note.
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
 
     Returns
     -------
     Bound
-        `infeasible` if even the recomputation of everything that may be recomputed leaves too much live.
+        `infeasible` if recomputing everything that may be recomputed still leaves too much live.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def _promising(problem: Problem, network: BoundaryNetwork, clock: Deadline) -> l
     most = step_memory(problem)
     found: list[tuple[int, int]] = []
     for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
-        # No cut exceeds its step in the reference order; what cannot be among the best is passed over.
+        # No cut exceeds its step in the reference order, so the remaining ops cannot be among the largest.
         least = found[PROMISING_OPS - 1][0] if len(found) >= PROMISING_OPS else budget
         if most[arrays.position[op]] <= max(budget, least) or clock.expired:
             break
@@ -125,19 +125,19 @@ def _must_hold(problem: Problem, network: BoundaryNetwork, op: int) -> int:
 
 
 def joint_programme(problem: Problem, op: int) -> Model:
-    """The integer programme of :func:`joint_bound` for one op ``v``.
+    """Build the integer programme of :func:`joint_bound` for one op ``v``.
 
     Variables: ``before[u]``, op ``u`` is in ``D``; ``held[t]``, tensor ``t`` is live at the first compute of ``v``;
     ``again[u]``, ``u`` runs again later. Minimise ``sum cost(u) again[u]`` subject to
 
-    (1) ``before[u] >= before[w]`` for each reader ``w`` of an output of ``u``; 1 for what ``v`` depends on, 0 for
-        ``v`` and what depends on it;
+    (1) ``before[u] >= before[w]`` for each reader ``w`` of an output of ``u``; ``before`` is 1 for the ops that ``v``
+        depends on, 0 for ``v`` and the ops that depend on it;
     (2) ``held[t] + again[u] >= before[u] − before[w]`` for each writer ``u`` and reader ``w`` of ``t``, and
-        ``>= before[u]`` if ``t`` is to be kept, but for what ``v`` itself reads or writes, which is live anyway;
-    (3) ``sum size(t) held[t]`` is at most the budget less what the step of ``v`` needs by itself.
+        ``>= before[u]`` if ``t`` is to be kept; except for inputs and outputs of ``v``, which are live anyway;
+    (3) ``sum size(t) held[t]`` is at most the budget less the memory of the step of ``v`` alone.
 
-    For an accumulation buffer (2) speaks of each writer by itself: if it is not live now, all of its writers run
-    later, those in ``D`` again. Costs are counted in the unit of which all are multiples.
+    For an accumulation buffer, (2) has a row for each writer: if the buffer is not live now, all of its writers run
+    later, those in ``D`` again. Costs are counted in units of :func:`remat.bounds.base.cost_unit`.
     """
     arrays = problem.graph.arrays
     n = len(arrays.cost)

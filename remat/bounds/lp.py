@@ -1,4 +1,4 @@
-"""The linear relaxation of any formulation, as a bound on cost."""
+"""Linear relaxation of any formulation, as a bound on cost."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ def lp_relaxation(
     options: Any = None,
     solver_options: Mapping[str, Any] | None = None,
 ) -> Bound:
-    """The bound that the linear relaxation of a formulation gives.
+    """Return the bound of the linear relaxation of a formulation.
 
-    The value is computed from the dual solution with all its rounding errors taken off, and is then rounded up to the
-    next whole cost. So it is a bound however the solver stopped: with the simplex method cut off by the deadline, the
-    interior point method without crossover, or PDLP far from convergence it is merely a weaker one.
+    The value is computed from the dual solution, less all rounding errors, then rounded up to the next whole cost. It
+    is therefore a bound for any dual solution. A simplex method stopped at the deadline, an interior point method
+    without crossover, or PDLP far from convergence only weakens it.
 
     Parameters
     ----------
     formulation : str or subclass of Formulation
-        Any that can be lowered to linear rows.
+        Any formulation that can be lowered to linear rows.
     algorithm : {"simplex", "ipm", "pdlp"}
     deadline : float, Deadline or None
-        Seconds for building and solving, or a deadline whose clock runs already.
+        Seconds for building and solving, or a deadline whose clock is running.
     threads : int, optional
     memory_limit : int, optional
-        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
-        bound says so in its note.
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
     options : optional
         Options of the formulation.
     solver_options : mapping, optional
-        Options of HiGHS, untouched.
+        Options passed to HiGHS unchanged.
 
     Returns
     -------
     Bound
-        Never below the cost of computing each op once. If the deadline comes before the model is built, that is all.
+        At least the cost of computing each op once, and exactly that if the deadline expires before the model is built.
 
     Raises
     ------
     RematError
-        If there is no such formulation, it cannot state the problem, or it cannot be expressed in linear rows.
+        If the formulation does not exist, cannot state the problem, or cannot be lowered to linear rows.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def lp_relaxation(
     problem, shift = problem.relaxed
     base = problem.graph.base_cost
     name = f"the linear relaxation of {kind.name} ({algorithm})"
-    scope = EVERY_SCHEDULE  # of the cost of computing each op once, which is all there is until the scope is known
+    scope = EVERY_SCHEDULE  # until the formulation names its scope, the only bound is the cost of computing ops once
 
     def weakest(note: str = "") -> Bound:
         return Bound(base, name, scope, base, seconds=time.monotonic() - began, note=note)

@@ -1,4 +1,4 @@
-"""The bound of what cannot be made again: how low the peak can get where some ops may run only once."""
+"""Lower bound on the peak from tensors that cannot be recomputed, since their ops may run only once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from remat.scope import Restriction, Scope
 
 
 def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
-    """A bound on the peak of every schedule that `problem` allows, however often it lets ops run.
+    """Return a bound on the peak of every schedule that `problem` allows, whatever its limits of computes.
 
-    At the first step of op ``v`` let ``D`` be the ops computed before, at least once. A tensor that is to be kept or
-    read by an op outside ``D``, and all of whose writers may run only once, is live from the first of them in ``D``
-    on: nobody could make it again. With the fixed order ``D`` is what precedes ``v`` in it. With a free order the
-    least such boundary over all ``D`` that are closed under dependence is a minimum cut, as in the cut bound. Where
-    every op may run once, the two bounds are the same; where none is limited so, this is the structural bound.
+    Let ``D`` be the ops computed at least once before the first step of op ``v``. Take a tensor that is to be kept, or
+    read by an op outside ``D``, and all of whose writers may run only once. It is live as soon as one of them is in
+    ``D``, since it cannot be recomputed. With the fixed order, ``D`` is the set of ops that precede ``v``. With a free
+    order, the least such boundary over all ``D`` closed under dependence is a minimum cut, as in the cut bound. If
+    every op may run only once, this equals the cut bound; if no op is so limited, it equals the structural bound.
 
     Parameters
     ----------
     deadline : float, Deadline or None
-        When it is over, the best value so far is the bound.
+        At the deadline, the best value so far is the bound.
 
     Returns
     -------
     Bound
-        On the peak, in bytes, for the order and the limits of computes of `problem`; exact integers throughout.
+        On the peak, in bytes, for the order and the limits of computes of `problem`; computed in exact integers.
 
     Examples
     --------
@@ -69,14 +69,17 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
 
 
 def _held(problem: Problem) -> Bool:
-    """Tensors all of whose writers may run only once; graph inputs are counted elsewhere."""
+    """Mark the tensors all of whose writers may run only once, except graph inputs, which are counted elsewhere."""
     writers = problem.graph.arrays.producers
     again = np.array([limit != 1 for limit in problem.compute_limits], dtype=np.bool_)
     return (writers.counts > 0) & (writers.where(again).counts == 0)
 
 
 def _held_in_order(problem: Problem, held: Bool) -> Int:
-    """Bytes of `held` tensors that wait at each op's first step in the reference order; its own ones left out."""
+    """Return the bytes of live `held` tensors at each op's first step in the reference order.
+
+    The op's own inputs and outputs are left out.
+    """
     arrays = problem.graph.arrays
     n = len(arrays.order)
     first, last = arrays.lifetimes(arrays.position)

@@ -1,4 +1,4 @@
-"""Where memory peaks along a fixed order: the steps at which a relaxation had best look at it."""
+"""Memory peaks along a fixed order, as candidate events of a stage relaxation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from remat.runtime.arrays import Int
 
-#: Peaks looked at, the highest ones.
+#: Largest number of peaks considered; the highest are.
 MOST_PEAKS = 500
 
 
 def prominent_peaks(memory: Int, above: int) -> list[int]:
-    """Local maxima of `memory` above a value, the most prominent first.
+    """Return the positions of local maxima of `memory` above a value, the most prominent first.
 
-    The prominence of a peak is how far memory falls between it and any higher one (or the ends).
+    The prominence of a peak is the least drop of memory between it and a higher peak (or an end).
 
     Examples
     --------
@@ -21,7 +21,7 @@ def prominent_peaks(memory: Int, above: int) -> list[int]:
     [3, 5, 1]
     """
     padded = np.concatenate([[-1], memory, [-1]])
-    step = np.flatnonzero(np.diff(padded)) + 1  # where it changes; of equal steps in a row the first counts
+    step = np.flatnonzero(np.diff(padded)) + 1  # first of each run of equal values
     heights = padded[step]
     top = (heights > padded[step - 1]) & (np.append(heights[1:], 0) < heights) & (heights > above)
     found: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""What a known cost rules out: bounds of variables from reduced costs."""
+"""Reduced cost fixing: variables that are fixed in every solution cheaper than a known cost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from remat.modeling.matrix import to_matrix
 
 
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
-    """`model` with a row that asks for an objective of at most `cost`, and what follows from it for single variables.
+    """Return `model` with a row that limits the objective to `cost`, and with the variables fixed that this implies.
 
-    By weak duality the objective is at least the bound from the duals, plus the reduced cost of each 0/1 variable that
-    is not at the side its reduced cost prefers. Where that exceeds `cost`, the variable is fixed (Dantzig, Fulkerson
-    and Johnson 1954, Solution of a large-scale traveling-salesman problem).
+    By weak duality, the objective is at least the bound from the duals, plus the reduced cost of each 0/1 variable that
+    is not at the side its reduced cost prefers. If one variable's reduced cost raises the bound above `cost`, the
+    variable is fixed (Dantzig, Fulkerson and Johnson 1954, Solution of a large-scale traveling-salesman problem).
 
     Parameters
     ----------
     relaxation : Relaxation
-        Of the same model.
+        Relaxation of the same model.
     cost : float
-        A whole number where all costs are.
+        A whole number if all costs are.
     """
     from scipy import sparse
 
@@ -29,7 +29,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     y = relaxation.row_duals
     rows = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     reduced = (matrix.cost - rows.T @ y)[: model.num_vars]
-    # Far more room than what rounding may have changed.
+    # The tolerance is far above any rounding error.
     room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
     costly = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
     index = np.flatnonzero(costly)

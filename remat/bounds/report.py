@@ -19,10 +19,10 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import EVERY_SCHEDULE, covers
 
-#: Ops beyond which the stage bound comes before the other bounds on cost: it begins with a few events, so that its
-#: programme stays small, while the others may not end in time.
+#: Number of ops above which the stage bound precedes the other bounds on cost: it starts with few events, so its
+#: programme stays small, while the others may exceed the deadline.
 MANY_OPS = 5_000
-#: Share of the time that it has then.
+#: Its share of the time in that case.
 FIRST_SHARE = 0.7
 
 
@@ -36,38 +36,38 @@ def bounds(
     enough: int | None = None,
     isolate: bool = False,
 ) -> list[Bound]:
-    """Every bound that says something of the schedules of `problem`, cheapest first.
+    """Return every bound that applies to the schedules of `problem`, cheapest first.
 
-    The structural bound and the cut bound on the peak come first. Where there is a budget that the structural bound
-    leaves open, the bounds on cost follow: the joint bound, and for a fixed order the stage bound. What is left of the
-    time is shared out among those still to come, the stage bound having half of it; beyond 5,000 ops it comes first, as
-    its programmes stay small.
+    The structural bound and the cut bound on the peak come first. If there is a budget, and the structural bound does
+    not exceed it, the bounds on cost follow: the joint bound, and for a fixed order the stage bound. The bounds still
+    to come share the remaining time, and the stage bound has half of it. Beyond 5,000 ops the stage bound precedes the
+    cut bound and the joint bound, since its programmes stay small.
 
     Parameters
     ----------
     deadline : float, Deadline or None
-        Seconds for all of them, or a deadline whose clock runs already.
+        Seconds for all bounds, or a deadline whose clock is running.
     threads : int, optional
     memory_limit : int, optional
-        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
-        bound says so in its note.
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
     relaxations : sequence of str
-        Formulations whose linear relaxations are to be bounds, too; mind that those of staged formulations speak of
-        staged schedules only.
+        Formulations whose linear relaxations are added as bounds. Those of staged formulations hold for staged
+        schedules only.
     enough : int, optional
-        Cost of a schedule that is known; it makes the stage bound quicker.
+        Cost of a known schedule; it speeds up the stage bound.
     isolate : bool
-        Find them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in all.
+        Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
 
     Returns
     -------
     list of Bound
-        Each with its scope. Only the cut bound and such relaxations may have a narrower one than the problem.
+        Each with its scope. Only the cut bound and linear relaxations may have a narrower scope than the problem.
 
     Raises
     ------
     RematError
-        If a formulation in `relaxations` is not known, or cannot state the problem.
+        If a formulation in `relaxations` does not exist, or cannot state the problem.
 
     Examples
     --------
@@ -96,9 +96,9 @@ def bounds_in_turn(
     enough: int | None = None,
     isolate: bool = False,
 ) -> Iterator[Bound]:
-    """The bounds of :func:`bounds` as they are found; one of the same kind as the last replaces it.
+    """Yield the bounds of :func:`bounds` as they are found; a bound replaces an earlier one of the same kind.
 
-    Nothing is computed before it is asked for, so whoever has seen enough just stops asking.
+    Each bound is computed only when the iterator is advanced, so a caller can stop at any time.
     """
     if isinstance(relaxations, str):
         raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
@@ -140,29 +140,29 @@ def best_bound(
     on_note: Callable[[str], object] | None = None,
     isolate: bool = False,
 ) -> Bound:
-    """The best bound on the cost of the schedules of `problem`, or the proof that there are none.
+    """Return the best bound on the cost of the schedules of `problem`, or a proof that none exists.
 
     Parameters
     ----------
     deadline : float, Deadline or None
-        Seconds for all of them, or a deadline whose clock runs already.
+        Seconds for all bounds, or a deadline whose clock is running.
     threads : int, optional
     memory_limit : int, optional
-        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
-        bound says so in its note.
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
     enough : int, optional
-        Cost of a schedule that is known: no more is to be proved than that none is cheaper.
+        Cost of a known schedule; the search stops once no schedule can be cheaper.
     on_bound : callable, optional
-        Called with each bound that is better than the last; if it returns true, that one is the answer.
+        Called with each bound that is better than the last; if it returns true, that bound is returned.
     on_note : callable, optional
-        Called with why a bound was not looked for, or not to the end.
+        Called with the reason when a bound is skipped or stopped early.
     isolate : bool
         As for :func:`bounds`.
 
     Returns
     -------
     Bound
-        On cost, but for the proof by a bound on the peak that no schedule keeps the budget.
+        On cost; or on the peak, if that proves that no schedule keeps the budget.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def best_bound(
 
 
 def applies(bound: Bound, problem: Problem) -> bool:
-    """Whether every schedule that `problem` allows is in the scope of `bound`, which was found for it.
+    """Return whether the scope of `bound`, found for `problem`, contains every schedule that `problem` allows.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Stage bound: a bound on cost for a fixed order of first computes and any recomputation, refined step by step."""
+"""Stage bound: lower bound on cost for a fixed order of first computes and any recomputation, tightened in steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
 
-#: Linear relaxations tried in a row without success, and the share of the time for all of them.
+#: Consecutive linear relaxations without improvement before the search stops, and the share of time for all of them.
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
-#: Seconds for each integer programme where there is no deadline.
+#: Seconds for each integer programme without a deadline.
 PATIENCE = 20.0
-#: Largest number of ops times events for which an integer programme is tried, and for which one is tried at once.
+#: Largest number of ops times events for an integer programme, and for one without linear relaxations before it.
 MOST_WORK, SMALL_WORK = 15_000, 400
 
 
@@ -41,7 +41,7 @@ def stage_bound(
     threads: int | None = None,
     memory_limit: int | None = None,
 ) -> Bound:
-    """The last of :func:`stage_bounds`, which is the best.
+    """Return the last, and best, of :func:`stage_bounds`.
 
     Examples
     --------
@@ -64,32 +64,32 @@ def stage_bounds(
     threads: int | None = None,
     memory_limit: int | None = None,
 ) -> Iterator[Bound]:
-    """Better and better bounds on cost for the reference order of first computes.
+    """Yield increasing bounds on cost for the reference order of first computes.
 
-    They come from :class:`remat.bounds.stage_relaxation.StageRelaxation` with few events first, at the peaks of
-    memory: a local search looks for the events whose linear relaxation is best (those bounds do not depend on the
-    solver being right); then come integer programmes for these, for the steps after and before them too, and at
-    last for every step at which the reference order without recomputation exceeds the budget.
+    They are optima of :class:`remat.bounds.stage_relaxation.StageRelaxation`. A local search, which starts at the
+    peaks of memory, finds the few events with the best linear relaxation; those bounds are safe even if the solver
+    errs. Integer programmes follow: for these events, then also for the steps after them, then for those before them,
+    and finally for every step at which the reference order without recomputation exceeds the budget.
 
     Parameters
     ----------
     integer : bool
-        Go on to integer programmes.
+        Solve integer programmes after the linear relaxations.
     enough : int, optional
-        Cost of a schedule that is known. The search ends when no schedule can be cheaper, and whatever would cost at
-        least as much is left out of the programmes, which makes them far easier.
+        Cost of a known schedule. The search stops when no schedule can be cheaper. Solutions of at least this cost are
+        excluded from the programmes, which makes them far easier.
     deadline : float, Deadline or None
-        Seconds for all, or a deadline whose clock runs already; without one, each integer programme has
+        Seconds for all bounds, or a deadline whose clock is running; without one, each integer programme has
         :data:`PATIENCE` seconds.
     threads : int, optional
     memory_limit : int, optional
-        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
-        bound says so in its note.
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
 
     Yields
     ------
     Bound
-        Each better than the one before; at least one, if only the base cost.
+        Each better than the one before, except a last one that adds a note. The first is the base cost.
     """
     clock = Deadline.of(deadline)
     problem, _ = problem.relaxed
@@ -108,7 +108,7 @@ def stage_bounds(
 
 @dataclass(eq=False)
 class _Search:
-    """The best bound so far, and how it is improved."""
+    """Search for the stage bound, with the best bound so far."""
 
     problem: Problem
     enough: int | None
@@ -132,17 +132,17 @@ class _Search:
 
     @property
     def small(self) -> bool:
-        """Whether the programme with all steps over the budget is solved as soon as one with a few."""
+        """True when the programme with all steps over the budget is as easy as one with a few."""
         return len(self.memory) * int((self.memory > self.above).sum()) <= SMALL_WORK
 
     @property
     def done(self) -> bool:
-        """Whether there is no time left, nothing to improve, or no need to."""
+        """True when no time is left, or the bound cannot or need not be improved."""
         value = self.best.value
         return self.clock.expired or value is None or (self.enough is not None and value >= self.enough)
 
     def linear(self) -> Iterator[Bound]:
-        """Linear relaxations, in a local search for the events of the best one."""
+        """Yield bounds of linear relaxations, in a local search for the events of the best one."""
         share = self.clock.earlier(LINEAR_SHARE * self.clock.remaining)
         rng = random.Random(0)
         over = np.flatnonzero(self.memory > self.above).tolist()
@@ -171,7 +171,7 @@ class _Search:
                 events = self._neighbour(rng, over, excess)
 
     def _built(self, relaxation: StageRelaxation, deadline: Deadline) -> Model:
-        """The model; one that does not fit into memory is as good as one that is not ready in time."""
+        """Build the model; raise `OverdueError` at the deadline, or if the model does not fit into memory."""
         model = relaxation.build(deadline)
         if why := lacks_memory(model, self.memory_limit):
             self.best = replace(self.best, note=why)
@@ -179,7 +179,7 @@ class _Search:
         return model
 
     def _neighbour(self, rng: random.Random, over: list[int], excess: list[int]) -> list[int]:
-        """The best events so far with one more, one moved, or one less."""
+        """Add, move or remove one of the best events so far."""
         events, kind = set(self.events), rng.random()
         if kind < 0.5 or not events:
             events.add(rng.choices(over, excess)[0])
@@ -191,7 +191,7 @@ class _Search:
         return sorted(events)
 
     def integer(self) -> Iterator[Bound]:
-        """Integer programmes, from the events of the best linear relaxation to all."""
+        """Yield bounds of integer programmes, from the events of the best linear relaxation to all events."""
         best, n = set(self.events), len(self.memory)
         after, before = {min(k + 1, n - 1) for k in best}, {max(k - 1, 0) for k in best}
         every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())

@@ -1,4 +1,4 @@
-"""Stage relaxation: a fixed order cut into stages at a few of its steps, where memory is looked at."""
+"""Stage relaxation: a fixed order divided into stages by a few steps, at which memory is constrained."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True)
 class _Stage:
-    """What may happen after the first compute at position `since` (−1: from the start), up to that at `until`.
+    """Variables of the stage after the first compute at position `since` (−1: from the start), up to that at `until`.
 
-    `again` holds the variable of each op, −1 where it has none; likewise `live` and `through` that of each tensor.
+    `again` contains the variable of each op, `live` and `through` those of each tensor; −1 where there is none.
     """
 
     since: int
@@ -32,45 +32,45 @@ class _Stage:
 
 @dataclass(eq=False)
 class StageRelaxation:
-    """The stage relaxation of a problem with a fixed order and a budget.
+    """Stage relaxation of a problem with a fixed order and a budget.
 
-    Sets: *events* are the first computes at the positions ``k`` in `events`, and time between two of them, before the
-    first and after the last is a stage. *Old* is what was there before a stage began.
+    Sets: *events* are the first computes at the positions ``k`` in `events`. The periods between two events, before the
+    first and after the last are *stages*. An op or tensor is *old* if its first compute precedes the stage.
 
     Variables: ``again[j, o]``, old op ``o`` runs again in stage ``j``; ``live[j, t]``, tensor ``t`` is live at the
-    event that ends stage ``j`` (1 for what that op reads or writes); ``through[j, t]``, old tensor ``t`` is live all
-    through stage ``j``; ``held[j]``, the bytes of such tensors.
+    event that ends stage ``j`` (1 for inputs and outputs of its op); ``through[j, t]``, old tensor ``t`` is live
+    throughout stage ``j``; ``held[j]``, the bytes of such tensors.
 
     Minimise ``sum cost(o) again[j, o]`` subject to
 
-    (1) memory at each event: what the op needs by itself, plus ``size(t) live[j, t]``, is at most the budget;
-    (2) ``live[j, t] <= live[j − 1, t] + sum of again[j, writers of t]`` for old ``t`` that gets no first contribution;
-    (3) ``live[j − 1, t] + again[j, w] >= 1`` for each old writer ``w`` of what a first compute in stage ``j`` reads, or
-        of what is to be kept, at the end;
+    (1) memory at each event: the memory of the op's step alone, plus ``size(t) live[j, t]``, is at most the budget;
+    (2) ``live[j, t] <= live[j − 1, t] + sum of again[j, writers of t]`` for old ``t`` without a first contribution;
+    (3) ``live[j − 1, t] + again[j, w] >= 1`` for each old writer ``w`` of a tensor ``t`` that a first compute in stage
+        ``j`` reads, or, in the last stage, of one to keep;
     (4) ``live[j − 1, t] + again[j, w] >= again[j, o]`` for each input ``t`` of old op ``o``, and each writer ``w``;
     (5) ``through[j, t] >= live[j, t] − sum of again[j, writers of t]``, ``held[j] = sum size(t) through[j, t]``;
-    (6) memory during a recomputation: where ``again[j, o]``, what ``o`` needs by itself, plus ``held[j]`` without its
-        inputs and outputs, is at most the budget;
+    (6) memory during a recomputation: where ``again[j, o]``, the memory of the step of ``o`` alone, plus ``held[j]``
+        without its inputs and outputs, is at most the budget;
     (7) for accumulation buffers: ``live[j, t] + sum over later stages of again[i, w] >= 1`` for each writer ``w`` that
-        ran, if ``t`` is needed later by a first compute or at the end;
+        has run, if ``t`` is needed later by a first compute or at the end;
     (8) ``sum of again[j, o]`` over all stages is less than the limit of computes.
 
-    What can serve nobody has no variable: ops whose outputs are not read, however indirectly, by anything that is
-    first computed after the beginning of a stage. Source and proof: documentation, page Bounds.
+    Ops that cannot be useful in a stage have no variable: no first compute after the start of the stage reads their
+    outputs, directly or indirectly. Source and proof: documentation, page Bounds.
 
     Parameters
     ----------
     problem : Problem
     events : sequence of int
-        Positions in the reference order. More of them never make the optimum less, but a larger model, and at times
-        a weaker linear relaxation.
+        Positions in the reference order. More events never lower the optimum, but make the model larger and
+        sometimes weaken its linear relaxation.
 
     Attributes
     ----------
     unit : int
-        Every cost of recomputation is a multiple of it; the model counts in it.
+        Unit of cost in the model, which divides every cost of recomputation.
     live : list of int64 arrays, shape (tensors,)
-        Once it is built: for each event the variables ``live[j, t]``, −1 where a tensor has none.
+        Variables ``live[j, t]`` of each event, −1 where a tensor has none; empty until :meth:`build`.
     """
 
     problem: Problem
@@ -87,12 +87,12 @@ class StageRelaxation:
         self._use_of_op, self._use = self._last_uses()
 
     def build(self, deadline: Deadline | None = None) -> Model:
-        """The model, in units of cost; memory is counted in sizes of the largest tensor.
+        """Build the model, with costs in `unit` and memory in sizes of the largest tensor.
 
         Raises
         ------
         OverdueError
-            At the deadline, which is looked at for each stage.
+            At the deadline, which is checked for each stage.
         """
         clock = deadline or Deadline()
         arrays, problem = self.problem.graph.arrays, self.problem
@@ -118,10 +118,10 @@ class StageRelaxation:
         model.minimize(again[again >= 0], arrays.cost[op] // self.unit)
         return model
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- variables -------------------------------------------------------------------------------------------------
 
     def _last_uses(self) -> tuple[Int, Int]:
-        """Last position at which each op, and each tensor, may matter to a first compute; the end for what is kept."""
+        """Return the last position of a first compute that may need each op, and each tensor; the end if kept."""
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
         inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
@@ -134,7 +134,7 @@ class StageRelaxation:
         return np.array(of_op, dtype=np.int64), np.array(use, dtype=np.int64)
 
     def _at(self, position: int) -> Bool:
-        """Tensors that the op at a position reads or writes."""
+        """Mark the tensors that the op at a position reads or writes."""
         arrays = self.problem.graph.arrays
         mask = np.zeros(len(arrays.size), dtype=np.bool_)
         if 0 <= position < len(arrays.order):
@@ -170,7 +170,7 @@ class StageRelaxation:
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _requests(self, stage: _Stage, before: _Stage | None) -> Linear:
-        """(4)."""
+        """Return the rows (4)."""
         arrays = self.problem.graph.arrays
         asks = (stage.again[arrays.edge_consumer] >= 0) & ~self._at(stage.since)[arrays.edge_tensor]
         reader, writer, tensor = (
@@ -181,7 +181,7 @@ class StageRelaxation:
         return rows_from(name, *terms, num_rows=len(row), lower=0)
 
     def _needs(self, stage: _Stage, before: _Stage | None) -> Linear:
-        """(3)."""
+        """Return the rows (3)."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         when = arrays.position[arrays.edge_consumer]
         wanted = (when > stage.since) & (when <= stage.until)
@@ -198,7 +198,7 @@ class StageRelaxation:
         return rows_from(name, *terms, num_rows=len(row), lower=1)
 
     def _memory(self, stage: _Stage) -> Linear:
-        """(1)."""
+        """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.live >= 0)
         room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self._scale
@@ -206,12 +206,12 @@ class StageRelaxation:
         return rows_from("memory", (0, stage.live[live], weight), num_rows=1, upper=room)
 
     def _retention(self, stage: _Stage, before: _Stage | None) -> list[Linear]:
-        """(2) and (5), but for ``held``."""
+        """Return the rows (2) and (5), except those of ``held``."""
         old = np.flatnonzero(stage.through >= 0)
         lasting = old[(stage.live[old] >= 0) & ~self._at(stage.since)[old]]
         left, right = np.arange(len(lasting)), np.arange(len(old))
         regained = (left, stage.live[lasting], -1), (left, _live(before, lasting), 1), self._runs(stage, lasting)
-        # 1 for what the event's op reads: on the right
+        # `live` is the constant 1 for inputs of the event's op, so it is part of the right-hand side
         through = (right, stage.through[old], 1), (right, stage.live[old], -1), self._runs(stage, old)
         return [
             rows_from("live on", *regained, num_rows=len(left), lower=0),
@@ -219,18 +219,18 @@ class StageRelaxation:
         ]
 
     def _runs(self, stage: _Stage, tensors: Int) -> Term:
-        """For each of the tensors a row with the runs of its writers in the stage."""
+        """Return terms, one row per tensor, for the runs of its writers in the stage."""
         writers = self.problem.graph.arrays.producers
         row, entry = writers.entries(tensors)
         return row, stage.again[writers.indices[entry]], 1
 
     def _during(self, model: Model, stage: _Stage) -> None:
-        """(6), and ``held`` of (5)."""
+        """Add the rows (6), and those of ``held`` in (5)."""
         arrays = self.problem.graph.arrays
         op = arrays.order[stage.until]
         old, runs = np.flatnonzero(stage.through >= 0), np.flatnonzero(stage.again >= 0)
         outputs = arrays.op_outputs[op]
-        # What is live throughout is live at the event, beside the outputs of its op.
+        # Tensors that are live throughout are also live at the event, in addition to the outputs of its op.
         most = self._budget - arrays.input_bytes - int(arrays.workspace[op]) - int(arrays.size[outputs].sum())
         runs = runs[self._budget - arrays.op_bytes[runs] < most]
         if most < 0 or not len(runs) or not len(old):
@@ -251,7 +251,7 @@ class StageRelaxation:
         model.add(rows_from(name, *terms, num_rows=len(row), lower=-most / self._scale))
 
     def _refills(self, stages: list[_Stage]) -> Linear:
-        """(7)."""
+        """Return the rows (7)."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         last = np.where(self.problem.kept, n, arrays.consumers.highest(arrays.position, -1))
         shared = arrays.producers.counts[arrays.producers.rows] > 1
@@ -265,7 +265,7 @@ class StageRelaxation:
         return rows_from("buffers filled again", *terms, num_rows=len(found), lower=1)
 
     def _limits(self, stages: list[_Stage]) -> Linear:
-        """(8)."""
+        """Return the rows (8)."""
         limits = [(op, limit) for op, limit in enumerate(self.problem.compute_limits) if limit is not None]
         terms = [(row, [stage.again[op] for stage in stages], -1) for row, (op, _) in enumerate(limits)]
         lower = [1 - limit for _, limit in limits]
@@ -273,12 +273,12 @@ class StageRelaxation:
 
 
 def _numbers(length: int, where: Int, index: Int) -> Int:
-    """Return an array of no variables with `index` at the places `where`."""
+    """Return an array of -1, no variable, with `index` at the positions `where`."""
     numbers = np.full(length, NONE, dtype=np.int64)
     numbers[where] = index
     return numbers
 
 
 def _live(stage: _Stage | None, tensor: Int) -> Int:
-    """Variables of `tensor` being live at the end of a stage; −1 without one."""
+    """Return the variables ``live`` of tensors at the end of a stage; −1 where there is none."""
     return np.full(len(tensor), NONE, dtype=np.int64) if stage is None else stage.live[tensor]

@@ -1,4 +1,4 @@
-"""The structural bound: what one step alone must hold."""
+"""Structural bound: the memory that a single step must hold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from remat.scope import EVERY_SCHEDULE
 
 
 def structural_bound(problem: Problem) -> Bound:
-    """The largest memory that a single step needs, or that is held at the end: a bound on the peak of any schedule.
+    """Return a bound on the peak of any schedule: the largest memory that a single step, or the end, needs.
 
-    Every op is computed at least once, and then graph inputs, its inputs, outputs and workspace are there. At the last
-    step of a schedule everything to be kept is live or just being written.
+    Every op is computed at least once. At that step the graph inputs, its own inputs and outputs, and its workspace are
+    in memory. At the last step of a schedule, every tensor to keep is live or being written.
 
     Returns
     -------
