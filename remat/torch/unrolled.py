@@ -16,7 +16,7 @@ from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.effects import device_of, read_arguments, run_and_save_state, run_with_state, without_statistics
 
-#: A value of a node: the node, and the position of the value where it has several (0 otherwise).
+#: Value of a node: the node, and the position among its values (0 if it has only one).
 Value = tuple[fx.Node, int]
 
 

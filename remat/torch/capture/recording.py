@@ -30,7 +30,7 @@ _MIRRORED = {"nn_module_stack": "fwd_nn_module_stack", "stack_trace": "stack_tra
 
 @dataclass(eq=False)
 class _Recorder:
-    """The step as a function of flat tensors, and facts that its run reveals."""
+    """The step as a function of flat tensors; a run records its results."""
 
     world: FakeWorld
     training: bool

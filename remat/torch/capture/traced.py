@@ -1,4 +1,4 @@
-"""Parts common to both routes: reading a joint graph, and refusing what cannot be captured."""
+"""Parts common to both routes: reading a joint graph, and refusing values that cannot be captured."""
 
 from __future__ import annotations
 

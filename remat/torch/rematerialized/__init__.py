@@ -1,1 +1,1 @@
-"""Modules that train within a memory budget: :func:`remat.torch.rematerialize` and what it is made of."""
+"""Modules that train within a memory budget (:func:`remat.torch.rematerialize`)."""
