@@ -51,7 +51,7 @@ class ResultValue:
     node : torch.fx.Node or None
         None where the module returned no tensor, or a parameter has no gradient.
     kind : str
-        ``"output"`` (return value of the module), ``"gradient"``, or ``"mutation"`` (the new value of a buffer or input).
+        ``"output"`` (return value of the module), ``"gradient"``, or ``"mutation"`` (new value of a buffer or input).
     name : str
         Position of the output as text, or the name of the parameter, buffer or input (see :class:`Input`).
     value : Any

@@ -16,7 +16,7 @@ NAMED: dict[str, type[CostModel]] = {"flops": Flops, "measured": Measured}
 
 
 def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
-    """Return the cost model of a name; return a model as it is, and an instance of a class.
+    """Return the cost model of a name or class; a model is returned as it is.
 
     Parameters
     ----------
