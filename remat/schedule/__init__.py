@@ -1,4 +1,4 @@
-"""The answer: schedules, their simulation and validation, other tools' formats, plots."""
+"""Schedules: simulation, validation, foreign formats and plots."""
 
 from remat.schedule.addresses import AddressCertificate, Addresses, Memory, check_addresses
 from remat.schedule.buffers import Buffers, schedule_buffers

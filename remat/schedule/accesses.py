@@ -1,4 +1,4 @@
-"""The accesses of tensors by a schedule, and what is needed of each value afterwards."""
+"""Accesses of tensors by a schedule, and the next access that needs each value."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from remat.schedule.simulate import graph_positions, kept_tensors
 
 
 class Mode(IntEnum):
-    """What an access does."""
+    """Kind of an access."""
 
     READ = 0
     WRITE = 1
-    """Begins a value: nothing need be fetched."""
+    """Starts a value: nothing is fetched."""
     ADD = 2
     """A later contribution: reads and writes."""
 
 
-#: In place of the next access: nobody needs the value again.
+#: In place of the next access: no access needs the value again.
 DEAD = -1
 
 
 @dataclass(frozen=True)
 class Accesses:
-    """Accesses of tensors by a valid schedule, in their order: each op reads its inputs, then writes its outputs.
+    """Accesses of tensors by a valid schedule, in order: each op reads its inputs, then writes its outputs.
 
     Attributes
     ----------
     graph : ComputeGraph
     tensors, modes : list of int
-        For each access.
+        One entry per access.
     following : list of int
-        The next access that needs what this one leaves, or ``DEAD``. A tensor that is live at the end has an access
-        after all others there: their number, plus that of the tensor.
+        The next access that needs the value this one leaves, or ``DEAD``. For a tensor that is live at the end it is
+        the number of accesses plus the position of the tensor.
     times : list of int
-        The step of each access, those at the end included.
+        Step of each access, including those at the end.
     """
 
     graph: ComputeGraph
@@ -50,7 +50,7 @@ class Accesses:
 
     @classmethod
     def of(cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str]) -> Accesses:
-        """Read the accesses of a valid schedule."""
+        """Return the accesses of a valid schedule."""
         keep = list(keep)
         schedule = running(graph, schedule, keep=keep)
         arrays = graph.arrays
@@ -72,14 +72,14 @@ class Accesses:
             for tensor in writes[target]:
                 there = given[tensor]
                 if producers[tensor] > 1 and target in there:
-                    continue  # the buffer has this contribution: it is masked
+                    continue  # the buffer has this contribution already: it is masked
                 tensors.append(tensor)
                 modes.append(Mode.ADD if there and producers[tensor] > 1 else Mode.WRITE)
                 there.add(target)
             times += [step] * (len(tensors) - len(times))
             step += 1
         kept = kept_tensors(graph, keep).tolist()
-        # A graph input has its copy behind the chip: at the end it need not be held.
+        # a graph input has a copy off the chip, so the chip need not hold it at the end
         after = [len(tensors) + t if kept[t] and producers[t] else DEAD for t in range(len(producers))]
         times += [step] * len(producers)
         following = [DEAD] * len(tensors)

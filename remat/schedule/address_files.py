@@ -1,4 +1,4 @@
-"""Addresses in files: tables as CSV, this project's JSON, and TFLite's offline plan of memory."""
+"""Files of addresses: CSV tables, this project's JSON, and TFLite's offline memory plan."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NO_FILE = "a TFLite plan has an offset for each tensor of a TFLite file, and the
 
 
 class BufferEntry(Document):
-    """A buffer and its place."""
+    """Buffer with its address."""
 
     id: str
     lower: int
-    """First step in which it lives, from 0."""
+    """First step at which it is live, from 0."""
     upper: int
-    """The step after the last one in which it lives."""
+    """First step after those at which it is live."""
     size: int
     """Bytes."""
     offset: int
@@ -46,15 +46,15 @@ class BufferEntry(Document):
 
 
 class MemoryEntry(Document):
-    """A memory."""
+    """Memory of an arena."""
 
     name: str
     capacity: int | None = None
-    """Bytes; null: as many as it takes."""
+    """Bytes; null: unlimited."""
 
 
 class AddressesDocument(Document):
-    """Addresses for the buffers of a schedule."""
+    """Addresses of the buffers of a schedule."""
 
     format: Literal["remat-addresses"]
     version: Literal[1]
@@ -67,7 +67,7 @@ class AddressesDocument(Document):
 
 
 def json_text(addresses: Addresses) -> str:
-    """The canonical text of addresses in format ``remat-addresses``: one buffer per line; ASCII."""
+    """Return the canonical text of addresses in format ``remat-addresses``: one buffer per line; ASCII."""
     b = addresses.buffers
     arrays = (b.lower, b.upper, b.size, addresses.offset, addresses.memory)
     words = ("lower", "upper", "size", "offset", "memory")
@@ -84,12 +84,12 @@ def json_text(addresses: Addresses) -> str:
 
 
 def addresses_from_document(document: Any) -> Addresses:
-    """The addresses of a parsed JSON document in format ``remat-addresses``.
+    """Return the addresses in a parsed JSON document in format ``remat-addresses``.
 
     Raises
     ------
     FormatError
-        For another format or version, missing or unknown keys, wrong types; each with its place.
+        For another format or version, missing or unknown keys, or wrong types; each with its place.
     """
     check_header(document, NAME, VERSION)
     found = decoded(AddressesDocument, document)
@@ -107,16 +107,16 @@ def addresses_from_document(document: Any) -> Addresses:
 
 @dataclass(frozen=True)
 class TfliteTensors:
-    """Where a TFLite plan has the offset of each tensor of a graph that was read from a TFLite file.
+    """Positions in a TFLite plan of the tensors of a graph that was read from a TFLite file.
 
     Attributes
     ----------
     count : int
-        Tensors of all subgraphs of the file.
+        Number of tensors in all subgraphs of the file.
     positions : tuple of tuple of int
-        By tensor of the graph: its own and those of the views that share its bytes.
+        For each tensor of the graph: its own position and those of the views that share its bytes.
     idle : tuple of int
-        Tensors that no operator touches. A runtime would hold them all at once.
+        Tensors that no operator reads or writes. A runtime would hold them all at once.
     """
 
     count: int
@@ -125,7 +125,7 @@ class TfliteTensors:
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> TfliteTensors | None:
-        """Return those of a graph, from its `meta`; None where it does not come from a TFLite file."""
+        """Return the positions for a graph, from its `meta`; None if it does not come from a TFLite file."""
         found = graph.meta.get("tflite")
         if not isinstance(found, Mapping):
             return None
@@ -140,18 +140,18 @@ class TfliteTensors:
 
 
 def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
-    """The plan that a TFLite model carries: a list of 32-bit integers.
+    """Return the plan that a TFLite model carries: a list of 32-bit integers.
 
-    Its entries: the version, the number of subgraphs (which runtimes ignore), the number of offsets, and the byte
-    offset of each tensor of the file: -1 for one that is to get its place at runtime (a constant, or it has no buffer
-    here), 0 for one that no operator touches. Source: TensorFlow Lite Micro, ``memory_management.md``, "Offline planned
-    tensor allocations".
+    Its entries: the version, the number of subgraphs (which runtimes ignore), the number of offsets, and one byte
+    offset per tensor of the file. The offset is -1 for a tensor that the runtime places (a constant, or a tensor
+    without a buffer here) and 0 for a tensor that no operator reads or writes. Source: TensorFlow Lite Micro,
+    ``memory_management.md``, "Offline planned tensor allocations".
 
     Raises
     ------
     FormatError
-        Naming the tensor, where the plan cannot say it: a tensor with two addresses (it is recomputed), several
-        memories, an offset from 2 GiB on.
+        Naming the tensor, if the plan cannot express its address: two addresses for one tensor (recomputation), several
+        memories, or an offset of 2 GiB or more.
     """
     offsets = [-1] * tensors.count
     for position in tensors.idle:
@@ -176,12 +176,12 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
 
 
 def addresses_from_tflite(words: list[int], buffers: Buffers, tensors: TfliteTensors, source: str = "") -> Addresses:
-    """Addresses by a TFLite plan for those of `buffers` that are tensors; the others, placed at runtime, are left out.
+    """Return the addresses that a TFLite plan gives to tensors among `buffers`; others are placed at runtime.
 
     Raises
     ------
     FormatError
-        If the plan is not for so many tensors, or leaves one that has a buffer to be placed at runtime.
+        If the number of tensors differs, or the plan leaves a tensor with a buffer to be placed at runtime.
     """
     if len(words) < 3 or words[2] != len(words) - 3:
         raise FormatError(f"not a TFLite plan: {len(words)} numbers, of which the third is to count those after it")
@@ -202,13 +202,13 @@ def addresses_from_tflite(words: list[int], buffers: Buffers, tensors: TfliteTen
     return Addresses(part, offset, np.zeros(len(kept), dtype=np.int64), source=source)
 
 
-#: What addresses can be written as, and in what: names of formats.
+#: Names of the formats in which addresses are written.
 FORMATS = ("json", "csv", "tflite")
 _SUFFIXES = {".csv": "csv", ".json": "json", ".bin": "tflite"}
 
 
 def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
-    """The format that is `wanted`, or that the suffix of a path stands for; ``json`` where it stands for none.
+    """Return the `wanted` format, or the one that the suffix of a path stands for; ``json`` for other suffixes.
 
     Raises
     ------
@@ -225,19 +225,19 @@ def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
 def write_addresses(
     addresses: Addresses, path: str | os.PathLike[str], to: str | None = None, tensors: TfliteTensors | None = None
 ) -> None:
-    """Write addresses, whole or not at all.
+    """Write addresses to a file atomically.
 
     Parameters
     ----------
     to : {"json", "csv", "tflite"}, optional
         Default: by the suffix (.json, .csv; .bin: tflite).
     tensors : TfliteTensors, optional
-        Those of the graph; TFLite's plans need them.
+        Positions for the graph; TFLite plans need them.
 
     Raises
     ------
     FormatError
-        Naming the file, if it cannot be written, or the format cannot say what the addresses are.
+        Naming the file, if it cannot be written or the format cannot express the addresses.
     """
     wanted = format_for(path, to)
     if wanted != "tflite":
@@ -255,14 +255,14 @@ def write_addresses(
 def read_addresses(
     path: str | os.PathLike[str], buffers: Buffers | None = None, tensors: TfliteTensors | None = None
 ) -> Addresses:
-    """Addresses from a file in any of the formats, which is found from the content.
+    """Read addresses in any of the formats, recognised by content.
 
     Parameters
     ----------
     buffers : Buffers, optional
-        Of the schedule that they are for; a TFLite plan, which has only offsets, needs it.
+        Buffers of the schedule; a TFLite plan, which contains only offsets, needs them.
     tensors : TfliteTensors, optional
-        Those of the graph; a TFLite plan needs them, too.
+        Positions for the graph; a TFLite plan needs them too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The picture of addresses over time; see :mod:`remat.schedule.plots` for what all pictures have in common."""
+"""Plot of addresses over time; :mod:`remat.schedule.plots` says what all plots have in common."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TENSOR, _AGAIN, _OTHER, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
-#: Most buffers whose names stand in their rectangles; parts of the picture's width and height that a letter takes.
+#: Largest number of buffers with labels; share of the width and the height of the plot that one letter takes.
 _NAMED, _LETTER_WIDTH, _LETTER_HEIGHT = 60, 0.0068, 0.035
-#: Letters of a name, at most, and at least where not all of them have room.
+#: Most letters of a label, and the fewest that are shown when the name is cut.
 _LONGEST, _SHORTEST = 16, 5
 
 
 def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0) -> Axes:
-    """Each buffer of one memory as a rectangle of its steps and bytes, with the peak and the arena.
+    """Draw each buffer of one memory as a rectangle of its steps and bytes, with the peak and the arena.
 
     Parameters
     ----------
     addresses : Addresses
     ax : matplotlib Axes, optional
-        Where to draw; default: a new figure, the ``figure`` of what is returned.
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     memory : int
         Position of the memory.
 
@@ -48,7 +48,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     bottom = addresses.offset[here] / scale
     top = bottom + b.size[here] / scale
     again = np.array(["#" in b.names[k] and b.tensor[k] >= 0 for k in here.tolist()], dtype=np.bool_)
-    bare = bool((b.tensor < 0).all())  # a table knows no tensors
+    bare = bool((b.tensor < 0).all())  # a bare table has no tensors
     other = (b.tensor[here] < 0) & (not bare)
     groups = (
         ("buffer" if bare else "tensor", _TENSOR, ~again & ~other),
@@ -83,7 +83,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
 
 
 def _fitting(name: str, room: int) -> str:
-    """A name in so many letters, or its end, since ends differ more than paths; empty where that says nothing."""
+    """Clip a name to `room` letters, keeping its end, since ends differ more than paths; empty below the minimum."""
     room = min(room, _LONGEST)
     if len(name) <= room:
         return name
@@ -91,7 +91,7 @@ def _fitting(name: str, room: int) -> str:
 
 
 def figure_of_addresses(addresses: Addresses) -> Figure:
-    """One picture for each memory, above each other over the same steps."""
+    """Draw the memories above each other over the same steps."""
     count = len(addresses.memories)
     figure = empty_figure((10, 1 + 4 * count))
     axes = figure.subplots(count, 1, sharex=True, squeeze=False)

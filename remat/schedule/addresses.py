@@ -1,4 +1,4 @@
-"""Addresses for buffers, and their certificate: an independent check that no two live buffers overlap."""
+"""Addresses of buffers, and their certificate: an independent check that no two live buffers overlap."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from remat.schedule.certificate import BrokenRule, Findings
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory that buffers are placed in.
+    """Memory that holds buffers.
 
     Attributes
     ----------
     name : str
     capacity : int or None
-        Bytes; None: as many as it takes.
+        Bytes; None: unlimited.
     """
 
     name: str = "memory"
@@ -39,15 +39,15 @@ class Memory:
             raise ScheduleError(f"the capacity of {short(self.name)} is more than {MAX_BYTES:,} bytes")
 
 
-#: One memory, as large as it takes.
+#: One memory of unlimited size.
 ONE_MEMORY = (Memory(),)
 
 
 @dataclass(frozen=True, eq=False)
 class Addresses:
-    """Where each buffer lies: from `offset` on, in one of the memories.
+    """Offset and memory of each buffer.
 
-    Nothing is checked but shapes: :func:`check_addresses` says whether they are right.
+    The constructor checks shapes only; :func:`check_addresses` checks the addresses.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class Addresses:
         Position in `memories`.
     memories : tuple of Memory
     alignment : int
-        Bytes of which all offsets are to be multiples; a buffer then takes whole multiples, too, and so does an arena.
+        Offsets are multiples of this number of bytes; sizes of buffers and arenas are rounded up to it.
     source : str
-        Who made them.
+        Method or file that made them.
     """
 
     buffers: Buffers
@@ -86,7 +86,7 @@ class Addresses:
     def in_one_memory(
         cls, buffers: Buffers, offset: object, *, alignment: int = 1, capacity: int | None = None, source: str = ""
     ) -> Addresses:
-        """All buffers in one memory.
+        """Place all buffers in one memory.
 
         Examples
         --------
@@ -101,30 +101,30 @@ class Addresses:
 
     @property
     def arenas(self) -> tuple[int, ...]:
-        """Bytes that each memory needs: up to the end of its topmost buffer, in whole multiples of the alignment."""
+        """Bytes that each memory needs: end of its topmost buffer, rounded up to the alignment."""
         tops = self.offset + self.buffers.rounded(self.alignment)
         return tuple(int(tops[self.memory == k].max(initial=0)) for k in range(len(self.memories)))
 
     @property
     def arena(self) -> int:
-        """The sum of :attr:`arenas`."""
+        """Sum of :attr:`arenas`."""
         return sum(self.arenas)
 
     @property
     def peaks(self) -> tuple[int, ...]:
-        """The largest sum of what lives in each memory at one step; no arena with these buffers is smaller."""
+        """Largest sum of live sizes in each memory; no arena with these buffers is smaller."""
         b, size = self.buffers, self.buffers.rounded(self.alignment)
         here = [self.memory == k for k in range(len(self.memories))]
         return tuple(int(live_sums(b.lower[m], b.upper[m], size[m])[1].max(initial=0)) for m in here)
 
 
 def repeated(names: Sequence[str]) -> str | None:
-    """The first name that is there twice."""
+    """Return the first name that occurs twice, or None."""
     return next((name for k, name in enumerate(names) if name in names[:k]), None)
 
 
 def check_alignment(alignment: object) -> None:
-    """Refuse what is no number of bytes from 1.
+    """Refuse an alignment that is not a positive number of bytes.
 
     Raises
     ------
@@ -135,24 +135,24 @@ def check_alignment(alignment: object) -> None:
 
 
 class AddressRule(StrEnum):
-    """What addresses can break."""
+    """Rules for addresses."""
 
     UNKNOWN_BUFFER = "unknown buffer"
-    """Every address is that of a buffer of the schedule."""
+    """Every address belongs to a buffer of the schedule."""
     NO_ADDRESS = "no address"
     """Every buffer of the schedule has an address."""
     OTHER_BUFFER = "other buffer"
-    """A buffer has the size and the steps that the schedule gives it."""
+    """Every buffer has the size and the steps of the schedule."""
     NEGATIVE = "negative offset"
-    """No buffer begins before its memory."""
+    """No buffer starts below offset 0."""
     ALIGNMENT = "alignment"
     """Offsets are multiples of the alignment."""
     CAPACITY = "capacity"
     """No buffer ends beyond the capacity of its memory."""
     OVERLAP = "overlap"
-    """No two buffers that live at one step share a byte of a memory."""
+    """No two buffers that are live at the same step share a byte of a memory."""
     OTHER_PLACE = "other place"
-    """An output that is written in place of an input lies where that does."""
+    """An output that is written in place of an input has its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class AddressViolation(BrokenRule):
     Attributes
     ----------
     step : int or None
-        The first step at which it shows; None for what concerns the list as a whole.
+        First step at which it shows; None if it concerns the list as a whole.
     buffer : str
     rule : AddressRule
     message : str
@@ -177,20 +177,20 @@ class AddressViolation(BrokenRule):
 
 @dataclass(frozen=True)
 class AddressCertificate(Findings[AddressViolation]):
-    """An independent account of addresses; all in bytes.
+    """Result of an independent check of addresses; all sizes in bytes.
 
     Attributes
     ----------
     accepted : bool
-        Whether every rule is kept.
+        True when no rule is broken.
     memories : tuple of Memory
-    arenas, peaks : tuple of int
+    For each memory, as in :class:`Addresses`.
         For each memory, as in :class:`Addresses`.
     buffers : int
-        How many there are.
+        Number of buffers.
     alignment : int
     violations : tuple of AddressViolation
-        Those of the list as a whole, then by step; at most as many as asked for.
+        Those of the list as a whole, then by step; at most the requested number.
     more_violations : int
     graph, graph_digest : str
     """
@@ -208,21 +208,21 @@ class AddressCertificate(Findings[AddressViolation]):
 
     @property
     def arena(self) -> int:
-        """Bytes that all memories together need."""
+        """Bytes that all memories need together."""
         return sum(self.arenas)
 
     @property
     def peak(self) -> int:
-        """The sum of the largest live sums of each memory: no arena with the same buffers in each is smaller."""
+        """Sum over memories of the largest live size: no arena with the same buffers in each is smaller."""
         return sum(self.peaks)
 
     @property
     def fragmentation(self) -> float | None:
-        """``arena / peak - 1``; None where nothing is held."""
+        """``arena / peak - 1``; None if the peak is 0."""
         return self.arena / self.peak - 1 if self.peak else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same in JSON values."""
+        """Return the certificate as JSON values."""
         return {
             "accepted": self.accepted,
             "arena": self.arena,
@@ -258,20 +258,20 @@ class AddressCertificate(Findings[AddressViolation]):
 def check_addresses(
     addresses: Addresses, expected: Buffers | None = None, *, max_violations: int = 20
 ) -> AddressCertificate:
-    """Check addresses; nothing is repaired.
+    """Check addresses without repairing anything.
 
     Parameters
     ----------
     expected : Buffers, optional
-        The buffers that a schedule has (:func:`~remat.schedule.buffers.schedule_buffers`), to be compared by name;
-        default: those that the addresses come with are taken as they are.
+        Buffers of the schedule (:func:`~remat.schedule.buffers.schedule_buffers`), compared by name; default: the
+        buffers of `addresses` are not checked.
     max_violations : int
-        Most violations that are listed; the others are counted. Of buffers that overlap, one with each buffer is.
+        Largest number of violations listed; others are counted. Each buffer has at most one overlap listed.
 
     Raises
     ------
     ScheduleError
-        If the arguments are something else altogether.
+        If an argument has the wrong type.
 
     Examples
     --------
@@ -303,7 +303,7 @@ def _all_violations(addresses: Addresses, expected: Buffers | None) -> Iterator[
 
 
 def _other_places(addresses: Addresses, expected: Buffers) -> Iterator[AddressViolation]:
-    """Outputs that are written in place of inputs, and lie elsewhere: at that step nothing else holds their bytes."""
+    """Yield outputs written in place of inputs at another address: at that step nothing else holds their bytes."""
     place = {name: k for k, name in enumerate(addresses.buffers.names)}
     for later, earlier in expected.after:
         names = expected.names[later], expected.names[earlier]
@@ -319,7 +319,7 @@ def _other_places(addresses: Addresses, expected: Buffers) -> Iterator[AddressVi
 
 
 def _differences(given: Buffers, expected: Buffers) -> Iterator[AddressViolation]:
-    """Where the buffers are not those of the schedule."""
+    """Yield differences between the buffers and those of the schedule."""
     place = {name: k for k, name in enumerate(given.names)}
     known = set(expected.names)
     for name in expected.names:
@@ -344,7 +344,7 @@ def _differences(given: Buffers, expected: Buffers) -> Iterator[AddressViolation
 
 
 def _sweep(addresses: Addresses) -> Iterator[AddressViolation]:
-    """In the order of time: each buffer when it begins, against its neighbours by address among those that live."""
+    """Sweep over time: check each buffer when it starts against its neighbours by address among the live ones."""
     b = addresses.buffers
     lower, upper, size = b.lower.tolist(), b.upper.tolist(), b.size.tolist()
     offset, memory = addresses.offset.tolist(), addresses.memory.tolist()
@@ -372,13 +372,13 @@ def _sweep(addresses: Addresses) -> Iterator[AddressViolation]:
                 )
                 yield AddressViolation(lower[k], b.names[k], AddressRule.OVERLAP, message)
                 break
-        else:  # all that is in the list is disjoint, so that neighbours are all that need be looked at
+        else:  # listed buffers are disjoint, so checking the neighbours suffices
             here.insert(at, (offset[k], k))
             held[k] = True
 
 
 def _place(addresses: Addresses, k: int, offset: int, size: int) -> Sequence[AddressViolation]:
-    """What is wrong with one address by itself."""
+    """Return the violations of one address on its own."""
     name, step = addresses.buffers.names[k], int(addresses.buffers.lower[k])
     which = addresses.memories[int(addresses.memory[k])]
     found = []

@@ -1,4 +1,4 @@
-"""Buffers and their addresses as tables: the CSV form of MiniMalloc."""
+"""Tables of buffers and addresses, in the CSV form of MiniMalloc."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from remat.io.text import csv_text, short
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory
 from remat.schedule.buffers import MAX_BYTES, Buffers
 
-#: Columns of a table: those that must be there, and those that may.
+#: Required and optional columns of a table.
 COLUMNS, MORE_COLUMNS = ("id", "lower", "upper", "size"), ("offset", "memory")
 _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def read_table(path: str | os.PathLike[str]) -> tuple[Buffers, Addresses | None]:
-    """The buffers of a CSV table with the columns ``id,lower,upper,size``; addresses where it has offsets, too.
+    """Read the buffers of a CSV table with the columns ``id,lower,upper,size``, and their addresses if it has offsets.
 
-    The columns may be in any order, and may be followed by ``offset`` and ``memory`` (a name).
+    Columns may be in any order. Optional columns: ``offset`` and ``memory`` (a name).
 
     Raises
     ------
     FormatError
-        Naming file and line: a column that is missing or unknown, what is no whole number from 0,
-        a name that another line has, a buffer that lives in no step.
+        Naming file and line, for a missing or unknown column, a number that is not a non-negative integer,
+        a duplicate name, or a buffer without steps.
     """
     return table_from_text(decode_text(read_bytes(path), str(path)), str(path))
 
 
 def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addresses | None]:
-    r""":func:`read_table` of a text.
+    r"""Read a table as :func:`read_table` does, from a text.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def _number(cell: str, word: str, at: str) -> int:
 
 
 def table_text(buffers: Buffers, addresses: Addresses | None = None) -> str:
-    """The CSV table of buffers, and of their addresses where there are any; several memories have a column, too.
+    """Return buffers, and their addresses if given, as a CSV table; several memories add a column.
 
     Examples
     --------

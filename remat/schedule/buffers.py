@@ -1,4 +1,4 @@
-"""The buffers of a schedule: each instance of a tensor, each workspace, as a stretch of time and a number of bytes."""
+"""Buffers of a schedule: steps and size of each instance of a tensor and of each workspace."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from remat.runtime.arrays import Int
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Intervals, simulate_valid
 
-#: Most bytes that all buffers together, or one step, may have: sums of two fit into 64 bits.
+#: Limit in bytes for all buffers together and for one step: sums of two fit into 64 bits.
 MAX_BYTES = 2**61
 
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Buffers, each of which holds its bytes in the steps ``lower <= step < upper``. Immutable.
+    """Buffers, each of which holds its bytes at the steps ``lower <= step < upper``. Immutable.
 
     Attributes
     ----------
     names : tuple of str
-        One for each, all different.
+        Unique names.
     lower, upper, size : int64 arrays, shape (buffers,)
-        Steps, counted from 0; bytes.
+        Steps from 0; bytes.
     tensor : int64 array, shape (buffers,)
-        Position in ``graph.tensors``; -1 for what is no tensor: workspaces, constant memory, buffers of a bare table.
+        Position in ``graph.tensors``; -1 for workspaces, constant memory and buffers of a bare table.
     graph, graph_digest : str
-        Of the graph; empty when unknown.
+        Name and digest of the graph; empty when unknown.
     after : tuple of (int, int)
-        Pairs of a buffer and an earlier one of the same size, which ends where it begins and in whose place it must
-        lie: an output that is written in place of an input. Its steps begin after the one that writes it.
+        Pairs of a buffer and the earlier buffer in whose place it must lie: an output that is written in place of an
+        input. Both have the same size; the later one starts where the earlier one ends, one step after its writer.
 
     Raises
     ------
     ScheduleError
-        Naming the buffer: a name that another one has, no step in which it lives, a number that is negative or too
-        large.
+        Naming the buffer, for a duplicate name, a buffer without steps, or a number that is negative or too large.
 
     Examples
     --------
@@ -85,11 +84,11 @@ class Buffers:
 
     @property
     def pairs(self) -> Int:
-        """The pairs of `after`; shape (2, pairs)."""
+        """Pairs of `after`; shape (2, pairs)."""
         return np.array(self.after, dtype=np.int64).reshape(-1, 2).T
 
     def chains(self) -> tuple[Buffers, Int]:
-        """Buffers with those that lie in each other's place as one, and which of these each buffer is a part of."""
+        """Merge buffers that lie in each other's place; also return the merged buffer of each buffer."""
         first = np.arange(len(self))
         for later, earlier in sorted(self.after, key=lambda pair: self.lower[pair[0]]):
             first[later] = first[earlier]
@@ -102,7 +101,7 @@ class Buffers:
 
     @classmethod
     def of(cls, names: Iterable[str], lower: object, upper: object, size: object) -> Buffers:
-        """From plain lists, of no graph."""
+        """Make buffers from plain lists, without a graph."""
         called = tuple(names)
         low, high, bytes_ = (np.array(values, dtype=np.int64) for values in (lower, upper, size))
         return cls(called, low, high, bytes_, np.full(len(called), -1, dtype=np.int64))
@@ -112,24 +111,24 @@ class Buffers:
 
     @property
     def steps(self) -> int:
-        """The step in which the last buffer has gone."""
+        """First step after all buffers have ended."""
         return int(self.upper.max(initial=0))
 
     def rounded(self, alignment: int = 1) -> Int:
-        """Sizes rounded up to whole multiples of `alignment`."""
+        """Return sizes rounded up to multiples of `alignment`."""
         return -(-self.size // alignment) * alignment
 
     def live(self, alignment: int = 1) -> tuple[Int, Int]:
-        """Steps at which something begins, ascending, and the bytes that live there (each size rounded up)."""
+        """Return steps at which a buffer starts, ascending, and the bytes live there (each size rounded up)."""
         return live_sums(self.lower, self.upper, self.rounded(alignment))
 
     def peak(self, alignment: int = 1) -> int:
-        """Largest sum of what lives at one step: no arena is smaller."""
+        """Return the largest sum of live sizes at one step: no arena is smaller."""
         return int(self.live(alignment)[1].max(initial=0))
 
 
 def live_sums(lower: Int, upper: Int, size: Int) -> tuple[Int, Int]:
-    """Steps at which an interval begins, ascending, and the sum of the sizes of those that cover it."""
+    """Return steps at which an interval starts, ascending, and the total size of the intervals that cover each."""
     times = np.unique(lower)
     began, ended = np.argsort(lower, kind="stable"), np.argsort(upper, kind="stable")
     totals = []
@@ -148,23 +147,23 @@ def schedule_buffers(
     workspaces: bool = True,
     constant_memory: bool = False,
 ) -> Buffers:
-    """The buffers of `schedule`; their steps are its compute steps, counted from 0.
+    """Return the buffers of `schedule`; their steps are its compute steps, counted from 0.
 
-    Each instance of a tensor is a buffer of its own, called ``tensor``, and after a recomputation ``tensor#2``,
-    ``tensor#3``, ...; an accumulation buffer is one from its first contribution on. The workspace of an op is a buffer
-    of one step, ``op workspace``. Tensors of no bytes have none. An output that is written in place of an input has a
-    buffer in the place of that input, from the next step on; where it is freed before that, it has none.
+    Each instance of a tensor is a buffer: ``tensor``, and after recomputation ``tensor#2``, ``tensor#3``, ... An
+    accumulation buffer is one buffer from its first contribution on. The workspace of an op is a buffer of one step,
+    ``op workspace``. Tensors of 0 bytes have no buffer. An output written in place of an input has a buffer in the
+    place of that input from the next step on; it has none if it is freed before that.
 
     Parameters
     ----------
     keep : iterable of str
-        Tensors that stay to the end, besides the graph's outputs, where frees are implied.
+        Tensors that stay live to the end, besides the graph's outputs, if frees are implied.
     inputs : bool
-        Whether the graph inputs, which live from the start to the end, have buffers here.
+        Include the graph inputs, which are live from start to end.
     workspaces : bool
-        Whether workspaces have.
+        Include workspaces.
     constant_memory : bool
-        Whether the graph's constant memory is a buffer over all steps.
+        Include the graph's constant memory as a buffer over all steps.
 
     Raises
     ------
@@ -219,20 +218,20 @@ def schedule_buffers(
 
 
 def _instances_at(found: Intervals, step: int, output: int, source: int) -> tuple[int, int]:
-    """Numbers of the instances of an output and an input in whose place it is written at a step."""
+    """Return the numbers of the instances of an output and the input in whose place it is written at a step."""
     alive = (found.start <= step) & (step < found.end)
     return tuple(int(np.flatnonzero(alive & (found.tensor == tensor))[0]) for tensor in (output, source))  # type: ignore[return-value]
 
 
 def _instances(names: list[str]) -> list[str]:
-    """Return the names with ``#2`` after the second of a name, and so on."""
+    """Append ``#2`` to the second occurrence of a name, and so on."""
     number = {name: k for k, name in enumerate(dict.fromkeys(names))}
     before = occurrences(np.array([number[name] for name in names], dtype=np.int64)).tolist()
     return [f"{name}#{k + 1}" if k else name for name, k in zip(names, before, strict=True)]
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:
-    """All different, though a tensor may be called ``x#2`` or ``y workspace`` itself."""
+    """Make names unique, even if a tensor is called ``x#2`` or ``y workspace``."""
     taken: set[str] = set()
     result = []
     for name in names:

@@ -1,4 +1,4 @@
-"""What the validator found: verdict, peak, cost, and every rule that is broken."""
+"""Certificate of a schedule: verdict, peak, cost and violations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from remat.schedule.rules import Rules
 
 
 class Rule(StrEnum):
-    """What a schedule can break; the value is the rule's name in words."""
+    """Rules for schedules; the value is the rule's name in words."""
 
     GRAPH_DIGEST = "graph digest"
-    """The schedule is signed for this very graph, or not signed."""
+    """A signed schedule has the digest of this graph."""
     UNKNOWN_OP = "unknown op"
     """Every computed op is in the graph."""
     UNKNOWN_TENSOR = "unknown tensor"
@@ -38,26 +38,26 @@ class Rule(StrEnum):
     COMPUTES_PER_OP = "computes per op"
     """No op is computed more often than allowed."""
     ORDER = "order"
-    """First computations follow the reference order, where that is fixed."""
+    """First computations follow the reference order, if the order is fixed."""
     BUDGET = "budget"
     """No compute step holds more than the budget."""
 
 
 class Verdict(StrEnum):
-    """The verdict in one word or two."""
+    """Verdict of the validator."""
 
     VALID = "valid"
-    """Every rule is kept."""
+    """No rule is broken."""
     OVER_BUDGET = "over budget"
-    """Only the budget is broken: a right schedule that needs more memory."""
+    """Only the budget is broken: a correct schedule that needs more memory."""
     INVALID = "invalid"
-    """Some other rule is broken; the peak and cost of such a schedule mean nothing."""
+    """Another rule is broken; peak and cost of such a schedule mean nothing."""
 
 
 def overhead_percent(cost: float, base_cost: int) -> float | None:
-    """The overhead (total duration increase) of a cost over that of computing each op once, in %.
+    """Return the extra cost relative to computing each op once, in %.
 
-    None where computing each op once costs nothing.
+    None if computing each op once costs nothing.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def overhead_percent(cost: float, base_cost: int) -> float | None:
 
 
 def overhead_text(cost: float, base_cost: int) -> str:
-    """The overhead in words, or the cost alone where computing each op once costs nothing.
+    """Return the overhead as text, or the cost if computing each op once costs nothing.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def overhead_text(cost: float, base_cost: int) -> str:
 
 
 class BrokenRule:
-    """Base of violations: a dataclass with a rule and a message."""
+    """Base of violations: dataclasses with a rule and a message."""
 
     __slots__ = ()
     rule: StrEnum
@@ -90,7 +90,7 @@ class BrokenRule:
         return self.message
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the violation as JSON values."""
         return asdict(self) | {"rule": str(self.rule)}  # type: ignore[call-overload]
 
 
@@ -98,18 +98,18 @@ V = TypeVar("V", bound=BrokenRule)
 
 
 class Findings(Generic[V]):
-    """Base of certificates: a dataclass with violations."""
+    """Base of certificates: dataclasses with violations."""
 
     violations: tuple[V, ...]
     more_violations: int
 
     @property
     def first(self) -> V | None:
-        """The first violation, or None."""
+        """First violation, or None."""
         return self.violations[0] if self.violations else None
 
     def lines(self, rows: list[tuple[str, str]]) -> str:
-        """Pairs of a word and a text, then the violations, a line each."""
+        """Format pairs of a word and a text, then the violations, one per line."""
         rows += [("violation", str(violation)) for violation in self.violations]
         if self.more_violations:
             rows.append(("", f"and {self.more_violations:,} more violations"))
@@ -123,9 +123,9 @@ class Violation(BrokenRule):
     Attributes
     ----------
     step : int or None
-        Position in the schedule, from 0; None for what concerns the schedule as a whole or its end.
+        Position in the schedule, from 0; None if it concerns the schedule as a whole or its end.
     op, tensor : str or None
-        Who is concerned.
+        Names of the op and the tensor concerned.
     rule : Rule
     message : str
         One line, with step and names.
@@ -140,7 +140,7 @@ class Violation(BrokenRule):
 
 @dataclass(frozen=True)
 class Certificate(Findings[Violation]):
-    """An independent account of a schedule; memory in bytes, cost in the cost unit of the graph.
+    """Result of an independent check of a schedule; memory in bytes, cost in the cost unit of the graph.
 
     Attributes
     ----------
@@ -148,31 +148,31 @@ class Certificate(Findings[Violation]):
     peak : int
         Largest memory at any compute step, sampled after allocation and before freeing; 0 without compute steps.
     peak_step, peak_op : int, str or None
-        Where it is reached first; None without compute steps.
+        First compute step with that memory; None without compute steps.
     live_at_peak : tuple of (str, int)
-        Tensors live then and their bytes, largest first.
+        Tensors live at the peak and their bytes, largest first.
     workspace_at_peak : int
         Workspace of the op at the peak.
     pruned_peak : int or None
-        Peak of the same computes with every free moved to the last use; None when invalid. A difference to `peak` is
-        memory held for nothing.
+        Peak of the same computes with every free moved to the last use; None if invalid. `peak` is larger where
+        tensors stay live after their last use.
     cost, base_cost : int
-        Of all compute steps; of each op once.
+        Cost of all compute steps; cost of each op once.
     overhead : float or None
-        ``100 (cost - base_cost) / base_cost``; None when invalid, and when all costs are 0.
+        ``100 (cost - base_cost) / base_cost``; None if invalid or if all costs are 0.
     steps, computes, recomputations : int
-        Steps, compute steps, and compute steps after an op's first.
+        Number of steps, of compute steps, and of compute steps after an op's first.
     redundant : int
-        Compute steps that changed nothing, as all outputs were live already.
+        Compute steps that changed nothing, as all outputs were already live.
     masked : int
-        Contributions not added, since the live instance of the buffer had them already.
+        Contributions not added, since the live instance of the buffer already had them.
     in_place, in_place_at_peak : int
-        Outputs that were written in place of inputs; of these the bytes at the peak, which live_at_peak has twice.
+        Number of outputs written in place of inputs; their bytes at the peak, which live_at_peak counts twice.
     budget : int or None
     violations : tuple of Violation
-        Whole-schedule first, then by step, then those at the end; at most as many as asked for.
+        Those of the whole schedule first, then by step, then those at the end; at most the requested number.
     more_violations : int
-        How many more there are.
+        Number of violations beyond those listed.
     graph, graph_digest, schedule_digest : str
     rules : Rules
     """
@@ -203,16 +203,16 @@ class Certificate(Findings[Violation]):
 
     @property
     def accepted(self) -> bool:
-        """Whether every rule is kept."""
+        """True when no rule is broken."""
         return self.verdict is Verdict.VALID
 
     @property
     def budget(self) -> int | None:
-        """The budget it is compared with, in bytes; None: no limit."""
+        """Budget in bytes; None: no limit."""
         return self.rules.budget
 
     def as_dict(self) -> dict[str, Any]:
-        """The same in JSON values."""
+        """Return the certificate as JSON values."""
         limits = self.rules.max_computes
         rules = vars(self.rules) | {
             "order": str(self.rules.order),
@@ -220,7 +220,7 @@ class Certificate(Findings[Violation]):
             "keep": sorted(self.rules.keep),
         }
         own = vars(self)
-        if not self.in_place:  # as before there was such a thing
+        if not self.in_place:  # without outputs in place the format stays that of earlier versions
             own = {key: value for key, value in own.items() if not key.startswith("in_place")}
         return own | {
             "verdict": str(self.verdict),
@@ -232,7 +232,7 @@ class Certificate(Findings[Violation]):
     def __str__(self) -> str:
         rows = [("verdict", str(self.verdict)), ("graph", f"{self.graph} ({self.graph_digest[:12]})")]
         others = len(self.violations) + self.more_violations - 1
-        if self.first is not None and self.first.rule is Rule.GRAPH_DIGEST and others:  # names match by chance at most
+        if self.first is not None and self.first.rule is Rule.GRAPH_DIGEST and others:  # names match by chance
             follow = f"{others:,} more violations follow from that; remat validate --json lists them"
             return "\n".join(f"{word:<13} {text}" for word, text in [*rows, ("violation", self.first), ("", follow)])
         where = "" if self.peak_step is None else f" at step {self.peak_step}"

@@ -1,4 +1,4 @@
-"""Code motion: every free as early as it may be."""
+"""Code motion: move every free to the earliest possible step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from remat.schedule.simulate import graph_positions, simulate_valid, with_frees
 
 
 def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """The same computes, and the same frees right after the last step that reads or writes what they free.
+    """Return the same computes with each free right after the last step that reads or writes its tensor.
 
-    No free is added: what a schedule with frees of its own never frees, stays. Implied frees are written out; they are
-    where they should be already. The memory of no step grows.
+    The function adds no free: a tensor that an explicit schedule never frees stays live. Implied frees are written out;
+    they are already as early as possible. The memory of no step grows.
 
     Source: P. Jain et al., "Checkmate", MLSys 2020, section 4.9 ("moving deallocations earlier in the plan when
     possible").
@@ -23,7 +23,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
     Parameters
     ----------
     keep : iterable of str
-        Tensors that must be live at the end besides the graph's outputs, where frees are implied.
+        Tensors that must be live at the end besides the graph's outputs, if frees are implied.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
     written = running(graph, schedule, keep=keep)
     arrays, targets = graph.arrays, graph_positions(graph, written)
     last_touch = np.full(len(graph.tensors), -1, dtype=np.int64)
-    after = np.arange(len(written))  # the step that each step comes with or after
+    after = np.arange(len(written))  # the step at or after which each step is placed
     for step, (kind, target) in enumerate(zip(written.kinds.tolist(), targets.tolist(), strict=True)):
         if kind == StepKind.COMPUTE:
             last_touch[arrays.op_inputs[target]] = step
@@ -56,7 +56,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
 
 
 def running(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """Write out the frees of a schedule that runs on `graph`; raise its first violation as a ScheduleError if not."""
+    """Write out the frees of a schedule that runs on `graph`; raise ScheduleError with its first violation if not."""
     keep = tuple(keep) if not isinstance(keep, str) else keep
     simulate_valid(graph, schedule, keep=keep)
     return with_frees(graph, schedule, keep=keep)

@@ -1,4 +1,4 @@
-"""Putting what the simulation finds wrong into words."""
+"""Messages for violations that the simulation finds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from remat.schedule.schedule import Schedule, StepKind
 
 
 class Faults:
-    """Broken rules of a graph's semantics; the first ones are explained, the others counted.
+    """Violations of a graph's semantics; the first ones are described, the others counted.
 
     Attributes
     ----------
     found : list of Violation
         At most `limit`, by step, then those at the end.
     count : int
-        How many there are, explained or not.
+        Number of violations, described or not.
     """
 
     def __init__(self, graph: ComputeGraph, schedule: Schedule, ops: Int, limit: int) -> None:
@@ -27,12 +27,12 @@ class Faults:
         self.count = 0
 
     def _has_room(self) -> bool:
-        """Count a fault; whether it is to be explained."""
+        """Count a violation; return whether it is to be described."""
         self.count += 1
         return len(self.found) < self.limit
 
     def unknown(self, step: int) -> None:
-        """A step that computes an op or frees a tensor that the graph does not have."""
+        """Record a step that computes an op or frees a tensor that the graph does not have."""
         if not self._has_room():
             return
         target, lacks = int(self.schedule.targets[step]), f"which graph {self.graph.name!r} does not have"
@@ -45,7 +45,7 @@ class Faults:
         self.found.append(found)
 
     def at(self, step: int, rule: Rule, tensor: int, since: int) -> None:
-        """A step that reads or frees a tensor that it must not; `since`: the step of its free, or of its begin."""
+        """Record an illegal read or free of a tensor; `since`: the step of its free, or of its first contribution."""
         if not self._has_room():
             return
         name, reader = self.graph.tensor_names[tensor], None
@@ -60,7 +60,7 @@ class Faults:
         self.found.append(Violation(step, reader, name, rule, message))
 
     def at_the_end(self, never: list[int], lost: list[int], begun: Sequence[int], freed: Sequence[int]) -> None:
-        """Ops that are never computed, and kept tensors that are not there, or not whole, at the end."""
+        """Record ops that are never computed, and kept tensors that are not live or incomplete at the end."""
         for op in never:
             if self._has_room():
                 name = self.graph.op_names[op]
@@ -75,7 +75,7 @@ class Faults:
                 self.found.append(Violation(None, None, name, rule, f"at the end {what} {name!r} {why}"))
 
     def _lacking(self, ops: Int, tensor: int) -> str:
-        """Name the producers of `tensor` that are not among the computes since its instance began."""
+        """Name the producers of `tensor` that are not among the computes since its instance started."""
         producers = self.graph.arrays.producers[tensor].tolist()
         absent = [self.graph.op_names[op] for op in producers if op not in ops]
         more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""

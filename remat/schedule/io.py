@@ -1,4 +1,4 @@
-"""Reading schedules in any registered format, writing them in our own, or another that can be written."""
+"""Read schedules in any registered format, and write them in any format that can be written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from remat.io.text import expect
 from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.schedule import Schedule
 
-#: Suffixes of the schedules that commands write: a model's or a picture's suffix would promise something else.
+#: Suffixes of schedules that commands write; the suffix of a model or picture would be misleading.
 SUFFIXES = (".json", "")
 
 
 def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = None) -> Schedule:
-    """The schedule in a file, or in standard input for ``-``; its format is found from its content.
+    """Read the schedule in a file, or in standard input for ``-``; the content determines the format.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     Raises
     ------
     FormatError
-        Naming the file, and the place where there is one.
+        Naming the file, and the place if known.
     ScheduleError
-        Naming the file and the step, for steps that make no sense.
+        Naming the file and the step, for malformed steps.
     """
     if graph is not None:
         expect(graph, ComputeGraph, "graph", FormatError)
@@ -51,23 +51,23 @@ def write_schedule(
     graph: ComputeGraph | None = None,
     model: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write a schedule file, version 1, or one in another registered format, whole or not at all.
+    """Write a schedule file, version 1, or a file in another registered format, atomically.
 
     Parameters
     ----------
     format_name : str
-        Of a registered format that can be written.
+        Name of a registered format that can be written.
     graph : ComputeGraph, optional
         The graph it is for; some formats need it.
     model : path, optional
-        The file that the graph was read from, for ``"hlo"``: its text is written in the order of the schedule.
+        File that the graph was read from, for ``"hlo"``, which writes its text in the order of the schedule.
 
     Raises
     ------
     FormatError
-        If there is no such format, it cannot say this schedule, or needs `model`, or the file cannot be written.
+        If the format does not exist, cannot express the schedule or needs `model`, or the file cannot be written.
     ScheduleError
-        Naming the first violation, for a format that wants a schedule that runs, if this one does not.
+        Naming the first violation, for formats that require a schedule that runs.
     """
     expect(schedule, Schedule, "schedule", FormatError)
     if graph is not None:

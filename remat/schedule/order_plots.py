@@ -1,4 +1,4 @@
-"""Pictures of orders: the memory before and after, and the distribution of peaks."""
+"""Plots of orders: memory before and after, and the distribution of peaks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from remat.schedule.simulate import simulate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colours of Okabe and Ito, which colour-blind people can tell apart, and styles for those who print in grey.
+#: Colours of Okabe and Ito, distinguishable for colour-blind readers, and styles for print in grey.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLES = (("-", 2.4), ("--", 1.8), ("-.", 1.4), (":", 1.2))
-"""The later ones are thinner, so that a mark shows above another one at the same place."""
+"""Later styles are thinner, so that coinciding marks stay visible."""
 
 
 def plot_footprints(
@@ -31,15 +31,15 @@ def plot_footprints(
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> Axes:
-    """Memory at each compute step of several schedules of one graph, with the peak of each (Serenity, Fig. 12).
+    """Plot the memory at each compute step of several schedules of one graph, with their peaks (Serenity, Fig. 12).
 
     Parameters
     ----------
     graph : ComputeGraph
     schedules : mapping of str to Schedule
-        By what they are called in the legend, the earlier below the later.
+        By their names in the legend; later ones are drawn above earlier ones.
     ax : matplotlib Axes, optional
-        Where to draw; default: a new figure, the ``figure`` of what is returned.
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
 
@@ -80,16 +80,16 @@ def plot_peak_distribution(
     *,
     title: str = "",
 ) -> Axes:
-    """Share of orders whose peak is at most so much, with marks for some of them (Serenity, Fig. 3).
+    """Plot the share of orders whose peak is at most a value, and mark some of them (Serenity, Fig. 3).
 
     Parameters
     ----------
     peaks : int64 array, shape (orders,)
         Peaks of sampled orders, in bytes.
     marks : mapping of str to int
-        Peaks in bytes to be marked, by what they are called.
+        Peaks to mark, in bytes, by name.
     ax : matplotlib Axes, optional
-        Where to draw; default: a new figure, the ``figure`` of what is returned.
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     title : str
 
     Returns

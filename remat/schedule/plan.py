@@ -1,4 +1,4 @@
-"""Execution plans: a schedule as allocations, computes and deallocations of virtual registers."""
+"""Execution plans: schedules as allocations, computes and deallocations of virtual registers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.schedule.simulate import graph_positions
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """``%register = allocate tensor``: memory for one instance of a tensor.
+    """``%register = allocate tensor``: allocates memory for one instance of a tensor.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Compute:
     ----------
     op : str
     reads, writes : tuple of int
-        A buffer that is contributed to, or a value that is computed over itself, is in `writes` alone.
+        A buffer that receives a contribution, or a value computed over itself, is in `writes` only.
     """
 
     op: str
@@ -58,7 +58,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Deallocate:
-    """``deallocate %register``: the register is free for another instance."""
+    """``deallocate %register``: releases the register for another instance."""
 
     register: int
 
@@ -71,19 +71,19 @@ Statement = Allocate | Compute | Deallocate
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """A program of allocations, computes and deallocations: what an interpreter or a code generator needs.
+    """Program of allocations, computes and deallocations for an interpreter or a code generator.
 
     A register holds one instance of a tensor, from its allocation, right before the compute that first writes it, to
-    its deallocation. The numbers of registers that are free again are used again, the smallest first, so the same
-    schedule gives the same plan. Graph inputs are in registers from the start and stay there.
+    its deallocation. An allocation takes the smallest free register number, so the same schedule gives the same plan.
+    Graph inputs are in registers from start to end.
 
-    Source: P. Jain et al., "Checkmate", MLSys 2020, section 4.9, Algorithm 1; here for ops with several outputs,
-    accumulation buffers and graph inputs too, and with registers that are used again.
+    Source: P. Jain et al., "Checkmate", MLSys 2020, section 4.9, Algorithm 1; extended to ops with several outputs,
+    accumulation buffers, graph inputs and reuse of register numbers.
 
     Attributes
     ----------
     inputs : tuple of Allocate
-        The registers of the graph inputs.
+        Registers of the graph inputs.
     statements : tuple of Statement
     graph, graph_digest, source : str
         As of :class:`~remat.schedule.schedule.Schedule`.
@@ -99,14 +99,14 @@ class ExecutionPlan:
     def of_schedule(
         cls, graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()
     ) -> ExecutionPlan:
-        """The plan of a schedule, with deallocations where its frees are, or where they are implied.
+        """Return the plan of a schedule, with deallocations at its explicit or implied frees.
 
-        :func:`~remat.schedule.early_frees.with_early_frees` moves them to the front before that.
+        :func:`~remat.schedule.early_frees.with_early_frees` moves explicit frees to the earliest step.
 
         Parameters
         ----------
         keep : iterable of str
-            Tensors that must be live at the end besides the graph's outputs, where frees are implied.
+            Tensors that must be live at the end besides the graph's outputs, if frees are implied.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class ExecutionPlan:
 
     @classmethod
     def _parts(cls, graph: ComputeGraph, written: Schedule) -> tuple[tuple[Allocate, ...], Iterator[Statement]]:
-        """Return the registers of the inputs, and the statements one by one: together they can take gigabytes."""
+        """Return the registers of the inputs and an iterator of statements, whose list can take gigabytes."""
         given_back: list[int] = []  # a heap
         fresh = count()
         held: dict[str, int] = {}
@@ -154,13 +154,13 @@ class ExecutionPlan:
         return inputs, statements()
 
     def schedule(self, graph: ComputeGraph) -> Schedule:
-        """The schedule that the plan carries out; its own plan is this one, if registers are numbered as here.
+        """Return the schedule that the plan executes; its plan is this one if registers are numbered alike.
 
         Raises
         ------
         FormatError
-            If the plan is for another graph, or naming the first statement that is not in the plan of its steps: it
-            allocates too late or too early, has a wrong size, or uses a register that holds something else.
+            If the plan is for another graph. Also for the first statement that differs from the plan of its steps: it
+            allocates too late or too early, has a wrong size, or uses a register with another value.
         ScheduleError
             With the first violation, if the steps do not run on `graph`.
         """
@@ -190,7 +190,7 @@ class ExecutionPlan:
 
 
 def _compare(what: str, given: Iterable[Statement], due: Iterable[Statement], numbers: dict[int, int]) -> None:
-    """Refuse the first statement that is not the one due; `numbers` maps live registers to those of the plan due."""
+    """Refuse the first statement that differs from the one due; `numbers` maps live registers to those of that plan."""
     for place, (mine, right) in enumerate(zip_longest(given, due)):
         draw()
         if isinstance(mine, Allocate) and isinstance(right, Allocate) and mine.register not in numbers:
@@ -205,7 +205,7 @@ def _compare(what: str, given: Iterable[Statement], due: Iterable[Statement], nu
 
 
 def _renumbered(statement: Statement, numbers: Mapping[int, int]) -> Statement:
-    """The statement with other registers; -1 for those that are not in `numbers`."""
+    """Return the statement with other registers; -1 for those that are not in `numbers`."""
     if isinstance(statement, Compute):
         reads, writes = (
             tuple(numbers.get(register, -1) for register in some) for some in (statement.reads, statement.writes)

@@ -1,8 +1,8 @@
-"""Pictures of a schedule: memory over time, and what is held when.
+"""Plots of a schedule: memory over time, and the tensors held.
 
-matplotlib is imported only when something is drawn, and only its object-oriented part: no window, no current figure,
-no global state. Colours are those of Okabe and Ito, which colour-blind people can tell apart. A schedule that breaks
-the semantics of its graph is drawn as far as it makes sense, with the first broken rule above it and its step marked.
+matplotlib is imported only when a plot is drawn, and only its object-oriented part: no window, no current figure,
+no global state. Colours are those of Okabe and Ito, distinguishable for colour-blind readers. A schedule that breaks
+the semantics of its graph is drawn as far as possible, with the first violation above it and its step marked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 SUFFIXES = (".png", ".svg")
 
 _FIRST, _AGAIN, _GIVEN, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
-#: Most rows whose tensors are named on the axis; beyond it the axis only counts them.
+#: Largest number of rows with tensor names on the axis; with more rows the axis shows counts.
 _NAMED_ROWS = 40
 
 
@@ -50,7 +50,7 @@ def plot_memory(
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> Axes:
-    """Memory held at each compute step, recomputations in a second colour, with the budget and the peak.
+    """Plot the memory held at each compute step, recomputations in a second colour, with the budget and the peak.
 
     Parameters
     ----------
@@ -59,10 +59,10 @@ def plot_memory(
     budget : int, optional
         Bytes; drawn as a line.
     ax : matplotlib Axes, optional
-        Where to draw; default: a new figure, the ``figure`` of what is returned.
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     keep, count_constant_memory
-        As for :func:`remat.schedule.simulate.simulate`: tensors that stay to the end, and whether the graph's constant
-        memory counts.
+        As for :func:`remat.schedule.simulate.simulate`: tensors that stay live to the end, and whether the graph's
+        constant memory counts.
 
     Returns
     -------
@@ -82,18 +82,18 @@ def plot_intervals(
     *,
     keep: Iterable[str] = (),
 ) -> Axes:
-    """Retention intervals as a Gantt chart: one row per tensor, from the top in order of first allocation.
+    """Plot retention intervals as a Gantt chart: one row per tensor, from the top in order of first allocation.
 
     Parameters
     ----------
     graph : ComputeGraph
     schedule : Schedule
     ax : matplotlib Axes, optional
-        Where to draw; default: a new figure, as tall as the rows need.
+        Axes to draw on; default: a new figure with a height that fits the rows.
     max_tensors : int
-        Where there are more tensors than this, only the largest are drawn, and the axis says so.
+        With more tensors, only the largest are drawn, and the axis label says so.
     keep
-        Tensors that stay to the end, besides the graph outputs.
+        Tensors that stay live to the end, besides the graph outputs.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def plot_schedule(
     max_tensors: int = 1000,
     **counting: Unpack[Counting],
 ) -> Figure:
-    """Both pictures, one above the other, over the same steps; parameters as above."""
+    """Draw both plots above each other over the same steps; parameters as above."""
     picture = _Picture.of(graph, schedule, **counting)
     rows = _height(picture, max_tensors)
     figure = empty_figure((10, 3.6 + rows))
@@ -132,7 +132,7 @@ def save_plot(
     budget: int | None = None,
     **counting: Unpack[Counting],
 ) -> None:
-    """Write :func:`plot_schedule` to a ``.png`` or ``.svg`` file, whole or not at all; same schedule, same bytes.
+    """Write :func:`plot_schedule` to a ``.png`` or ``.svg`` file atomically; same schedule, same bytes.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def save_plot(
 
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
-    """Write what `draw` makes to a ``.png`` or ``.svg`` file, whole or not at all; same figure, same bytes.
+    """Write the figure of `draw` to a ``.png`` or ``.svg`` file atomically; same figure, same bytes.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> No
         )
     import matplotlib
 
-    # Ids and dates in the files would otherwise differ from run to run.
+    # without fixed metadata, ids and dates in the files differ from run to run
     metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "remat"}):
@@ -167,7 +167,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> No
 
 
 def figure_saver(plot: Callable[[T], Figure]) -> Callable[[T, str | os.PathLike[str]], None]:
-    """Return a function that writes the figure of `plot` to a file, by :func:`write_figure`."""
+    """Return a function that writes the figure of `plot` to a file with :func:`write_figure`."""
 
     def save(shown: T, path: str | os.PathLike[str]) -> None:
         write_figure(path, lambda: plot(shown))
@@ -177,12 +177,12 @@ def figure_saver(plot: Callable[[T], Figure]) -> Callable[[T, str | os.PathLike[
 
 
 def empty_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of `size` inches, unknown to pyplot, that a notebook shows as a picture."""
+    """Return an empty figure of `size` inches, unknown to pyplot, that notebooks display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
-        """Figure with IPython's method for pictures, which pyplot adds to its own figures alone."""
+        """Figure with IPython's display method, which pyplot adds only to its own figures."""
 
         def _repr_png_(self) -> bytes:
             picture = io.BytesIO()
@@ -196,16 +196,16 @@ def empty_figure(size: tuple[float, float]) -> Figure:
 
 @dataclass(frozen=True, eq=False)
 class _Picture:
-    """A simulated schedule in the coordinates of the pictures: compute step ``k`` is drawn from ``k`` to ``k + 1``.
+    """Simulated schedule in the coordinates of the plots: compute step ``k`` spans ``k`` to ``k + 1``.
 
     Attributes
     ----------
     run : Simulation
     before : int64 array, shape (steps + 1,)
-        Compute steps before each step.
+        Number of compute steps before each step.
     title : str
     broken : float or None
-        The compute step of the first broken rule.
+        Compute step of the first violation.
     """
 
     run: Simulation
@@ -215,7 +215,7 @@ class _Picture:
 
     @classmethod
     def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Picture:
-        """Of `schedule`, simulated."""
+        """Simulate `schedule`."""
         run = simulate(graph, schedule, **counting)
         before = np.concatenate([[0], np.cumsum(run.is_compute)])
         overhead = f", overhead {overhead_text(run.cost, graph.base_cost)}" if graph.base_cost else ""
@@ -234,7 +234,7 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 
 
 def _height(picture: _Picture, max_tensors: int) -> float:
-    """Inches for the chart of intervals: a line of text for each of few tensors, a hair for each of many."""
+    """Return the height in inches of the interval chart: a line of text per tensor for few rows, else constant."""
     rows = min(len(np.unique(picture.run.intervals.tensor)), max_tensors)
     return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
 
@@ -287,7 +287,7 @@ def _draw_intervals(axes: Axes, picture: _Picture, max_tensors: int, *, legend: 
         ("first computation", _FIRST, ~given & ~later & visible),
         ("recomputation", _AGAIN, later & visible),
     )
-    # The thin edge keeps a bar visible that is narrower than a pixel.
+    # the thin edge keeps bars visible that are narrower than a pixel
     draw_boxes(axes, (start, end, top, top + 0.8), groups, linewidths=0.4)
     axes.set(xlim=(0, max(int(picture.before[-1]), 1)), ylim=(max(len(order), 1), 0))
     if len(order) <= _NAMED_ROWS:
@@ -307,7 +307,7 @@ def draw_boxes(
     groups: Iterable[tuple[str, str, Bool]],
     **style: Any,
 ) -> None:
-    """Draw rectangles given by their left, right, lower and upper edges, in groups with a label and a colour."""
+    """Draw rectangles given by left, right, lower and upper edges, in groups with a label and a colour."""
     from matplotlib.collections import PolyCollection
 
     left, right, low, high = edges
@@ -320,13 +320,13 @@ def draw_boxes(
 
 
 def put_title(axes: Axes, title: str, columns: int) -> None:
-    """Put a title above the axes, and between them the legend in so many columns."""
+    """Set a title above the axes, and the legend between them in the given number of columns."""
     axes.set_title(plain_text(title), fontsize="medium", pad=26)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize="small")
 
 
 def plain_text(text: str) -> str:
-    """`text` as it stands; matplotlib would set what is between dollar signs as a formula."""
+    """Escape dollar signs; matplotlib would typeset the text between them as a formula."""
     return text.replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""The rules that a schedule must keep, besides the semantics of the graph itself."""
+"""Rules for schedules in addition to the semantics of the graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class OrderRule(StrEnum):
-    """Which orders of first computation a schedule may have."""
+    """Admissible orders of first computations."""
 
     FIXED = "fixed"
     """First computations follow the reference order; recomputations anywhere."""
@@ -18,7 +18,7 @@ class OrderRule(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a schedule must keep to, besides the semantics of its graph.
+    """Rules for a schedule in addition to the semantics of its graph.
 
     Attributes
     ----------
@@ -26,11 +26,11 @@ class Rules:
         Bytes the schedule may hold at any compute step; None: no limit.
     order : OrderRule
     max_computes : int, mapping of op name to int, or None
-        How often an op may be computed, for all ops or by name; None: any number of times.
+        Largest number of computes, for all ops or by name; None: any number.
     keep : frozenset of str
-        Tensors that must be alive at the end, besides the graph's outputs.
+        Tensors that must be live at the end, besides the graph's outputs.
     count_constant_memory : bool
-        Whether the graph's constant memory counts in peak and budget.
+        Count the graph's constant memory in peak and budget.
     """
 
     budget: int | None = None

@@ -1,4 +1,4 @@
-"""The schedule of a saved set: what the forward pass keeps; the backward pass computes the rest again, once."""
+"""Schedules of saved sets: the forward pass keeps a set of tensors; the backward pass recomputes others once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remat.schedule.schedule import Schedule
 
 
 def first_backward_place(graph: ComputeGraph) -> int:
-    """Where the backward pass begins: the position in the reference order of its first op.
+    """Return the position in the reference order of the first op of the backward pass.
 
     Raises
     ------
     ScheduleError
-        If no op of the graph is said to be of the backward pass.
+        If no op of the graph has phase ``"backward"``.
     """
     for place, op in enumerate(graph.arrays.order.tolist()):
         if graph.ops[op].phase == "backward":
@@ -29,22 +29,22 @@ def first_backward_place(graph: ComputeGraph) -> int:
 def schedule_of_saved(
     graph: ComputeGraph, saved: Iterable[str], *, source: str = "saved set", first_backward: int | None = None
 ) -> Schedule:
-    """The forward pass in the reference order, then the backward pass, which finds only `saved` tensors.
+    """Return the forward pass in the reference order, then the backward pass, which starts with only `saved` tensors.
 
-    Before each op of the backward pass whatever it needs and is not there is computed again, in the reference order;
-    each op at most once, and what is computed again stays for later readers. That is what selective checkpointing and
-    torch's partitioner do (its ``reordering_to_mimic_autograd_engine``). Besides `saved` the backward pass finds the
-    graph's inputs and outputs, and what ops of phase ``"loss"`` write and those that may run only once. Frees are
-    implied.
+    Before each op of the backward pass, missing values that it needs are recomputed in the reference order. Each op
+    is recomputed at most once, and its results stay live for later readers. Selective checkpointing and torch's
+    partitioner do the same (its ``reordering_to_mimic_autograd_engine``). Besides `saved`, the backward pass starts
+    with the graph's inputs and outputs and with tensors written by ops of phase ``"loss"`` or by ops that may run only
+    once. Frees are implied.
 
     Parameters
     ----------
     graph : ComputeGraph
         Its ops have phases, unless `first_backward` is given.
     saved : iterable of str
-        Tensors of the forward pass; others of the graph do no harm.
+        Tensors of the forward pass; other tensors of the graph have no effect.
     source : str
-        Who chose them.
+        Method or file that chose them.
     first_backward : int, optional
         Position in the reference order of the first op of the backward pass; default: by the phases.
 
@@ -80,11 +80,11 @@ def schedule_of_saved(
             writers[tensor].append(op)
         if rank[op] < place and (graph.ops[op].phase == "loss" or not graph.ops[op].recomputable):
             there[arrays.op_outputs[op]] = True
-    for op in order[place:]:  # the first contribution to a buffer may come in the forward pass: it is kept
+    for op in order[place:]:  # a buffer whose first contribution is in the forward pass stays live
         for tensor in arrays.op_outputs[op]:
             there[tensor] = there[tensor] or bool(rank[writers[tensor][0]] < place)
 
-    done: set[int] = set()  # ops of the backward pass, or of the forward pass again
+    done: set[int] = set()  # ops of the backward pass, and recomputed ops of the forward pass
     computes = order[:place]
     for op in order[place:]:
         wanted, waiting = set(), [op]

@@ -1,4 +1,4 @@
-"""A schedule: a sequence of steps, each of which computes an op or frees a tensor."""
+"""Schedules: sequences of steps, each of which computes an op or frees a tensor."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from remat.runtime.arrays import Int
 
 
 class StepKind(IntEnum):
-    """What a step does; the value is its code in :attr:`Schedule.kinds`."""
+    """Kind of a step; the value is its code in :attr:`Schedule.kinds`."""
 
     COMPUTE = 0
     FREE = 1
 
     @property
     def word(self) -> str:
-        """The word in files: ``compute`` or ``free``."""
+        """Word in files: ``compute`` or ``free``."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Steps as two arrays that point into tables of names. Immutable; knows no graph, so it can be wrong about one.
+    """Steps as two arrays of positions in tables of names. Immutable; has no graph, so it may not fit one.
 
-    With no free step at all, frees are *implied*: each value goes right after its last use before it is computed
+    Without any free step, frees are *implied*: each value is freed right after its last use before it is computed
     again.
 
     Attributes
@@ -46,14 +46,14 @@ class Schedule:
     graph, graph_digest : str
         Name and digest of the graph it is for; empty when unknown.
     source : str
-        Who made it.
+        Method or file that made it.
     meta : mapping
         JSON values only.
 
     Raises
     ------
     ScheduleError
-        Naming the step, if a kind is unknown or a target lies outside its table.
+        Naming the step, for an unknown kind or a target outside its table.
 
     Examples
     --------
@@ -87,12 +87,12 @@ class Schedule:
 
     @classmethod
     def from_steps(cls, steps: Iterable[Sequence[str]], **header: Any) -> Schedule:
-        """From ``("compute", op)`` and ``("free", tensor)`` pairs; `header` as the attributes.
+        """Make a schedule from ``("compute", op)`` and ``("free", tensor)`` pairs; `header` as the attributes.
 
         Raises
         ------
         ScheduleError
-            Naming the step, if one is neither, or its name is empty, overlong or unprintable.
+            Naming the step, if it is neither, or its name is empty, overlong or unprintable.
         """
         codes = {kind.word: int(kind) for kind in StepKind}
         tables: tuple[dict[str, int], dict[str, int]] = ({}, {})
@@ -123,19 +123,19 @@ class Schedule:
 
     @classmethod
     def of_computes(cls, graph: ComputeGraph, ops: Iterable[int] | Int, **header: Any) -> Schedule:
-        """A compute sequence for `graph` (positions in ``graph.ops``), frees implied."""
+        """Make a compute sequence for `graph` (positions in ``graph.ops``), frees implied."""
         targets = np.array(ops if isinstance(ops, np.ndarray) else list(ops), dtype=np.int64)
         return cls.for_graph(graph, np.zeros(len(targets), dtype=np.int8), targets, **header)
 
     @classmethod
     def for_graph(cls, graph: ComputeGraph, kinds: NDArray[np.int8], targets: Int, **header: Any) -> Schedule:
-        """From codes and positions in ``graph.ops`` and ``graph.tensors``; signed with the graph's name and digest."""
+        """Make a schedule from codes and positions in the graph, signed with the graph's name and digest."""
         header = {"graph": graph.name, "graph_digest": graph.digest, **header}
         return cls(kinds, targets, graph.op_names, graph.tensor_names, **header)
 
     @classmethod
     def reference(cls, graph: ComputeGraph) -> Schedule:
-        """The reference order of `graph`, each op once, frees implied."""
+        """Return the reference order of `graph`, each op once, frees implied."""
         return cls.of_computes(graph, graph.arrays.order.copy(), source="reference order")
 
     # -- views -----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Schedule:
         return len(self.kinds)
 
     def steps(self) -> Iterator[tuple[str, str]]:
-        """The steps as ``("compute", op)`` and ``("free", tensor)`` pairs."""
+        """Iterate over the steps as ``("compute", op)`` and ``("free", tensor)`` pairs."""
         tables = (self.op_names, self.tensor_names)
         words = tuple(kind.word for kind in StepKind)
         for kind, target in zip(self.kinds.tolist(), self.targets.tolist(), strict=True):
@@ -152,7 +152,7 @@ class Schedule:
 
     @cached_property
     def has_frees(self) -> bool:
-        """Whether frees are written out; otherwise they are implied."""
+        """True when frees are explicit; otherwise they are implied."""
         return bool((self.kinds == StepKind.FREE).any())
 
     @property
@@ -161,11 +161,11 @@ class Schedule:
         return int((self.kinds == StepKind.COMPUTE).sum())
 
     def computes(self) -> list[str]:
-        """Names of the computed ops, in sequence."""
+        """Return the names of the computed ops, in sequence."""
         return [self.op_names[t] for t in self.targets[self.kinds == StepKind.COMPUTE].tolist()]
 
     def without_frees(self) -> Schedule:
-        """The same computes with frees implied, which is the least memory they allow."""
+        """Return the same computes with implied frees, which minimise their memory."""
         keep = self.kinds == StepKind.COMPUTE
         return Schedule(
             self.kinds[keep], self.targets[keep], self.op_names, self.tensor_names, self.graph, self.graph_digest,

@@ -1,4 +1,4 @@
-"""Simulation: the memory of a schedule, step by step, and what is wrong with it."""
+"""Simulation: memory of a schedule, step by step, and its violations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
 from remat.schedule.schedule import Schedule, StepKind
 
-#: Most tensors that all steps together may read and write, each time counted: about a microsecond each.
+#: Limit of reads and writes of tensors over all steps; each takes about a microsecond.
 MAX_TOUCHED = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Instances of tensors: each lives in the steps ``start <= step < end``.
+    """Instances of tensors: each is live at the steps ``start <= step < end``.
 
     Attributes
     ----------
     tensor, start, end : int64 arrays of one shape
-        Position in ``graph.tensors``; steps. Graph inputs start at 0; what is live at the end has ``end`` = number
+        Position in ``graph.tensors``; steps. Graph inputs start at 0; instances live at the end have ``end`` = number
         of steps. Sorted by start, then tensor.
     """
 
@@ -40,38 +40,38 @@ class Intervals:
         return len(self.tensor)
 
     def live_at(self, step: int) -> Int:
-        """Tensors held at `step`."""
+        """Return the tensors held at `step`."""
         return self.tensor[(self.start <= step) & (step < self.end)]
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What happens when a schedule runs.
+    """Result of running a schedule.
 
     Attributes
     ----------
     graph : ComputeGraph
     memory : int64 array, shape (steps,)
-        Bytes. At a compute step: all that is live while the op runs, workspace included, before anything is freed;
-        at a free step: what is left after it.
+        Bytes. At a compute step: everything live while the op runs, workspace included, before any free; at a free
+        step: the bytes left after it.
     is_compute : bool array, shape (steps,)
     ops : int64 array, shape (steps,)
         The computed op at compute steps (-1: not in the graph); -1 at free steps.
     counts : int64 array, shape (ops,)
-        Computes of each op.
+        Number of computes of each op.
     intervals : Intervals
-        The instances of all tensors.
+        Instances of all tensors.
     free_step, free_tensor : int64 arrays of one shape
-        All frees that took place, given or implied: the tensor is gone after that step.
+        All frees that took place, explicit or implied: the tensor is dead after that step.
     violations : tuple of Violation
-        Broken rules of the graph's semantics (names, inputs, frees, ops computed, outputs), by step, then those at
-        the end; at most `max_violations`.
+        Violations of the graph's semantics (names, inputs, frees, ops computed, outputs), by step, then those at the
+        end; at most `max_violations`.
     more_violations : int
-        How many more there are.
+        Number of violations beyond those.
     redundant, masked : int
-        Computes that changed nothing; contributions that the live instance had already.
+        Computes that changed nothing; contributions that the live instance already had.
     in_place : int64 array, shape (3, pairs)
-        Step, output and input where an output was written in place of an input: their bytes count once in `memory`.
+            Step, output and input of each output written in place of an input: their bytes count once in `memory`.
     """
 
     graph: ComputeGraph
@@ -102,7 +102,7 @@ class Simulation:
 
     @property
     def peak_op(self) -> str | None:
-        """The op of `peak_step`."""
+        """Op of `peak_step`."""
         if self.peak_step is None or self.ops[self.peak_step] < 0:
             return None
         return self.graph.op_names[self.ops[self.peak_step]]
@@ -117,12 +117,12 @@ class Simulation:
 
     @property
     def in_place_at_peak(self) -> int:
-        """Bytes that outputs do not need at the peak because they take the place of inputs."""
+        """Bytes that outputs at the peak save because they are written in place of inputs."""
         return int(self.graph.arrays.size[self.in_place[1, self.in_place[0] == self.peak_step]].sum())
 
     @property
     def cost(self) -> int:
-        """Sum of the costs of all compute steps, exact."""
+        """Exact sum of the costs of all compute steps."""
         return sum(c * n for c, n in zip(self.graph.arrays.cost.tolist(), self.counts.tolist(), strict=True))
 
     @property
@@ -137,7 +137,7 @@ class Simulation:
 
 
 class Counting(TypedDict, total=False):
-    """Options of :func:`simulate` that functions on top of it pass on: what stays to the end, and what counts."""
+    """Options of :func:`simulate` that other functions pass on: tensors to keep, and constant memory."""
 
     keep: Iterable[str]
     count_constant_memory: bool
@@ -151,25 +151,25 @@ def simulate(
     count_constant_memory: bool = False,
     max_violations: int = 20,
 ) -> Simulation:
-    """Run `schedule` on `graph` and note the memory of every step, every instance, and what is wrong.
+    """Run `schedule` on `graph`; record the memory of every step, every instance, and the violations.
 
-    A fault does not end the run: a missing input is taken as read, an illegal free as not written.
+    A violation does not end the run: a missing input counts as read, and an illegal free is ignored.
 
     Parameters
     ----------
     keep : iterable of str
         Tensors that must be live at the end, besides the graph's outputs.
     count_constant_memory : bool
-        Whether the graph's constant memory counts.
+        Count the graph's constant memory.
     max_violations : int
-        Most violations that are explained; the others are counted.
+        Largest number of violations described; others are counted.
 
     Raises
     ------
     ProblemError
         If `keep` names a tensor that the graph does not have.
     ScheduleError
-        If `graph` is no graph or `schedule` no schedule, or its steps read and write too many tensors.
+        If `graph` or `schedule` has the wrong type, or the steps read and write too many tensors.
 
     Examples
     --------
@@ -197,8 +197,8 @@ def simulate(
     producers, size = arrays.producers.counts.tolist(), arrays.size.tolist()
     workspace = arrays.workspace.tolist()
     live = arrays.input_bytes + (graph.constant_memory if count_constant_memory else 0)
-    begun = [-1 if count else 0 for count in producers]  # the step in which the live instance of each tensor begins
-    given: list[set[int]] = [set() for _ in producers]  # the ops that have contributed to it
+    begun = [-1 if count else 0 for count in producers]  # start of the live instance of each tensor
+    given: list[set[int]] = [set() for _ in producers]  # ops that have contributed to it
     freed = [-1] * len(producers)
     counts = [0] * len(graph.ops)
     memory: list[int] = []
@@ -245,7 +245,7 @@ def simulate(
                 free(target, step, step)
             memory.append(live)
         for t in after.get(step, ()):
-            if begun[t] >= 0:  # not so where a read of a missing value was the last use
+            if begun[t] >= 0:  # false if a read of a missing value was the last use
                 free(t, step, step + 1)
 
     num_freed = len(instances)
@@ -279,7 +279,7 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
     """Return step, output and input where an op wrote an output in place of an input; shape (3, pairs).
 
     The output is allocated at the step, and the input, which is older, is freed before the next compute. Each output
-    and each input is in one pair at most.
+    and each input is in at most one pair.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
         -1 at free steps.
     is_compute : bool array, shape (steps,)
     found : Intervals
-        Instances; `end` is the step at which, or right after which, they went, or the number of steps.
+        Instances; `end` is the step of the free, or the step right after which it happens, or the number of steps.
     """
     arrays = graph.arrays
     taken: list[tuple[int, int, int]] = []
@@ -309,16 +309,15 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
 
 
 def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, list[int]]:
-    """Return the tensors to free after each compute where no frees are given: each instance after its last use.
+    """Return the tensors to free after each compute if frees are implied: each instance after its last use.
 
-    Read from the end, an instance is in use from the last read of its value, or from the end if it is kept, back to
-    the first of its contributions. A later write of the same contribution, or of a value that is not read, is a use
-    of its own.
+    From the last read of its value, or from the end if it is kept, an instance is in use back to the first of its
+    contributions. A later write of the same contribution, or of a value that is not read, is a use of its own.
     """
     reads, writes = graph.arrays.op_inputs.shared_lists(), graph.arrays.op_outputs.shared_lists()
     producers = graph.arrays.producers.counts.tolist()
     left = [count if keep else 0 for count, keep in zip(producers, kept.tolist(), strict=True)]
-    given: list[set[int]] = [set() for _ in producers]  # the ops whose contributions to the value are counted in `left`
+    given: list[set[int]] = [set() for _ in producers]  # ops whose contributions to the value are counted in `left`
     after: dict[int, list[int]] = {}
     for step in range(len(ops) - 1, -1, -1):
         if (op := ops[step]) < 0:
@@ -331,7 +330,7 @@ def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, lis
                 given[t].add(op)
                 left[t] -= 1
         for t in reads[op]:
-            if producers[t]:  # no graph input, which stays
+            if producers[t]:  # graph inputs stay live
                 if left[t] == 0:
                     freed.append(t)
                 left[t] = producers[t]
@@ -342,7 +341,7 @@ def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, lis
 
 
 def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:
-    """Run :func:`simulate` for what needs a schedule that keeps the semantics of its graph.
+    """Run :func:`simulate` and require a schedule that keeps the semantics of its graph.
 
     Raises
     ------
@@ -356,7 +355,7 @@ def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[C
 
 
 def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """The same schedule with its implied frees written out; one that has frees is returned as it is.
+    """Return the schedule with its implied frees written out; one with explicit frees is returned unchanged.
 
     Examples
     --------
@@ -380,7 +379,7 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
 
 
 def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:
-    """Which tensors must be live at the end: the graph outputs and `keep`; shape (tensors,)."""
+    """Mark tensors that must be live at the end: the graph outputs and `keep`; shape (tensors,)."""
     if isinstance(keep, str):
         raise ProblemError(f"tensors to keep must be a list of names, not the single name {short(keep)}")
     kept = graph.arrays.is_output.copy()
@@ -392,7 +391,7 @@ def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:
 
 
 def graph_positions(graph: ComputeGraph, schedule: Schedule) -> Int:
-    """The targets of all steps as positions in ``graph.ops`` or ``graph.tensors``; -1: not in the graph."""
+    """Return the targets of all steps as positions in ``graph.ops`` or ``graph.tensors``; -1: not in the graph."""
     targets = np.empty(len(schedule), dtype=np.int64)
     tables = (
         (StepKind.COMPUTE, schedule.op_names, graph.op_names, graph.op_index),

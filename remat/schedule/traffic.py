@@ -1,8 +1,8 @@
-"""Traffic between an on-chip memory and a larger one behind it, for a schedule known in advance (Belady 1966).
+"""Traffic between an on-chip memory and a larger one behind it, for a known schedule (Belady 1966).
 
-A trace of accesses is read once: an op reads all of its inputs, then writes its outputs. What is needed again latest
-is what leaves the chip when room is needed, and a value that nobody needs again leaves at once, without traffic. The
-blocks of a tensor are always accessed together and in order, so that runs of blocks are moved, not single ones: the
+The computation reads a trace of accesses once: an op reads all of its inputs, then writes its outputs. When room is
+needed, the value whose next use is farthest in the future leaves the chip. A value without further uses leaves at once,
+without traffic. The blocks of a tensor are always accessed together and in order, so whole runs of blocks move: the
 time depends on the number of accesses of tensors, not on that of blocks.
 """
 
@@ -18,28 +18,28 @@ from remat.graphs import ComputeGraph
 from remat.schedule.accesses import DEAD, Accesses, Mode
 from remat.schedule.schedule import Schedule
 
-#: Bytes that are moved together, unless told otherwise.
+#: Default block size in bytes.
 BLOCK = 512
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes between the on-chip memory and the one behind it while a schedule runs.
+    """Bytes moved between the on-chip memory and the one behind it while a schedule runs.
 
     Attributes
     ----------
     on_chip : int
         Bytes on the chip.
     block : int
-        Bytes of a block.
+        Bytes per block.
     fetched : int
-        Bytes fetched again, because they had to leave the chip while they were still needed.
+        Bytes fetched again because they left the chip while still needed.
     written : int
-        Bytes written because they had to leave the chip, were still needed and had no copy behind it.
+        Bytes written because they left the chip while still needed, without a copy behind it.
     compulsory : int
-        Bytes of the graph inputs, fetched where they are first read; whatever the capacity.
+        Bytes of the graph inputs, fetched at their first reads; independent of the capacity.
     least_fetched : int
-        No choice of victims makes `fetched` less.
+        Lower bound of `fetched` over all choices of victims.
     """
 
     on_chip: int
@@ -51,11 +51,11 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Bytes fetched and written; what is compulsory is apart."""
+        """Bytes fetched and written, without the compulsory ones."""
         return self.fetched + self.written
 
     def as_dict(self) -> dict[str, int]:
-        """All numbers by name."""
+        """Return all numbers by name."""
         return {
             "on_chip": self.on_chip, "block": self.block, "fetched": self.fetched, "written": self.written,
             "compulsory": self.compulsory, "total": self.total, "least_fetched": self.least_fetched,
@@ -70,26 +70,26 @@ def off_chip_traffic(
     block: int = BLOCK,
     keep: Iterable[str] = (),
 ) -> list[Traffic]:
-    """The traffic of `schedule` for each capacity of the on-chip memory, victims chosen in knowledge of the future.
+    """Return the traffic of `schedule` for each capacity of the on-chip memory, with victims chosen by future reads.
 
-    Graph inputs lie behind the chip at first; every other value is made on the chip, without a fetch. Values live at
-    the end may end on either side. A later contribution to an accumulation buffer reads and writes it. Explicit frees
-    do not matter: a value that no step reads before it is computed again takes no room.
+    Graph inputs start behind the chip; every other value is made on the chip, without a fetch. Values live at the end
+    may end on either side. A later contribution to an accumulation buffer reads and writes it. Explicit frees have no
+    effect: a value that no step reads before it is computed again takes no room.
 
-    The victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer fetches;
-    since only some victims are written, one may have fewer bytes. Therefore the rule is tried in two ways, exactly and
-    with all reads of an op at one time, clean blocks first, and that with fewer bytes in all counts. Workspace takes no
-    room, and an op may be larger than the chip, for its blocks pass one by one.
+    The victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer fetches.
+    Since only some victims are written, another choice may move fewer bytes. The rule therefore runs in two ways:
+    exactly, and with all reads of an op at one time, clean blocks first. The run with fewer bytes in total counts.
+    Workspace takes no room, and an op may be larger than the chip, since its blocks pass one by one.
 
     Parameters
     ----------
     graph : ComputeGraph
     schedule : Schedule
-        A valid one, with or without recomputation.
+        A valid schedule, with or without recomputation.
     on_chip : int or sequence of int
         Bytes of the on-chip memory, rounded down to blocks.
     block : int
-        Bytes of a block; a tensor begins a new one.
+        Bytes per block; each tensor starts a new block.
     keep : iterable of str
         Tensors that must be live at the end, besides the graph outputs.
 
@@ -101,9 +101,9 @@ def off_chip_traffic(
     Raises
     ------
     ScheduleError
-        If the schedule breaks a rule of the graph's semantics, naming it.
+        Naming the violation, if the schedule breaks the graph's semantics.
     ProblemError
-        If a capacity or `block` is no positive number of bytes, or there is not one block on the chip.
+        If a capacity or `block` is not a positive number of bytes, or the chip has no room for one block.
 
     Examples
     --------
@@ -128,16 +128,16 @@ def off_chip_traffic(
 
 
 class _Chip:
-    """Blocks on the chip, in groups: by the access that reads them next, the clean ones and the dirty ones.
+    """Blocks on the chip, in groups: by the access that reads them next, clean and dirty ones apart.
 
-    A group is a list of runs (first block, number after the last), ascending; of a group the last block is read last.
+    A group is a list of runs (first block, number after the last), ascending; the last block of a group is read last.
 
     Attributes
     ----------
     free : int
-        Blocks of room.
+        Number of free blocks.
     written : int
-        Blocks.
+        Number of blocks written.
     """
 
     def __init__(self, room: int, times: list[int]) -> None:
@@ -145,16 +145,16 @@ class _Chip:
         self.written = 0
         self._times = times
         self._groups: dict[int, deque[list[int]]] = {}
-        self._latest: list[int] = []  # a heap of negated ranks of groups; some have no blocks any more
+        self._latest: list[int] = []  # a heap of negated ranks of groups, some of which may be empty
 
     def here(self, access: int) -> tuple[deque[list[int]], deque[list[int]]]:
-        """The dirty and the clean blocks that wait for an access."""
+        """Return the dirty and the clean blocks that wait for an access."""
         nothing: deque[list[int]] = deque()
         dirty, clean = (self._groups.get(self._rank(access, dirty), nothing) for dirty in (True, False))
         return dirty, clean
 
     def put(self, access: int, start: int, end: int, dirty: bool) -> None:
-        """Blocks that have their room already."""
+        """Add blocks whose room is already reserved."""
         rank = self._rank(access, dirty)
         runs = self._groups.get(rank)
         if runs is None:
@@ -166,7 +166,7 @@ class _Chip:
             runs.append([start, end])
 
     def evict(self, count: int, above: int = -1) -> int:
-        """Up to `count` blocks leave, of groups above a rank alone, the highest first. Returns how many left."""
+        """Evict up to `count` blocks from groups above a rank, the highest first; return their number."""
         left = 0
         while left < count and self._latest and (rank := -self._latest[0]) > above:
             runs = self._groups[rank]
@@ -184,7 +184,7 @@ class _Chip:
         return left
 
     def insert(self, access: int, start: int, end: int, dirty: bool) -> None:
-        """Blocks come in one after another, each making room for itself where there is none."""
+        """Insert blocks one after another; each makes room for itself if there is none."""
         missing = end - start - self.free
         if missing > 0:
             missing -= self.evict(missing, self._rank(access, dirty))
@@ -193,18 +193,18 @@ class _Chip:
             self.free -= fitting
             self.put(access, start, start + fitting, dirty)
         if missing > 0:
-            # Nothing is read later than these blocks: from here on each takes the place of the one before.
+            # nothing is read later than these blocks: from here on each replaces the one before
             self.evict(1)
             self.written += (missing - 1) * dirty
             self.free -= 1
             self.put(access, end - 1, end, dirty)
 
     def _rank(self, access: int, dirty: bool) -> int:
-        """By time, then clean ones, then the access."""
+        """Return the rank of a group: by time, then clean ones, then the access."""
         return (2 * self._times[access] + (not dirty)) * len(self._times) + access
 
     def pass_through(self) -> None:
-        """Blocks that nobody reads afterwards come in, one after another, and leave again."""
+        """Insert and evict blocks without further reads, one after another."""
         if self.free == 0:
             self.evict(1)
 
@@ -217,7 +217,7 @@ def _by_block(trace: Accesses, on_chip: int, block: int, exact: list[int]) -> Tr
 
 
 def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
-    """Blocks fetched, written and compulsory where the reads are at these times."""
+    """Return the blocks fetched, written and compulsory if the reads are at these times."""
     chip = _Chip(room, times)
     blocks = [-(-size // block) for size in trace.graph.arrays.size.tolist()]
     unread = set(trace.graph.arrays.is_input.nonzero()[0].tolist())

@@ -1,4 +1,4 @@
-"""Picture of off-chip traffic: a schedule against the reference order (after Fig. 11 of Ahn et al. 2020)."""
+"""Plot of off-chip traffic: a schedule against the reference order (after Fig. 11 of Ahn et al. 2020)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COLOURS = {"reference": "#BBBBBB", "schedule": "#0072B2"}
 
 
 def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic]) -> Figure:
-    """Bytes fetched and (hatched) written for each capacity, by the reference order and by a schedule.
+    """Plot bytes fetched and (hatched) written for each capacity, by the reference order and by a schedule.
 
-    Above the bars stands how many times less the schedule moves: ``all gone`` where it moves nothing though the
-    reference order does, and ``none`` where neither does.
+    The label above the bars is the factor by which the schedule moves less: ``all gone`` if only the reference order
+    moves bytes, and ``none`` if neither does.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
 def save_traffic_plot(
     title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic], path: str | os.PathLike[str]
 ) -> None:
-    """Write :func:`plot_traffic` to a ``.png`` or ``.svg`` file, whole or not at all.
+    """Write :func:`plot_traffic` to a ``.png`` or ``.svg`` file atomically.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def save_traffic_plot(
 
 
 def shown_size(size: int) -> str:
-    """Bytes in a binary unit where they are few digits of one.
+    """Return bytes in a binary unit if that needs few digits.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The validator: an independent check of a schedule. It imports nothing of what it checks."""
+"""Validator: an independent check of schedules. It imports nothing that makes them."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate
 
-#: More computes than any schedule has.
+#: Exceeds the computes of any schedule.
 _NO_LIMIT = 2**62
 
 
 def validate(
     graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, *, max_violations: int = 20
 ) -> Certificate:
-    """Check `schedule` by the semantics of `graph` and by `rules`; nothing is repaired.
+    """Check `schedule` against the semantics of `graph` and `rules`, without repairing anything.
 
     Parameters
     ----------
     rules : Rules, optional
         Default: no budget, any order, any number of computes.
     max_violations : int
-        Most violations that are listed; the others are counted.
+        Largest number of violations listed; others are counted.
 
     Raises
     ------
     ProblemError
         If `rules` name an op or tensor that the graph does not have.
     ScheduleError
-        If an argument is something else altogether.
+        If an argument has the wrong type.
 
     Examples
     --------
@@ -110,13 +110,13 @@ def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
 
 
 def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
-    """First computes of ops before an op that precedes them in the reference order."""
+    """Return first computes of ops before an op that precedes them in the reference order."""
     if rules.order is not OrderRule.FIXED:
         return [], 0
     graph = done.graph
     at = np.flatnonzero(done.ops >= 0)
     first = np.full(len(graph.ops), -1, dtype=np.int64)
-    first[done.ops[at[::-1]]] = at[::-1]  # the first compute is written last
+    first[done.ops[at[::-1]]] = at[::-1]  # in reverse, so that the first compute is written last
     first = first[graph.arrays.order]
     latest = np.maximum.accumulate(first)
     early = np.flatnonzero((first >= 0) & (first < latest))
@@ -131,7 +131,7 @@ def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation],
 
 
 def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
-    """Computes beyond what `rules` or the op itself allow."""
+    """Return computes beyond the limits of `rules` or of the op itself."""
     graph = done.graph
     allowed = np.full(len(graph.ops), _NO_LIMIT, dtype=np.int64)
     if isinstance(rules.max_computes, Mapping):
@@ -165,7 +165,7 @@ def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation]
 
 
 def _budget(done: Simulation, rules: Rules) -> list[Violation]:
-    """The first compute step over the budget."""
+    """Return the first compute step over the budget."""
     if rules.budget is None:
         return []
     over = np.flatnonzero(done.is_compute & (done.memory > rules.budget))

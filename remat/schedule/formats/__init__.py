@@ -1,1 +1,1 @@
-"""File formats of schedules, other tools' among them."""
+"""File formats of schedules, including those of other tools."""

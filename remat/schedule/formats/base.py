@@ -1,4 +1,4 @@
-"""What a schedule format is, and the registry of all that are installed."""
+"""Base of schedule formats, and the registry of those installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.graphs import ComputeGraph
 from remat.io.formats import Formats, Source
 from remat.schedule.schedule import Schedule
 
-#: The formats of this package, as in its entry points: they work without installed metadata, too.
+#: Formats of this package, as in its entry points, so that they work without installed metadata.
 BUILT_IN = {
     "remat-json": "remat.schedule.formats.remat_json:FORMAT",
     "checkmate": "remat.schedule.formats.checkmate:FORMAT",
@@ -26,22 +26,22 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class ScheduleFormat:
-    """A file format of schedules; third parties register theirs in the group ``remat.schedule_formats``.
+    """File format of schedules; third parties register theirs in the group ``remat.schedule_formats``.
 
     Attributes
     ----------
     name, description : str
     recognizes : callable, optional
-        Whether a :class:`~remat.io.formats.Source` is in this format, by its content; None: the format is never read.
+        Return whether a :class:`~remat.io.formats.Source` has this format, by its content; None: write-only format.
     read : callable, optional
-        The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
-        ScheduleError that name the place, not the file.
+        Return the schedule in a recognised source, given its graph if known; raises FormatError or ScheduleError with
+        the place, without the file name.
     write : callable, optional
-        The text of a schedule, given the graph too where that is known; raises FormatError or ScheduleError where the
-        format cannot say it.
+        Return the text of a schedule, given its graph if known; raises FormatError or ScheduleError if the format
+        cannot express it.
     write_model : callable, optional
-        The text of the model that the graph was read from, given as the source of its file, in the order of a schedule;
-        raises as `write` does. For formats that say more than a graph knows.
+        Return the text of the model that the graph was read from, given as the source of its file, in the order of a
+        schedule; raises as `write` does. For formats that contain more than a graph does.
     """
 
     name: str
@@ -52,19 +52,19 @@ class ScheduleFormat:
     write_model: Callable[[Schedule, ComputeGraph | None, Source], str] | None = None
 
 
-#: All schedule formats, those of this package first, the least particular (plain list) last.
+#: All schedule formats: those of this package first, the least specific (plain list) last.
 schedule_formats = Formats("schedule", ScheduleFormat, BUILT_IN, last=1)
 
 
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
-    """`graph`, for formats that make no sense without; raises FormatError where it is missing."""
+    """Return `graph`; raise FormatError if it is missing, for formats that need one."""
     if graph is None:
         raise FormatError(f"{what} is nothing without the graph it is for", "needs-graph")
     return graph
 
 
 def refuse_offload(at: str, what: str) -> NoReturn:
-    """Refuse a schedule for the operation at a place that moves a value between device and host.
+    """Refuse a schedule because of an operation that moves a value between device and host.
 
     Raises
     ------

@@ -31,18 +31,18 @@ from remat.schedule.simulate import graph_positions
 
 Bits = Bool
 
-#: Most entries of a matrix that is read.
+#: Largest number of entries of a matrix.
 MAX_ENTRIES = 25_000_000
-#: Most computes that matrices may ask for, each counted with what it reads.
+#: Largest number of computes in matrices plus the values they read.
 MAX_WORK = 5_000_000
-#: Largest archive that is read, most files in it, and the room for the header of a matrix, in bytes.
+#: Largest size of an archive and most files in it; room for the header of a matrix, in bytes.
 MAX_ARCHIVE, MAX_MEMBERS, HEADER = 64 * 1024 * 1024, 64, 16 * 1024
-#: Entries of a matrix that are looked at together.
+#: Entries of a matrix that are processed together.
 _BLOCK = 1_000_000
-#: Solvers return 0 and 1 up to their integrality tolerance; anything further away is no answer.
+#: Solvers return 0 and 1 up to their integrality tolerance; values further away are errors.
 INTEGRALITY = 1e-4
 
-#: What the readers of .zip and .npy raise on bytes that make no sense.
+#: Exceptions that the readers of .zip and .npy raise on malformed bytes.
 _BROKEN_ARCHIVE = (
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, ValueError, OverflowError, OSError,
     EOFError, RuntimeError,
@@ -59,12 +59,12 @@ COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
 
 
 def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained: NDArray[Any]) -> Schedule:
-    """The schedule of Checkmate's matrices.
+    """Return the schedule of Checkmate's matrices.
 
-    In each stage, values that are neither read in it nor retained into the next are dropped; then the computed nodes
-    run in the reference order, and after each the values it touched are dropped that are not read later in the stage
-    and not retained. What the matrices retain stays live even where nobody reads it. Graph outputs stay live in the
-    last stage.
+    Each stage first frees values that it neither reads nor retains into the next stage. The computed nodes then run in
+    the reference order. After each node, the values it touched are freed unless they are read later in the stage or
+    retained. Values that the matrices retain stay live even if nothing reads them. Graph outputs stay live in the last
+    stage.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     Raises
     ------
     FormatError
-        If a shape is wrong, an entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a value is
-        retained that the stage before does not have, an op has not exactly one output of its own, or there are more
-        computes than anybody wants to run.
+        If a shape is wrong, an entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a stage retains a
+        value that the stage before does not have, an op does not have exactly one output of its own, or the number of
+        computes exceeds the limit.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     order = arrays.order.tolist()
     node = np.empty(len(graph.tensors), dtype=np.int64)
     node[values] = np.arange(len(values))
-    # Graph inputs are no nodes: always there. Reversed, as implied frees are.
+    # graph inputs are not nodes, as they are always live; reversed, as implied frees are
     reads = [node[t[~arrays.is_input[t]]][::-1].tolist() for t in (arrays.op_inputs[o] for o in order)]
     outputs = arrays.is_output[values]
     work = int((computed.sum(axis=0) * np.array([1 + len(each) for each in reads])).sum())
@@ -140,14 +140,14 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
 def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits, Bits]:
     """Return the matrices R and S of a schedule; :func:`schedule_from_matrices` gives the schedule back.
 
-    A stage ends with the first compute of an op, as with Checkmate, and also where the computes leave the reference
-    order. So a schedule of Checkmate's kind has one stage for each op, and any other one has more.
+    A stage ends with the first compute of an op, as in Checkmate, and also where the computes leave the reference
+    order. A schedule of Checkmate's kind therefore has one stage per op, and any other schedule has more.
 
     Raises
     ------
     FormatError
-        If an op has not exactly one output of its own, there are too many stages, or a value is freed where matrices
-        cannot free it: they do so right after the last read in a stage, or between stages.
+        If an op does not have exactly one output of its own, there are too many stages, or a free is neither right
+        after the last read in a stage nor between stages, where alone matrices can express it.
     ScheduleError
         Naming the first violation, if the schedule does not run on `graph`.
 
@@ -175,7 +175,7 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
     computed = np.zeros((stages, len(values)), dtype=np.bool_)
     computed[stage, nodes] = True
     retained = np.zeros_like(computed)
-    node = np.full(len(graph.tensors), len(values))  # graph inputs are no nodes: a column that is cut off
+    node = np.full(len(graph.tensors), len(values))  # graph inputs are not nodes: a column that is cut off
     node[values] = np.arange(len(values))
     reads = graph.arrays.op_inputs.shared_lists()
     live = np.zeros(len(values) + 1, dtype=np.bool_)
@@ -187,7 +187,7 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
             number += 1
             if begins[number]:
                 retained[stage[number]] = live[:-1]
-                retained[stage[number], late] = True  # dropped when the stage begins
+                retained[stage[number], late] = True  # freed when the stage starts
             late.clear()
             live[nodes[number]] = True
             touched[[nodes[number], *node[reads[target]]]] = number
@@ -220,16 +220,16 @@ def _frees(graph: ComputeGraph, schedule: Schedule) -> list[set[int]]:
 
 
 def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
-    """The schedule of a list of register operations.
+    """Return the schedule of a list of register operations.
 
-    ``["alloc", register, node, bytes]`` takes a register, ``["compute", node, register, {input node: register},
-    cost]`` fills it, ``["free", register, node]`` gives it back. An alloc is part of the compute that follows.
+    ``["alloc", register, node, bytes]`` allocates a register, ``["compute", node, register, {input node: register},
+    cost]`` fills it, ``["free", register, node]`` releases it. An alloc belongs to the compute that follows.
 
     Raises
     ------
     FormatError
-        Naming the operation that is malformed, uses a register that holds something else, contradicts the graph's
-        sizes or costs, or holds one value in two registers at once, which a schedule cannot express.
+        Naming the operation that is malformed, uses a register with another value, contradicts the graph's sizes or
+        costs, or holds one value in two registers at once, which a schedule cannot express.
     """
     values = node_values(graph)
     order = graph.arrays.order.tolist()
@@ -266,12 +266,12 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 
 
 def node_values(graph: ComputeGraph) -> list[int]:
-    """The one output tensor of each op, in reference order.
+    """Return the one output tensor of each op, in reference order.
 
     Raises
     ------
     FormatError
-        Naming an op with no or several outputs, or a tensor with several producers: Checkmate knows none.
+        Naming an op with no or several outputs, or a tensor with several producers, which Checkmate does not have.
     """
     arrays = graph.arrays
     several = np.flatnonzero(arrays.op_outputs.counts != 1)
@@ -305,7 +305,7 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
         return matrix
     ones = np.empty(matrix.shape, dtype=np.bool_)
     rows = max(1, _BLOCK // columns)
-    for first in range(0, len(matrix), rows):  # by blocks: copies of the whole would take several times its memory
+    for first in range(0, len(matrix), rows):  # in blocks: copies of the whole would take several times its memory
         value = matrix[first : first + rows].astype(np.float64)
         block = np.abs(value - 1) <= INTEGRALITY
         wrong = ~(block | (np.abs(value) <= INTEGRALITY))
@@ -329,7 +329,7 @@ def _json_matrix(value: Any, name: str) -> Float:
 
 
 def _zipped_matrix(archive: zipfile.ZipFile, name: str, columns: int) -> Bits:
-    """A matrix of an .npz archive, whose declared size is checked before anything is unpacked. Nothing is unpickled."""
+    """Read a matrix of an .npz archive; checks the declared size before unpacking and unpickles nothing."""
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{name} is compressed in a way that numpy does not write", "archive")
@@ -369,7 +369,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     graph = needed_graph(graph, "a Checkmate schedule")
     if _is_archive(source):
         columns = len(node_values(graph))
-        # The list of files is read whole by whoever opens an archive: 46 bytes in it become an object each.
+        # opening an archive reads the whole list of files: 46 bytes in it become an object each
         if len(source.data) > MAX_ARCHIVE or source.data.count(b"PK\x01\x02") > MAX_MEMBERS:
             raise FormatError(f"the archive has more than {MAX_ARCHIVE:,} bytes or {MAX_MEMBERS} files", "archive")
         try:

@@ -1,6 +1,6 @@
-"""Schedules of XLA: the order of a scheduled HLO module, with the clones of its rematerialisation as recomputations.
+"""Schedules of XLA: the order of a scheduled HLO module, with rematerialisation clones as recomputations.
 
-The same text is a graph, too (:mod:`remat.graphs.formats.hlo`); frees are implied.
+The same text is also a graph (:mod:`remat.graphs.formats.hlo`); frees are implied.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from remat.schedule.simulate import simulate_valid
 
 
 def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) -> Schedule:
-    """The schedule that a program is; for its own graph, or for one that has all its ops.
+    """Return the schedule of a program, for its own graph or for one that has all its ops.
 
     Parameters
     ----------
     graph : ComputeGraph, optional
-        Such as that of the same module before XLA rematerialised in it. Default: the program's own.
+        For example the graph of the same module before XLA's rematerialisation. Default: the program's own.
 
     Raises
     ------

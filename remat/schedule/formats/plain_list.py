@@ -1,6 +1,6 @@
-"""A plain list of the ops to compute, frees implied: lines of text, or a JSON list of names.
+"""Plain list of the ops to compute, frees implied: lines of text, or a JSON list of names.
 
-In text, each line that is not empty holds the name of one op; lines whose first mark is ``#`` are comments.
+In text, each non-empty line is the name of one op; lines that start with ``#`` are comments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from remat.schedule.schedule import Schedule
 
 
 def schedule_from_list(text: str) -> Schedule:
-    """The schedule that computes the ops of a text, one name per line.
+    """Return the schedule that computes the ops of a text, one name per line.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _is_json_list(source: Source) -> bool:
     return re.match(rb"\s*\[\s*[\"\]]", source.data[:4096]) is not None
 
 
-#: Lines of other texts, which are no names of ops: HLO and MLIR, plans, source code, DOT, XML, sequences of Rotor.
+#: Lines of other formats, which are not names of ops: HLO and MLIR, plans, source code, DOT, XML, sequences of Rotor.
 _FOREIGN = re.compile(
     rb"HloModule\b|remat-plan\s|(?:ENTRY|ROOT)\s|%?[\w.\-]+\s*=\s|(?:module|func|def|class|digraph|graph)\b.*[{(:]|import\s"
     rb"|.*\{$|\}|<[!?a-zA-Z]|(?:Fe|Fn|CF|Fck|Fall)_\d"
@@ -55,7 +55,7 @@ _FOREIGN = re.compile(
 
 
 def _recognizes(source: Source) -> bool:
-    """A JSON list, or lines of text of which the first ones are no other program's."""
+    """Recognise a JSON list, or text whose first lines belong to no other format."""
     head = source.data[:4096]
     if _is_json_list(source):
         return True

@@ -1,8 +1,8 @@
-"""Files of execution plans: a strict JSON format, and a text for people, which is only written; both are canonical.
+"""Files of execution plans: a strict JSON format, and a write-only text format for people; both are canonical.
 
 In JSON a statement is ``["allocate", register, tensor, bytes]``, ``["compute", op, [registers read], [registers
 written]]`` or ``["deallocate", register]``. In text the same is ``%0 = allocate "x" 4096``, ``compute "f" (%1) ->
-(%0)`` and ``deallocate %0``, one a line; names are JSON strings.
+(%0)`` and ``deallocate %0``, one per line; names are JSON strings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 1
 #: First line of the text.
 TITLE = f"{NAME} {VERSION}"
 
-#: Bytes for a statement that is checked.
+#: Memory in bytes for a statement during checks.
 _STATEMENT_MEMORY = 400
 _HEADER = ("graph", "graph_digest", "source")
 Count = Annotated[int, Field(ge=0)]
@@ -52,7 +52,7 @@ class PlanDocument(Document):
 
 
 def plan_to_json(plan: ExecutionPlan) -> str:
-    """The canonical JSON of a plan: same content, same text; one statement a line; ASCII."""
+    """Return the canonical JSON of a plan: same content, same text; one statement per line; ASCII."""
     header = {key: getattr(plan, key) for key in _HEADER}
     inputs = Lines(json.dumps(_as_list(statement, with_word=False)) for statement in plan.inputs)
     statements = Lines(json.dumps(_as_list(statement, with_word=True)) for statement in plan.statements)
@@ -70,7 +70,7 @@ def _as_list(statement: Statement, *, with_word: bool) -> list[Any]:
 
 
 def plan_from_document(document: Any) -> ExecutionPlan:
-    """The plan in a parsed JSON document; what it says is held against a graph by :meth:`ExecutionPlan.schedule`.
+    """Return the plan in a parsed JSON document; :meth:`ExecutionPlan.schedule` checks it against a graph.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _statement(item: _Statement) -> Statement:
 
 
 def plan_to_text(plan: ExecutionPlan) -> str:
-    """The canonical text of a plan, for people.
+    """Return the text of a plan, for people; canonical.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""The schedule file of this project, version 1: a strict reader and a canonical writer.
+"""Schedule file of this project, version 1: a strict reader and a canonical writer.
 
-The JSON Schema of the format is ``schedule.schema.json`` beside this file.
+The JSON Schema of the format is ``schedule.schema.json`` in this folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScheduleDocument(Document):
 
 
 def schedule_from_document(document: Any) -> Schedule:
-    """The schedule of a parsed JSON document in format ``remat-schedule``.
+    """Return the schedule in a parsed JSON document in format ``remat-schedule``.
 
     Raises
     ------
@@ -77,12 +77,12 @@ def schedule_from_document(document: Any) -> Schedule:
 
 
 def schedule_to_text(schedule: Schedule) -> str:
-    """The canonical text of a schedule: same content, same text; one step per line; ASCII.
+    """Return the canonical text of a schedule: same content, same text; one step per line; ASCII.
 
     Raises
     ------
     FormatError
-        If `meta` holds something that JSON cannot express.
+        If `meta` has values that JSON cannot express.
     """
     names = [[json.dumps(name) for name in table] for table in (schedule.op_names, schedule.tensor_names)]
     words = ("compute", "free")
@@ -95,7 +95,7 @@ def schedule_to_text(schedule: Schedule) -> str:
 def _text(value: str, key: str) -> str:
     try:
         value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which nobody can print
+    except UnicodeEncodeError:  # half of a surrogate pair, which cannot be printed
         raise FormatError(f"{key} is not Unicode text: {short(value)}") from None
     return value
 

@@ -1,10 +1,10 @@
-"""Schedules of Rockmate: a list of computes and deletes with its switches.
+"""Schedules of Rockmate: a list of computes and deletes with switches.
 
 Source: X. Zhao et al., "Rockmate: an Efficient, Fast, Automatic and Generic Tool for Re-materialization in PyTorch",
 ICML 2023. An operation is ``["compute", op, {"fast_forward": bool, "disabled": bool}]`` or
 ``["delete", tensor, {"disabled": bool}]``. Disabled operations are skipped, but the loss, at ``loss_index``, always
-runs. A fast-forward compute saves no phantoms (what a forward op keeps for its backward op beside inputs and outputs):
-those that it newly makes are freed at once. A delete of what is not live does nothing.
+runs. Phantoms are values that a forward op keeps for its backward op in addition to inputs and outputs. A fast-forward
+compute saves no phantoms: those that it newly makes are freed at once. A delete of a dead tensor does nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from remat.schedule.early_frees import running
 from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
 from remat.schedule.schedule import Schedule
 
-#: Operations of OffMate, which are known in order to be refused by name: those that move values, and those around them.
+#: Operations of OffMate, listed to refuse them by name: those that move values, and those that accompany moves.
 MOVES, AROUND = ("offload", "prefetch"), ("allocate", "mapping", "optimize", "prepare", "synchronize")
 HostWord = Literal["offload", "prefetch", "allocate", "mapping", "optimize", "prepare", "synchronize"]
 
 
 class DeleteSwitches(ForeignDocument):
-    """The switches of a delete."""
+    """Switches of a delete."""
 
     disabled: bool
 
 
 class ComputeSwitches(DeleteSwitches):
-    """The switches of a compute."""
+    """Switches of a compute."""
 
     fast_forward: bool
 
@@ -49,24 +49,23 @@ Operation = Annotated[
 
 
 class RockmateDocument(ForeignDocument):
-    """Operations, and the place of the loss among them."""
+    """Operations, and the position of the loss among them."""
 
     ops: list[Operation]
     loss_index: int | None
 
 
-#: How names of phantoms end.
+#: Suffix of the names of phantoms.
 PHANTOMS = " phantoms"
 
 
 def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | None = None) -> Schedule:
-    """The steps of a list of Rockmate's operations.
+    """Return the schedule of a list of Rockmate's operations.
 
     Raises
     ------
     FormatError
-        Naming the operation that is malformed or names an op that the graph does not have, or the first one that
-        offloads.
+        Naming the operation that is malformed, names an op that the graph does not have, or offloads.
 
     Examples
     --------
@@ -106,7 +105,7 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
 
 
 def _check_host(operations: list[Any]) -> None:
-    """Refuse the first operation that moves a value, or else the first one around such moves."""
+    """Refuse the first operation that moves a value, or else the first one that accompanies moves."""
     for words in (MOVES, AROUND):
         for number, (word, name, switches) in enumerate(operations):
             if word in words and not switches.disabled:
@@ -123,7 +122,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 
 
 def operations_of_schedule(graph: ComputeGraph, schedule: Schedule) -> list[list[Any]]:
-    """Return the schedule as operations; reading them gives it back, with its implied frees written out.
+    """Return the operations of a schedule; reading them back gives the schedule with implied frees written out.
 
     A compute is a fast-forward one if the frees right after it are those of the phantoms that it newly makes.
 

@@ -1,8 +1,8 @@
-"""Sequences of Rotor: in turn, which blocks of a chain run forward, what they save, and which run backward.
+"""Sequences of Rotor: which blocks of a chain run forward or backward, in order, and what they save.
 
 Source: O. Beaumont et al., "Optimal checkpointing for heterogeneous chains: how to train deep neural networks with
 limited memory", Inria RR-9302, 2019, section 3. Rotor and its ports in ColossalAI and Rockmate print sequences as
-``[CF_0, Fn_1, Fe_2, L, B_2, ...]`` or with one operation a line; the operations of the paper read the same:
+``[CF_0, Fn_1, Fe_2, L, B_2, ...]`` or with one operation per line; the paper's names are read too:
 
 * ``F_all`` (``Fe``): run block *i* forward and save all that its backward part reads;
 * ``F_ck`` (``CF``, ``Fc``): run it forward, keep its input and save only what the next block reads;
@@ -53,17 +53,17 @@ _WORDS = {
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words}
 _OPERATION = re.compile(r"(F_all|F_ck|F_null|[A-Za-z]+)(?:_([0-9]{1,7})(?:_([0-9]{1,7}))?|\(([0-9]{0,7})\))?")
 _SEPARATOR = re.compile(r"[\s,\[\]]+")
-#: First operation of a sequence that no list of ops begins with.
+#: Start of a sequence; no list of ops starts like this.
 _BEGIN = re.compile(
     rb"\s*\[?\s*(?:(?:Fe|Fn|CF|Fck|Fall|F_all|F_ck|F_null|Forward(?:Enable|Check|Nograd))[_(]\d|Fc_\d+\s+F[cne]_\d)"
 )
-#: Bytes for an operation.
+#: Memory in bytes for an operation.
 _OPERATION_MEMORY = 300
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a sequence; `block` is -1 for the loss."""
+    """Operation of a sequence; `block` is -1 for the loss."""
 
     kind: Kind
     block: int = -1
@@ -110,13 +110,13 @@ def _operation(word: str, at: str) -> Operation:
 
 @dataclass(frozen=True)
 class ChainOps:
-    """A training graph as a chain of blocks with one forward and at most one backward op each.
+    """Training graph as a chain of blocks with one forward and at most one backward op each.
 
     Attributes
     ----------
     graph : ComputeGraph
     forward, backward : list of list of int
-        The ops of each block, as positions in ``graph.ops``.
+        Ops of each block, as positions in ``graph.ops``.
     loss : list of int
         Ops between the forward and the backward part.
     """
@@ -130,13 +130,13 @@ class ChainOps:
     def of_graph(cls, graph: ComputeGraph) -> ChainOps:
         """Find the blocks by the phases of the ops, or else by their positions around the middle of the order.
 
-        Where the gradient op of a forward op also reads what the next forward op writes, as in Checkmate's graphs, it
-        is the backward part of the next block, and the last one is part of the loss.
+        In some graphs, such as Checkmate's, the gradient op of a forward op also reads the output of the next forward
+        op. It is then the backward part of the next block, and the last gradient op is part of the loss.
 
         Raises
         ------
         FormatError
-            If the graph is no such chain, with the op that shows it.
+            If the graph is not such a chain, naming an op that shows it.
         """
         order, phases = graph.arrays.order.tolist(), [op.phase for op in graph.ops]
         if any(phases):
@@ -156,7 +156,7 @@ class ChainOps:
         return found
 
     def _check_reads(self) -> None:
-        """Require that each op reads of its neighbours alone."""
+        """Require that each op reads only from its own and neighbouring blocks."""
         reads, writes = (each.shared_lists() for each in (self.graph.arrays.op_inputs, self.graph.arrays.op_outputs))
         blocks = len(self.forward)
         parts = [("forward", i, op) for i, ops in enumerate(self.forward) for op in ops]
@@ -185,24 +185,24 @@ def _no_chain(why: str) -> FormatError:
 
 @dataclass
 class _Run:
-    """The steps of a sequence so far, and what is live after them."""
+    """Steps of a sequence so far, and the tensors live after them."""
 
     ops: ChainOps
     kinds: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     live: set[int] = field(default_factory=set)
-    saved: set[int] = field(default_factory=set)  # blocks whose forward part has saved all
+    saved: set[int] = field(default_factory=set)  # blocks whose forward part has saved everything
 
     def __post_init__(self) -> None:
         arrays = self.ops.graph.arrays
         self.writes, self.is_output = arrays.op_outputs.shared_lists(), arrays.is_output.tolist()
-        self.gradients = [*self.ops.backward, self.ops.loss]  # what writes the gradients that each block writes
+        self.gradients = [*self.ops.backward, self.ops.loss]  # writers of the gradients of each block, the loss last
         reads = arrays.op_inputs.shared_lists()
         ahead, back = chain(*self.ops.forward, self.ops.loss), chain(*self.ops.backward)
         self.read_ahead, self.read_back = (set(chain.from_iterable(reads[op] for op in ops)) for ops in (ahead, back))
 
     def compute(self, ops: Iterable[int], kept: Container[int] | None = None) -> None:
-        """Compute ops, and then free what they newly made and is not in `kept`."""
+        """Compute ops, then free newly made tensors that are not in `kept`."""
         new: list[int] = []
         for op in ops:
             self.kinds.append(StepKind.COMPUTE)
@@ -213,7 +213,7 @@ class _Run:
             self.free(tensor for tensor in new if tensor not in kept)
 
     def free(self, tensors: Iterable[int]) -> None:
-        """Free those that are live and no graph outputs."""
+        """Free those that are live and not graph outputs."""
         for tensor in tensors:
             if tensor in self.live and not self.is_output[tensor]:
                 self.live.discard(tensor)
@@ -251,13 +251,13 @@ def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation])
     Parameters
     ----------
     graph : ComputeGraph
-        A chain: one forward and one backward op for each block, and the loss between them.
+        Chain with one forward and one backward op per block, and the loss between them.
     operations : iterable of Operation
 
     Raises
     ------
     FormatError
-        If the graph is no chain, or lacks a block of the sequence.
+        If the graph is not a chain, or lacks a block of the sequence.
 
     Examples
     --------

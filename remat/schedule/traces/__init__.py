@@ -1,4 +1,4 @@
-"""Schedules for other people's viewers: memory snapshots of PyTorch, traces of Chrome and Perfetto; tables by layer."""
+"""Schedules for external viewers: memory snapshots of PyTorch, traces of Chrome and Perfetto; tables by layer."""
 
 from remat.schedule.traces.chrome import chrome_trace, chrome_trace_text, save_chrome_trace
 from remat.schedule.traces.layers import LayerRow, LayerTable, layer_table

@@ -1,4 +1,4 @@
-"""A plain arena for buffers that have no addresses: each goes into the lowest gap that is large enough."""
+"""First-fit arena for buffers without addresses: each buffer takes the lowest gap that is large enough."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from remat.schedule.buffers import Buffers
 
 
 def first_fit(buffers: Buffers) -> Addresses:
-    """Addresses of buffers placed as they come, as a simple allocator would do it at run time.
+    """Place buffers in order of their start, as a simple allocator would at run time.
 
-    Methods of :mod:`remat.allocation` find better ones; this one is here for what only has to be drawn.
+    Methods of :mod:`remat.allocation` find better addresses; these are for drawing.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def first_fit(buffers: Buffers) -> Addresses:
     offset = np.zeros(len(buffers), dtype=np.int64)
     moments = [(lower, 1, k) for k, lower in enumerate(buffers.lower.tolist())]
     moments += [(upper, 0, k) for k, upper in enumerate(buffers.upper.tolist())]
-    held: list[tuple[int, int]] = []  # where each begins and ends, ascending
+    held: list[tuple[int, int]] = []  # start and end of each buffer, ascending
     for _, begins, k in sorted(moments):
         if begins:
             offset[k] = lowest_gap(held, size[k])
@@ -38,12 +38,12 @@ def first_fit(buffers: Buffers) -> Addresses:
 
 
 def lowest_gap(spans: Iterable[tuple[int, int]], need: int, *, tightest: bool = False) -> int:
-    """Return where the lowest gap of `need` bytes begins, or the tightest one; after the last span if there is none.
+    """Return the start of the lowest or tightest gap of `need` bytes; the end of the last span if there is none.
 
     Parameters
     ----------
     spans : iterable of (int, int)
-        Where each buffer begins and ends, ascending by begin; they may overlap.
+        Start and end of each buffer, ascending by start; they may overlap.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""A schedule in the trace format of Chrome, for ``ui.perfetto.dev`` and other viewers of it.
+"""Trace of a schedule in Chrome's format, for ``ui.perfetto.dev`` and other viewers.
 
-It is the format that ``torch.profiler`` exports, too: the Trace Event Format, a JSON object with a list of events.
+It is the Trace Event Format, which ``torch.profiler`` also exports: a JSON object with a list of events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from remat.schedule.simulate import Counting
 from remat.schedule.traces.step_times import StepTimes
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
-#: Tracks of slices; the one that has the number of the process is called its main thread.
+#: Tracks of slices; a track with the number of the process would be called its main thread.
 _COMPUTE, _RECOMPUTE = 2, 3
 
 
@@ -30,19 +30,19 @@ def chrome_trace(
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> dict[str, Any]:
-    """The trace: a slice for each compute step and counters of bytes.
+    """Return the trace: a slice for each compute step and counters of bytes.
 
-    Slices lie on the tracks *compute* (first computations) and *recompute*; their arguments name op, type, phase,
-    module and source line, what is read and written, and bytes. The counter *memory* has the bytes that are held while
-    a step runs, sampled as the peak is: its largest value is the peak. *held* has the same by what it is, *budget* the
-    budget. Costs in ``us`` and ``ns`` are times; others are scaled by a power of ten, which ``otherData`` names, and a
-    step of no cost gets a nanosecond.
+    Slices lie on the tracks *compute* (first computations) and *recompute*. Their arguments give op, type, phase,
+    module, source line, tensors read and written, and bytes. The counter *memory* shows the bytes held while a step
+    runs, sampled as the peak is: its largest value is the peak. *held* splits them by kind, *budget* is the budget.
+    Costs in ``us`` and ``ns`` are times. Others are scaled by a power of ten, which ``otherData`` gives, and a step of
+    cost 0 lasts a nanosecond.
 
     Parameters
     ----------
     graph : ComputeGraph
     schedule : Schedule
-        A valid one.
+        A valid schedule.
     budget : int, optional
         Bytes.
     keep, count_constant_memory
@@ -51,7 +51,7 @@ def chrome_trace(
     Returns
     -------
     dict
-        A JSON value.
+        JSON value.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def chrome_trace(
 def chrome_trace_text(
     graph: ComputeGraph, schedule: Schedule, budget: int | None = None, **counting: Unpack[Counting]
 ) -> str:
-    """:func:`chrome_trace` as JSON, one event a line; ASCII; same schedule, same bytes."""
+    """Return :func:`chrome_trace` as JSON, one event per line; ASCII; same schedule, same bytes."""
     found = chrome_trace(graph, schedule, budget, **counting)
     events = ",\n".join(json.dumps(event, allow_nan=False) for event in found.pop("traceEvents"))
     rest = "".join(f",\n{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in found.items())
@@ -98,7 +98,7 @@ def save_chrome_trace(
     budget: int | None = None,
     **counting: Unpack[Counting],
 ) -> None:
-    """Write :func:`chrome_trace_text` to a file, whole or not at all.
+    """Write :func:`chrome_trace_text` to a file atomically.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def save_chrome_trace(
 
 
 def _names(graph: ComputeGraph, times: StepTimes) -> Iterator[dict[str, Any]]:
-    """What the process and its tracks are called."""
+    """Yield events that name the process and its tracks."""
     scale = f" (1 us = {times.per_microsecond:,} {graph.cost_unit})" if times.per_microsecond is not None else ""
     yield {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": graph.name + scale}}
     for track, name in ((_COMPUTE, "compute"), (_RECOMPUTE, "recompute")):
@@ -143,7 +143,7 @@ def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
 
 
 def _counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterator[dict[str, Any]]:
-    """Values from the begin of each step where they change; the last ones hold to the end."""
+    """Yield counter values at each step where they change; the last ones hold to the end."""
     memory, held = timeline.memory.tolist(), {kind: each.tolist() for kind, each in timeline.held().items()}
     last = len(memory) - 1
     for step, value in enumerate(memory):
@@ -164,13 +164,13 @@ def _counter(name: str, at: int, values: dict[str, int]) -> dict[str, Any]:
 
 
 def _microseconds(nanoseconds: int) -> int | float:
-    """Exact to the nanosecond: whole numbers stay whole."""
+    """Return microseconds, exact to the nanosecond; integers stay integers."""
     whole, rest = divmod(nanoseconds, 1000)
     return whole if not rest else nanoseconds / 1000
 
 
 def _duration(begin: int, end: int) -> int | float:
-    """Microseconds between two times; none too many: viewers that add in floating point would see slices overlap."""
+    """Return the microseconds between two times, never rounded up: viewers that add floats would show overlaps."""
     start, stop, duration = _microseconds(begin), _microseconds(end), _microseconds(end - begin)
     while start + duration > stop:
         duration -= math.ulp(stop)

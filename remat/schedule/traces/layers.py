@@ -1,4 +1,4 @@
-"""What a schedule saves and computes again, layer by layer; layers that are the same are one row."""
+"""Bytes that a schedule saves and recomputes, layer by layer; equal layers share a row."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from remat.schedule.traces.timeline import Timeline, module_paths
 
 By = Literal["module", "type"]
 SUFFIXES = (".csv", ".md")
-#: Rows of what belongs to no layer.
+#: Rows for ops and tensors outside all layers.
 NO_MODULE, INPUTS, CONSTANT = "(no module)", "(graph inputs)", "(constant memory)"
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer, or several that are the same: the numbers are then those of each of them.
+    """Layer, or several equal layers: the numbers are then those of one of them.
 
     Attributes
     ----------
     layer : str
-        The module path, with ``0-11`` in place of a number where there are several.
+        Module path, with ``0-11`` in place of a number for several layers.
     count : int
-        How many layers the row stands for.
+        Number of layers in the row.
     ops : int
     activations : int or None
-        Bytes that its forward pass writes and the backward pass reads, or that are outputs: what is saved where nothing
-        is computed again. None without a backward pass.
+        Bytes that its forward pass writes and that the backward pass reads or that are outputs: what is saved without
+        recomputation. None without a backward pass.
     saved : int or None
-        Bytes of what its forward pass wrote that are held when the backward pass begins.
+        Bytes written by its forward pass that are held when the backward pass starts.
     recomputed : int
-        Bytes that are computed again, each time counted.
+        Bytes recomputed, counted each time.
     at_peak : int
         Bytes held at the peak of the whole step, workspace included.
     cost : int
-        Of each of its ops once.
+        Cost of computing each of its ops once.
     extra_cost : int
-        Of its recomputations.
+        Cost of its recomputations.
     """
 
     layer: str
@@ -73,7 +73,7 @@ class LayerTable:
     cost_unit : str
     rows : tuple of LayerRow
     total : LayerRow
-        The sums over all layers; its `at_peak` is the peak.
+        Sums over all layers; its `at_peak` is the peak.
     """
 
     graph: str
@@ -82,28 +82,28 @@ class LayerTable:
     total: LayerRow
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Header, rows and total as words: bytes in binary units, costs as they are, ``-`` for what is unknown."""
+        """Return header, rows and total as text: bytes in binary units, costs as they are, ``-`` for unknown values."""
         times = f"cost ({self.cost_unit})" if self.cost_unit != "none" else "cost"
         head = ("layer", "ops", "activations", "saved", "recomputed", "at peak", times, "extra")
         return [head, *(_words(row) for row in (*self.rows, self.total))]
 
     def to_markdown(self) -> str:
-        """As a Markdown table."""
+        """Return a Markdown table."""
         head, *rows = ([word.replace("|", r"\|") for word in line] for line in self.cells())
         lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_csv(self) -> str:
-        """As CSV: whole numbers, empty where unknown; the last row is the total."""
+        """Return CSV: integers, empty if unknown; the last row is the total."""
         return csv_text([each.name for each in fields(LayerRow)], map(astuple, (*self.rows, self.total)))
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers by name, as JSON values."""
+        """Return all numbers by name, as JSON values."""
         rows = [asdict(row) for row in (*self.rows, self.total)]
         return {"graph": self.graph, "cost_unit": self.cost_unit, "rows": rows[:-1], "total": rows[-1]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as ``.csv`` or ``.md``, whole or not at all.
+        """Write the table as ``.csv`` or ``.md`` atomically.
 
         Raises
         ------
@@ -129,23 +129,23 @@ def layer_table(
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> LayerTable:
-    """Saved and recomputed bytes and time of each layer under `schedule`.
+    """Return saved and recomputed bytes and cost of each layer under `schedule`.
 
-    A tensor belongs to the layer of the op that writes it first. Layers whose paths differ in one number, which counts
-    up, become one row where all their ops and all numbers of the row are the same.
+    A tensor belongs to the layer of the op that writes it first. Layers whose paths differ in one consecutive number
+    become one row if all their ops and all numbers of the row are equal.
 
     Parameters
     ----------
     graph : ComputeGraph
     schedule : Schedule
-        A valid one.
+        A valid schedule.
     by : {"module", "type"}, optional
-        Whether rows are modules (``meta["modules"]``) or types of ops; default: modules where the graph has them.
+        Rows are modules (``meta["modules"]``) or types of ops; default: modules if the graph has them.
     depth : int, optional
-        Parts of a module path that make a row. Default: down to the first number in a path (``layers.3``), and as many
-        parts in paths without one.
+        Parts of a module path that make a row. Default: down to the first number in a path (``layers.3``); paths
+        without a number use the same number of parts.
     collapse : bool
-        Whether equal layers become one row.
+        Merge equal layers into one row.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
 
@@ -154,7 +154,7 @@ def layer_table(
     ScheduleError
         Naming the first violation, if the schedule does not run on `graph`.
     ProblemError
-        If rows are to be modules and the graph has none, or `depth` is no number from 1.
+        If rows are to be modules and the graph has none, or `depth` is not a positive integer.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def layer_table(
 
 
 def _labels(graph: ComputeGraph, by: By | None, depth: int | None) -> list[str]:
-    """The layer of each op."""
+    """Return the layer of each op."""
     if by not in (None, "module", "type"):
         raise ProblemError(f"layers are by module or by type, not by {short(by)}", "layers")
     if depth is not None and (type(depth) is not int or depth < 1):
@@ -239,7 +239,7 @@ def _forward(phases: Sequence[str], op: int) -> bool:
 
 
 def _first_writers(graph: ComputeGraph) -> list[int]:
-    """For each tensor the op that writes it first in the reference order; -1 for graph inputs."""
+    """Return, for each tensor, the op that writes it first in the reference order; -1 for graph inputs."""
     arrays = graph.arrays
     first = arrays.producers.lowest(arrays.position, len(graph.ops))
     return np.append(arrays.order, -1)[first].tolist()
@@ -255,11 +255,11 @@ def _sum(rows: Sequence[LayerRow]) -> LayerRow:
 
 @dataclass
 class _Run:
-    """Layers that are the same and differ in one number of their paths, which counts up."""
+    """Equal layers whose paths differ in one consecutive number."""
 
     parts: list[str]
     rows: list[LayerRow]
-    place: int | None = None  # of the number in which they differ
+    place: int | None = None  # position of the number in which they differ
 
 
 def _collapsed(graph: ComputeGraph, labels: Sequence[str], sums: dict[str, LayerRow]) -> list[LayerRow]:

@@ -1,8 +1,8 @@
-"""A schedule as a memory snapshot of PyTorch, for ``pytorch.org/memory_viz`` and ``torch.cuda._memory_viz``.
+"""Memory snapshot of a schedule in PyTorch's format, for ``pytorch.org/memory_viz`` and ``torch.cuda._memory_viz``.
 
 A snapshot is a pickled dict of segments, each cut into blocks without gaps, and of the allocator's events. The viewer
-sorts by an event's ``category`` and shows its ``frames``. Rules that its source has and nothing else tells: protocols
-up to 4, a free as two events in a row, and, once there are categories, one event at least of the category ``unknown``.
+sorts by an event's ``category`` and shows its ``frames``. Its source implies some undocumented rules: protocols up
+to 4, a free as two consecutive events, and, if events have categories, at least one of category ``unknown``.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ def memory_snapshot(
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> dict[str, Any]:
-    """The snapshot: allocations and frees of all buffers of `schedule`, and what is held at its end.
+    """Return the snapshot: allocations and frees of all buffers of `schedule`, and the buffers held at its end.
 
-    The running sum of the events is largest where the simulated memory is, and as large. Each buffer has a category:
+    The largest running sum of the events is the peak, and is reached at the same step. Each buffer has a category:
     ``activation``, ``loss`` or ``gradient`` by the phase of the op that makes it (``activation`` without one),
-    ``recomputed`` from its second instance on, ``input``, ``constant``, ``workspace``. Its frames say which instance
-    of which tensor it is, by which op and step, in which module, and from which lines of the user's program
-    (``meta["modules"]``, ``meta["source_lines"]``).
+    ``recomputed`` from its second instance on, ``input``, ``constant``, ``workspace``. Its frames give the instance,
+    tensor, op, step and module, and the lines of the user's program (``meta["modules"]``, ``meta["source_lines"]``).
+
 
     Parameters
     ----------
     graph : ComputeGraph
     schedule : Schedule
-        A valid one.
+        A valid schedule.
     addresses : Addresses, optional
-        Of the buffers of `schedule`, as :func:`remat.allocation.allocate` makes them; each memory is a segment.
-        Default: one segment, each buffer in the lowest gap at its time.
+        Addresses of the buffers of `schedule`, as made by :func:`remat.allocation.allocate`; each memory is a segment.
+        Default: one segment, each buffer in the lowest gap when it starts.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
 
     Returns
     -------
     dict
-        Of dicts, lists, texts and whole numbers.
+        Of dicts, lists, strings and integers.
 
     Raises
     ------
     ScheduleError
-        Naming the first violation, if the schedule does not run on `graph` or `addresses` are not those of its buffers.
+        Naming the first violation, if the schedule does not run on `graph` or `addresses` do not match its buffers.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def memory_snapshot(
     address = [bases[m] + o for m, o in zip(placed.memory.tolist(), placed.offset.tolist(), strict=True)]
     frames = _frames(timeline)
     size = timeline.buffers.size.tolist()
-    # the viewer fails unless some event is of this category; the one that it does not draw has no bytes
+    # the viewer fails without an event of this category; a size of 0 keeps it invisible
     events = [_event("snapshot", 0, 0, [], "unknown")]
     for k, begins in timeline.events():
         for action in ("alloc",) if begins else ("free_requested", "free_completed"):
@@ -98,7 +98,7 @@ def memory_snapshot(
 def snapshot_bytes(
     graph: ComputeGraph, schedule: Schedule, *, addresses: Addresses | None = None, **counting: Unpack[Counting]
 ) -> bytes:
-    """:func:`memory_snapshot` as a pickle of protocol 4, of plain values alone; same schedule, same bytes."""
+    """Return :func:`memory_snapshot` as a pickle of protocol 4 with plain values only; same schedule, same bytes."""
     return dumps(memory_snapshot(graph, schedule, addresses=addresses, **counting), protocol=4)
 
 
@@ -110,7 +110,7 @@ def save_memory_snapshot(
     addresses: Addresses | None = None,
     **counting: Unpack[Counting],
 ) -> None:
-    """Write :func:`snapshot_bytes` to a file, whole or not at all.
+    """Write :func:`snapshot_bytes` to a file atomically.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def save_memory_snapshot(
 
 
 def _matched(timeline: Timeline, addresses: Addresses) -> Addresses:
-    """The same addresses in the order of the timeline's buffers."""
+    """Return the addresses in the order of the timeline's buffers."""
     found = check_addresses(addresses, timeline.buffers)
     if not found.accepted:
         raise ScheduleError(f"these addresses are not those of the schedule: {found.first}", "other-addresses")
@@ -144,7 +144,7 @@ def _event(action: str, address: int, size: int, frames: list[dict[str, Any]], c
 def _segment(
     base: int, length: int, blocks: list[tuple[int, int, int, int]], frames: list[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """A memory as a segment: its blocks (address, bytes taken, bytes held, buffer) at the end, and gaps between."""
+    """Return a memory as a segment: its blocks (address, bytes taken, bytes held, buffer) at the end, and the gaps."""
     cut: list[dict[str, Any]] = []
     at = base
     for address, taken, size, k in [*blocks, (base + length, 0, 0, -1)]:
@@ -166,9 +166,9 @@ def _block(address: int, taken: int, size: int, state: str, frames: list[dict[st
 
 
 def _frames(timeline: Timeline) -> list[list[dict[str, Any]]]:
-    """For each buffer what the viewer shows as its call stack, innermost first: ``filename:line:name``.
+    """Return the call stack that the viewer shows for each buffer, innermost first: ``filename:line:name``.
 
-    Names that a program gives stand as file names: frames whose function has one of some endings are left out there.
+    Names from a program are stored as file names, since the viewer omits frames whose function has certain endings.
     """
     graph, paths = timeline.graph, module_paths(timeline.graph)
     from_op: dict[str, list[dict[str, Any]]] = {}

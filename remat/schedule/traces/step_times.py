@@ -1,4 +1,4 @@
-"""When each compute step of a schedule begins, in nanoseconds: costs as times, or in their place."""
+"""Start times of compute steps in nanoseconds, derived from costs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from remat.graphs import ComputeGraph
 from remat.runtime.arrays import Int
 
-#: Nanoseconds of a unit of cost that is a time.
+#: Nanoseconds per unit of cost, for units of time.
 _NANOSECONDS = {"ns": 1, "us": 1000}
-#: Costs that are no times are scaled by a power of ten, so that all of them together take at most so long.
+#: Costs in other units are scaled by a power of ten so that their sum is at most this long.
 _LONGEST_US = 10_000_000
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Begins of compute steps.
+    """Start times of compute steps.
 
     Attributes
     ----------
     begin : tuple of int, length compute steps + 1
-        Nanoseconds; each step ends where the next one begins, one nanosecond later at least.
+        Nanoseconds; each step ends where the next one starts, at least one nanosecond later.
     per_microsecond : int or None
-        Where costs are no times: how much of them is drawn as a microsecond; None where they are times.
+        Cost drawn as a microsecond, if costs are not times; None if they are.
     """
 
     begin: tuple[int, ...]
@@ -30,7 +30,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, graph: ComputeGraph, ops: Int) -> StepTimes:
-        """Of the ops of compute steps.
+        """Return the times of the ops of compute steps.
 
         Examples
         --------

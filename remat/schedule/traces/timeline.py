@@ -1,4 +1,4 @@
-"""What a schedule holds and computes, step by step, in the words that all traces share."""
+"""Timeline of a schedule: tensors held and ops computed step by step, shared by all traces."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from remat.schedule.buffers import Buffers, schedule_buffers
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid
 
-#: Kinds of buffers, in the order in which pictures stack them.
+#: Kinds of buffers, in the order in which plots stack them.
 KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "workspace")
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """A valid schedule as buffers over compute steps, counted from 0.
+    """Valid schedule as buffers over compute steps, counted from 0.
 
     Attributes
     ----------
     graph : ComputeGraph
     run : Simulation
     ops : int64 array, shape (compute steps,)
-        The op of each step.
+        Op of each step.
     number : int64 array, shape (compute steps,)
-        The how-manieth compute of its op each step is, from 1: above 1 it is a recomputation.
+        Ordinal of each step among the computes of its op, from 1: above 1 it is a recomputation.
     memory : int64 array, shape (compute steps,)
         Bytes held at each step, as simulated.
     buffers : Buffers
-        All that is held: instances of tensors, workspaces and, where it counts, the constant memory.
+        Instances of tensors, workspaces and, if it counts, the constant memory.
     kinds : tuple of str
         One of :data:`KINDS` for each buffer.
     instance : int64 array, shape (buffers,)
-        The how-manieth instance of its tensor, from 1; 0 for what is no tensor.
+        Ordinal of the instance of its tensor, from 1; 0 for buffers that are not tensors.
     op : int64 array, shape (buffers,)
-        The op that makes it; -1 for graph inputs and constant memory.
+        Op that makes it; -1 for graph inputs and constant memory.
     stays : bool array, shape (buffers,)
-        Whether it is still held when the schedule has run.
+        True for buffers still held after the last step.
     """
 
     graph: ComputeGraph
@@ -62,7 +62,7 @@ class Timeline:
     def of(
         cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str] = (), count_constant_memory: bool = False
     ) -> Timeline:
-        """Of `schedule`, simulated.
+        """Simulate `schedule` and return its timeline.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Timeline:
         buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
         ops = run.ops[run.is_compute]
         tensors = len(graph.tensors)
-        # of a tensor that was made more often than freed the last instance is left
+        # the last instance remains of a tensor with more computes than frees
         left = np.bincount(run.intervals.tensor, minlength=tensors) > np.bincount(run.free_tensor, minlength=tensors)
         stays = (buffers.upper == len(ops)) & (buffers.tensor >= 0) & left[buffers.tensor]
         instance, op, kinds = _numbers(buffers.tensor), np.full(len(buffers), -1, dtype=np.int64), []
@@ -100,14 +100,14 @@ class Timeline:
 
     @property
     def peak(self) -> int:
-        """Largest of `memory` in bytes."""
+        """Largest value of `memory` in bytes."""
         return int(self.memory.max(initial=0))
 
     def events(self) -> list[tuple[int, bool]]:
-        """All begins (True) and ends (False) of buffers, by position in `buffers`, in the order in which they happen.
+        """Return all starts (True) and ends (False) of buffers, by position in `buffers`, in chronological order.
 
-        At each step what begins comes before what has gone after the step, so that the largest sum of what is held is
-        the peak. What stays has no end.
+        At each step starts precede the ends after the step, so the largest sum of held bytes is the peak. Buffers that
+        stay have no end.
         """
         b = self.buffers
         begun = [(lower, 0, k, True) for k, lower in enumerate(b.lower.tolist())]
@@ -115,7 +115,7 @@ class Timeline:
         return [(k, begins) for _, _, k, begins in sorted(begun + ended)]
 
     def held(self) -> dict[str, Int]:
-        """Bytes of each kind at each step; together they are `memory`."""
+        """Return the bytes of each kind at each step; their sum is `memory`."""
         result = {}
         kinds = np.array([KINDS.index(kind) for kind in self.kinds], dtype=np.int64)
         for code, kind in enumerate(KINDS):
@@ -129,12 +129,12 @@ class Timeline:
 
 
 def _numbers(values: Int) -> Int:
-    """Return how often each value occurs up to its place, itself included; 0 for -1."""
+    """Return the number of occurrences of each value up to and including its position; 0 for -1."""
     return (occurrences(values) + 1) * (values >= 0)
 
 
 def module_paths(graph: ComputeGraph) -> dict[str, str]:
-    """The module of each op that has one in ``meta["modules"]``."""
+    """Return the module of each op that has one in ``meta["modules"]``."""
     found = graph.meta.get("modules")
     if not isinstance(found, Mapping):
         return {}
@@ -143,7 +143,7 @@ def module_paths(graph: ComputeGraph) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the user's program: file, number from 1 (0: unknown), name of the function."""
+    """Line of the user's program: file, number from 1 (0: unknown), name of the function."""
 
     file: str
     line: int = 0
@@ -158,9 +158,9 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>[0-9]{1,9}))?(?:(?:, in |[:, ]+)
 
 
 def source_lines(graph: ComputeGraph, op: str) -> list[SourceLine]:
-    """The user's lines that an op comes from, innermost first, as ``meta["source_lines"]`` has them.
+    """Return the user's lines that an op comes from, innermost first, from ``meta["source_lines"]``.
 
-    There an op has a text (``file:12, in forward``), a list ``[file, 12, "forward"]``, or a list of those.
+    There an op has a string (``file:12, in forward``), a list ``[file, 12, "forward"]``, or a list of those.
 
     Examples
     --------
