@@ -18,7 +18,7 @@ from remat.runtime.arrays import Bool, Int
 if TYPE_CHECKING:
     from remat.graphs.graph import ComputeGraph
 
-#: Largest number of (producer, consumer, tensor) triples: few buffers with many writers and readers exhaust memory.
+#: Largest number of (producer, consumer, tensor) triples: a few buffers with many writers and readers exhaust memory.
 MAX_EDGES = 100_000_000
 
 

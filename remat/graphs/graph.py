@@ -32,7 +32,7 @@ MAX_NAME_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value with a size.
+    """Value with a size.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A computation that reads tensors and writes tensors.
+    """Computation that reads tensors and writes tensors.
 
     Attributes
     ----------
@@ -232,7 +232,7 @@ class ComputeGraph:
 
     @cached_property
     def plain(self) -> ComputeGraph:
-        """The graph without outputs in place of inputs; each of its schedules needs at least as much memory as here."""
+        """Graph without outputs in place of inputs, in which every schedule needs at least as much memory."""
         if not self.in_place:
             return self
         return replace(self, ops=[replace(op, in_place=()) if op.in_place else op for op in self.ops])

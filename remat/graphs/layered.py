@@ -144,7 +144,7 @@ def _skips(layers: list[range], num_edges: int, skip_density: float, draw: rando
 
 
 def _memory(draw: random.Random) -> int:
-    """Draw from the mixture, repeated within the drawn component until positive; truncation follows the source."""
+    """Draw from the mixture, again within the drawn component until positive; truncation is part of the definition."""
     [(_, mean, deviation)] = draw.choices(MIXTURE, weights=[weight for weight, _, _ in MIXTURE])
     while (value := round(draw.gauss(mean, deviation), 2)) <= 0:
         pass

@@ -191,7 +191,7 @@ Cost = Annotated[int | float, Shape("{at} must be a number", "")]
 
 
 class SetDocument(Document):
-    """The costs of ops on one device."""
+    """Costs of ops on one device."""
 
     device: str = ""
     unit: str

@@ -102,7 +102,7 @@ class ZeroCopySplit(Rule):
         for tensor, (first, last) in zip(found.outputs, parts, strict=True):
             if draft.writer(tensor) != op or not draft.can_read_parts(tensor, operands[0].cut(axis, first, last)):
                 return None
-        # A copy of the whole input: the input then lives no longer than the copy.
+        # The output copies the whole input: readers then keep the input no longer than they kept the copy.
         copied = len(parts) == 1 and parts[0] == (0, shape[axis]) and draft.is_copy(found.outputs[0])
         return Rewrite(self.name, op, 0, axis, tuple(parts), operands[0].tensors, never_worse=copied)
 

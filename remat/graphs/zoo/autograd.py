@@ -1,6 +1,6 @@
 """Automatic differentiation: from forward ops to a training graph, op by op.
 
-It covers, for all networks, the inputs and outputs of the backward op of each kind of op, the costs of both, and the
+For all networks, it derives the inputs and outputs of backward ops, the costs of forward and backward ops, and the
 accumulation of gradients of values with several readers.
 """
 
@@ -94,7 +94,7 @@ class Tape:
     statistics) are graph outputs.
 
     ``meta`` has, by name of the op, ``modules`` (the dotted path of its module), and by name of the tensor, ``shapes``.
-    It also has ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
+    Other keys are ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
     recomputation must draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the constant
     memory.
 

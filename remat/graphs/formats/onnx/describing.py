@@ -33,8 +33,8 @@ _LAYOUT = "NCHW"
 def describe(node: Node, network: Network, root: Callable[[str], str], names: Mapping[str, str]) -> Description | None:
     """Return the description of a node; None if it is not fully known, so that it must not be rewritten.
 
-    A node has no description if it is of a foreign domain, has an unexpected attribute, reads or writes anything but
-    real numbers, reads a tensor in another shape than it was written in, or has weights that depend on the inputs.
+    A node has no description if it is of a foreign domain or has an unexpected attribute; if it reads or writes more
+    than real numbers, or reads a tensor in another shape than it was written in; or if weights depend on the inputs.
 
     Parameters
     ----------
