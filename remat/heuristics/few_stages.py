@@ -55,7 +55,7 @@ class FewStages(Heuristic):
 
     :class:`remat.bounds.stage_relaxation.StageRelaxation` constrains memory only at some steps of the reference order,
     its events, and bounds the cost of every schedule with that order. Its solution says which tensors are held at each
-    event. The rest follows: what is needed and not held is recomputed just before (:func:`schedule_of_held`). If that
+    event. The rest follows: other inputs of an op are recomputed just before it (:func:`schedule_of_held`). If that
     schedule also fits the budget at all other steps, and costs what the programme says, it is an optimum. Otherwise the
     steps with the most prominent excess become events, too. Meanwhile :class:`~remat.heuristics.drops.Drops` brings the
     schedule within the budget, and reduced costs fix variables that would make a schedule costlier than the best.
@@ -218,7 +218,7 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
 
 
 def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Bool]) -> Schedule:
-    """Return the reference order with recomputations, in which only what is held outlasts an event.
+    """Return the reference order with recomputations, in which only held tensors outlast an event.
 
     Between two events, values stay while they are of use. Before each op, missing values that it needs are recomputed
     in the reference order. Inputs of the graph and accumulation buffers always stay.

@@ -271,7 +271,7 @@ class _Search:
         return new.certificate.cost - base <= (1 + travel) * (self.best.cost - base)
 
     def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
-        """Solve the model of a part; return the schedule and the result, or None for what is missing."""
+        """Solve the model of a part; return its schedule and result, each None if there is none."""
         small, hint = self.statement.cut(self.work.schedule, part, preliminary=not self.fits)
         if not len(small.model.objective.index):
             return None, None

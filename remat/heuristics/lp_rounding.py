@@ -99,7 +99,7 @@ class LpRounding(Heuristic):
     """Two-phase rounding (Jain et al., MLSys 2020, section 5, Algorithm 2).
 
     1. Solve the linear relaxation of a formulation with stages for the budget (1 − ε) B.
-    2. Round its S*: what is retained into which stage.
+    2. Round its S*: the values retained into each stage.
     3. Compute what that S needs, and no more (:func:`remat.heuristics.retention.recomputation_for`).
 
     Rounding ignores the budget; ε leaves room. The paper takes ε = 0.1 and rounds at 0.5. Here every allowance is

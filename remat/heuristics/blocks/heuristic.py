@@ -192,7 +192,7 @@ class BlockCheckpointing(Heuristic):
         if kept.enough or not self.options.drops or budget is None:
             return schedule
         drops = Drops(DropsOptions(leanings=LEANINGS))
-        others = fits and run.horizon is not None  # that do not wait for compilation either
+        others = fits and run.horizon is not None  # other methods take turns, so do not wait for compilation
         if (others and not Drops.compiled()) or not drops.prepared(run.deadline):
             return schedule
         longest = 0.0

@@ -81,7 +81,7 @@ class Drops(Heuristic):
     recomputations that the budget does not need are taken back, the costliest first.
 
     In a free order, descents also start from the order of the start and from one by list scheduling. A start that is
-    staged in the order gives one more descent: what exceeds the budget is dropped, and what is unnecessary taken back.
+    staged in the order gives one more descent: drops remove its excess, and unnecessary recomputations are taken back.
 
     :class:`remat.heuristics.greedy.Greedy` evaluates these drops in the interpreter; here a drop takes some
     microseconds, and 100,000 ops take some seconds. Recomputations may be in any stage, and of any depth. The result is

@@ -282,7 +282,7 @@ def change(net, state, op, stage, what):
         after -= 1
     following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
     if not adding:
-        after -= 1  # that of the run itself
+        after -= 1  # index of the run itself
     previous = np.int64(runs[op, after - 1])
     for i in range(num_out):
         tensor = net.outputs[net.out_ptr[op] + i]

@@ -84,7 +84,7 @@ class Blocks:
 
     @cached_property
     def pinned(self) -> Bool:
-        """Mask of ops computed once: they must not be recomputed, or write into an accumulation buffer."""
+        """Mask of ops computed once: those that must not be recomputed, or write into an accumulation buffer."""
         return allowed_computes(self.reads.step.problem, 2) == 1
 
     @cached_property
