@@ -1,4 +1,4 @@
-"""How it is asked: one file per formulation; knows nothing of solvers."""
+"""Formulations: ways to state a problem as a model, independent of solvers."""
 
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary
 from remat.scope import Scope

@@ -1,4 +1,4 @@
-"""The interface of a formulation: a way to state a problem as a model."""
+"""Base class of formulations, which state a problem as a model."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Values = Float
 
 @dataclass(frozen=True)
 class Preliminary:
-    """A model that is solved first, for a feasible start; its first variables are those of the main model.
+    """Model that is solved first, for a feasible start; its first variables are those of the main model.
 
-    It must be a relaxation of the budget alone: that its optimum exceeds `goal` proves that no schedule in the scope
-    of the formulation keeps the budget.
+    It may relax only the budget, so that an optimum above `goal` proves that no schedule in the scope of the
+    formulation keeps the budget.
 
     Attributes
     ----------
     model : Model
     goal : float
-        Its solution starts the main model as soon as its objective is at most this.
+        A solution with an objective of at most this starts the main model.
     extend : callable
-        From values of the main model that stand for a schedule to a solution of this one, as lean as that schedule;
-        one that holds more than the reference order is replaced by it.
+        Maps values of the main model that represent a schedule to a solution of this model with the same peak. The
+        reference order replaces a schedule with a higher peak than its own.
     """
 
     model: Model
@@ -46,14 +46,14 @@ class Preliminary:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a schedule that is optimised anew while the rest stays as it is.
+    """Part of a schedule that is optimised again while the rest stays fixed.
 
     Attributes
     ----------
     ops : bool array, shape (ops,)
-        Those whose computes may come, go and move, and with them how long their inputs and outputs are held.
+        Ops whose computes may be added, removed and moved; the retention of their inputs and outputs may change.
     first, last : int
-        Stages, from 0, in which they may: stage k lasts until the k-th op is computed for the first time.
+        Stages, from 0, in which this may happen: stage k lasts until the first compute of the k-th op.
     """
 
     ops: Bool
@@ -70,14 +70,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Leeway:
-    """What the variables of a model may do while only a part of a schedule is optimised anew.
+    """Values and bounds of a model's variables while only a part of a schedule is optimised again.
 
     Attributes
     ----------
     values : float64 array, shape (variables of the model,)
-        They stand for the schedule.
+        Values that represent the schedule.
     lower, upper : float64 arrays of the same shape
-        Bounds, equal where a variable stays as it is; the values are within.
+        Bounds, equal where a variable is fixed; the values are within.
     """
 
     values: Values
@@ -86,30 +86,31 @@ class Leeway:
 
 
 class Formulation(ABC):
-    """A way to state one problem as a model. Knows nothing of solvers.
+    """Way to state one problem as a model, independent of solvers.
 
     A subclass's docstring is the formulation: sets, variables, numbered constraints in the paper's notation.
 
     Raises
     ------
     ProblemError
-        On construction, when the problem cannot be stated in this way; the message names the op or tensor.
+        On construction, if the formulation cannot state the problem; the message names the op or tensor.
     """
 
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the second argument of its constructor, which calls ``super().__init__(problem)``;
-    None where it has none."""
+    """Dataclass of the options, the second argument of the constructor, which calls ``super().__init__(problem)``;
+    None: no options."""
     objectives: ClassVar[frozenset[Objective]] = frozenset({Objective.LEAST_COST})
-    """What it can be asked for; :meth:`build` states the one of its problem."""
+    """Supported objectives; :meth:`build` states that of the problem."""
 
     deadline: Deadline = Deadline()
-    """Set by who asks for a model. `build` looks at it between steps of less than a second: ``self.deadline.check()``
-    raises :class:`~remat.deadline.OverdueError`. A formulation that never looks is merely late."""
+    """Set by the caller before :meth:`build`, which checks it between steps of less than a second:
+    ``self.deadline.check()`` raises :class:`~remat.deadline.OverdueError`. A formulation without checks only exceeds
+    the deadline."""
 
     counts_in_place: ClassVar[bool] = False
-    """Whether it states outputs that are written in place of inputs; where it does not, it is given problems without,
-    and what it proves of these counts for no others."""
+    """True if it states outputs that are written in place of inputs. Otherwise callers pass problems without such
+    outputs, and its proofs hold for those problems only."""
 
     def __init__(self, problem: Problem) -> None:
         if problem.graph.in_place and not self.counts_in_place:
@@ -120,34 +121,34 @@ class Formulation(ABC):
 
     @abstractmethod
     def scope(self) -> Scope:
-        """What the optimum of the model is optimal among."""
+        """Return the scope in which the optimum of the model is optimal."""
 
     most_cost: int | None = None
-    """Schedules of a higher cost need not be stated; most formulations state them all the same. None: no limit."""
+    """Cost above which schedules may be left out of the model; most formulations ignore it. None: no limit."""
 
     def leave_out_above(self, cost: int | None) -> None:
-        """A schedule of this cost is known, or none: costlier ones need not be stated. Called before anything else."""
+        """Lower :attr:`most_cost` to the cost of a known schedule, if any; call it before any other method."""
         if cost is not None and (self.most_cost is None or cost < self.most_cost):
             self.most_cost = cost
 
     def estimate(self) -> ModelSize | None:
-        """How large the model will be, at the cost of a small part of building it; None: unknown.
+        """Estimate the size of the model in a small part of the time to build it; None: unknown.
 
-        Who asks for the model refuses what does not fit into memory or the time left.
+        Callers refuse models that do not fit into memory or the remaining time.
         """
         return None
 
     def linear_estimate(self) -> ModelSize | None:
-        """Return the size of the linear form, where :meth:`build` offers one; else that of the model."""
+        """Estimate the size of the linear form, if :meth:`build` offers one, otherwise of the model."""
         return self.estimate()
 
     @abstractmethod
     def build(self) -> Model:
-        """The model; its objective is the cost of the schedule, or its peak in bytes, as the problem asks."""
+        """Build the model; its objective is the problem's: the cost of the schedule, or its peak in bytes."""
 
     @abstractmethod
     def encode(self, schedule: Schedule) -> Values:
-        """Values of the model's variables that stand for `schedule`; the budget is not looked at.
+        """Return values of the model's variables that represent `schedule`, regardless of the budget.
 
         Raises
         ------
@@ -157,13 +158,13 @@ class Formulation(ABC):
 
     @abstractmethod
     def decode(self, values: Values) -> Schedule:
-        """The schedule that `values` stand for, frees implied.
+        """Return the schedule that `values` represent, with implied frees.
 
-        ``decode(encode(s))`` has the cost of ``s``, less that of recomputations whose results nobody reads.
+        ``decode(encode(s))`` has the cost of ``s``, less that of recomputations whose results are never read.
         """
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
-        """The model's variables around `schedule` while only `part` of it may change; without an override, all may.
+        """Return values and bounds of the variables if only `part` of `schedule` may change; by default, all may.
 
         Raises
         ------
@@ -175,5 +176,5 @@ class Formulation(ABC):
         return Leeway(self.encode(schedule), model.lower, model.upper)
 
     def preliminary(self) -> Preliminary | None:
-        """A model to find a feasible start with, if the formulation comes with one."""
+        """Return a model that finds a feasible start, if the formulation has one."""
         return None

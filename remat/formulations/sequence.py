@@ -16,7 +16,7 @@ from remat.schedule import Schedule
 
 
 def op_sequence(problem: Problem, schedule: Schedule) -> Int:
-    """The computed ops by number, in sequence, without recomputations whose results nobody reads.
+    """Return the numbers of the computed ops in sequence, without recomputations whose results are never read.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
 
 
 def computed_ops(problem: Problem, schedule: Schedule) -> Int:
-    """The computed ops by number, in sequence.
+    """Return the numbers of the computed ops in sequence.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def order_of(problem: Problem, schedule: Schedule) -> Int:
 
 
 def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
-    """Refuse a schedule of which `sequence` holds more, and too much, because buffers are filled only once there."""
+    """Raise an error if `sequence`, which fills buffers only once, exceeds both the budget and the schedule's peak."""
     arrays, graph = problem.graph.arrays, problem.graph
     standing, _ = standing_buffers(problem)
     budget = problem.budget_bytes
@@ -95,10 +95,10 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
 def useful_computes(
     problem: Problem, sequence: Int, deadline: Deadline | None = None, *, refills: bool = False
 ) -> Bool:
-    """Which computes are first ones, or have a result that is read before it is computed again (or kept).
+    """Mark the computes that are first ones, or whose result is kept or read before it is computed again.
 
-    Accumulation buffers are taken to be filled once, so that no later contribution is useful; with `refills` they may
-    be filled again, and the last contribution of each op before a read is.
+    Accumulation buffers count as filled once, so that no later contribution is useful. With `refills` they may be
+    filled again, and the last contribution of each op before a read is useful.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def useful_computes(
     inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
     producers = arrays.producers.counts.tolist()
     useful = first_computes(sequence).tolist()
-    # writers that are still to contribute to what is read later, before the next compute; and those that have
+    # backwards, by tensor: number of writers whose contribution a later read still needs, and those already found
     left = [count if kept else 0 for count, kept in zip(producers, problem.kept.tolist(), strict=True)]
     given: dict[int, set[int]] = {}
     ops = sequence.tolist()
@@ -132,12 +132,12 @@ def useful_computes(
 
 
 def check_limits(problem: Problem, sequence: Int) -> None:
-    """Refuse a sequence (op numbers) that computes an op more often than the problem allows.
+    """Require that a sequence of op numbers computes no op more often than the problem allows.
 
     Raises
     ------
     ProblemError
-        Naming the op.
+        If it does; the message names the op.
     """
     computed = np.bincount(sequence, minlength=len(problem.graph.ops)).tolist()
     for op, (times, limit) in enumerate(zip(computed, problem.compute_limits, strict=True)):
@@ -147,20 +147,21 @@ def check_limits(problem: Problem, sequence: Int) -> None:
 
 
 def most_computes(problem: Problem) -> int | None:
-    """Return the largest limit of computes; None where some op has none."""
+    """Return the largest limit of computes; None if some op has no limit."""
     limits = [limit for limit in problem.compute_limits if limit is not None]
     return max(limits) if len(limits) == len(problem.graph.ops) else None
 
 
 def standing_buffers(problem: Problem) -> tuple[Bool, Int]:
-    """Accumulation buffers that are held until they are read, and the bytes each op holds for its own step only.
+    """Return the accumulation buffers that are held until they are read, and the workspace of each op.
 
-    A buffer that nobody reads or keeps is needed during each contribution alone, like a workspace.
+    A buffer that is neither read nor kept is needed only during each contribution, so it counts as workspace.
 
     Returns
     -------
     buffers : bool array, shape (tensors,)
     workspace : int64 array, shape (ops,)
+        Bytes that each op holds during its own step only.
     """
     arrays = problem.graph.arrays
     shared = arrays.producers.counts > 1
@@ -172,7 +173,7 @@ def standing_buffers(problem: Problem) -> tuple[Bool, Int]:
 
 
 def allowed_computes(problem: Problem, most: int) -> Int:
-    """Return the most computes of each op: at most `most`, and 1 for contributions to accumulation buffers."""
+    """Return the limit of computes of each op: at most `most`, and 1 for contributions to accumulation buffers."""
     arrays = problem.graph.arrays
     allowed = np.array([most if limit is None else min(limit, most) for limit in problem.compute_limits])
     allowed[arrays.op_outputs.where(arrays.producers.counts > 1).counts > 0] = 1
@@ -181,14 +182,14 @@ def allowed_computes(problem: Problem, most: int) -> Int:
 
 @dataclass(frozen=True)
 class MemoryScale:
-    """The budget in the largest unit in which all sizes are whole, so that models have small numbers and lose nothing.
+    """Budget in the largest unit in which all sizes are whole, for small numbers in models without loss.
 
     Attributes
     ----------
     unit : int
         Bytes: the greatest common divisor of sizes and workspaces.
     held : int
-        Bytes that are always held: graph inputs, and constant memory where it counts.
+        Bytes that are always held: graph inputs, and constant memory if the problem counts it.
     capacity : int
         Units left by the budget, rounded down; without a budget, enough for everything at once.
     """
@@ -199,12 +200,12 @@ class MemoryScale:
 
     @classmethod
     def of(cls, problem: Problem, workspace: Int) -> MemoryScale:
-        """For a problem and the bytes that each op holds for its own step only.
+        """Return the scale of a problem, given the bytes that each op holds during its own step only.
 
         Raises
         ------
         ProblemError
-            If the budget is less than what is always held.
+            If the budget is less than the bytes that are always held.
         """
         arrays = problem.graph.arrays
         unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], workspace]))) or 1
@@ -217,9 +218,9 @@ class MemoryScale:
 
 
 def useful_schedule(problem: Problem, sequence: Int, source: str, deadline: Deadline | None = None) -> Schedule:
-    """The schedule of a compute sequence without recomputations whose results nobody reads, frees implied.
+    """Return the schedule of a compute sequence, with implied frees, less recomputations that are never read.
 
-    Solvers leave such recomputations in where they cost nothing; without them the schedule is shorter and holds less.
+    Solvers may leave such recomputations in if they cost nothing; without them the schedule is shorter and holds less.
 
     Raises
     ------
@@ -238,8 +239,8 @@ class Instances:
     step, tensor : int64 arrays, shape (instances,)
         Sorted by step, then as the op lists its outputs.
     last_use : int64 array, shape (instances,)
-        Step of the last read before the tensor is computed again; `step` itself where there is none; the length of
-        the sequence for what must be alive at the end. For an accumulation buffer: of its only instance.
+        Step of the last read before the tensor is computed again; `step` itself if there is none; the length of the
+        sequence for tensors that must be alive at the end. An accumulation buffer has only one instance.
     """
 
     step: Int
@@ -248,7 +249,7 @@ class Instances:
 
     @classmethod
     def of(cls, problem: Problem, sequence: Int) -> Instances:
-        """Instances of `sequence` (op numbers)."""
+        """Return the instances of `sequence` (op numbers)."""
         arrays = problem.graph.arrays
         inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
         buffer = (arrays.producers.counts > 1).tolist()

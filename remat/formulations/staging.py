@@ -1,4 +1,4 @@
-"""Stages of a fixed order, for ops and for nodes alike: where runs are, where they can be of use, who reads what."""
+"""Stages of a fixed order, for ops and for nodes: stages of runs, useful runs, and positions of readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
-#: Cost of what cannot be.
+#: Cost of an impossible run.
 NEVER = np.iinfo(np.int64).max // 4
-#: From how many stages the size of a model is estimated; bytes of its tables for each pair of a stage and a tensor.
+#: Number of stages sampled to estimate the size of a model; bytes of its tables for each pair of a stage and a tensor.
 SAMPLES, TABLE_BYTES = 48, 100
 
 
 def some_stages(count: int) -> Int:
-    """Return stages, evenly spaced among so many, from which the size of a model is estimated."""
+    """Return a sample of `count` stages, evenly spaced, to estimate the size of a model."""
     width = max(1, count // SAMPLES)
     return np.arange(width // 2, count, width)
 
@@ -44,7 +44,7 @@ class TensorUses:
 
     @classmethod
     def of(cls, problem: Problem) -> TensorUses:
-        """Of all tensors of a graph."""
+        """Return the uses of all tensors of a graph."""
         arrays = problem.graph.arrays
         reader, tensor = arrays.position[arrays.consumers.indices], arrays.consumers.rows
         wanted = ~arrays.is_input[tensor]
@@ -57,12 +57,12 @@ class TensorUses:
 
 
 class ComputeLimits(NamedTuple):
-    """Sums over runs, numbered node by node, that must not exceed limits of computes.
+    """Limits of computes as bounded sums over runs, which are numbered node by node.
 
     Attributes
     ----------
     row, run, times : int64 arrays of one shape
-        Term ``times`` of a run in the sum ``row``; by row.
+        Coefficient ``times`` of a run in the sum ``row``; by row.
     most : int64 array, shape (rows,)
     """
 
@@ -83,30 +83,30 @@ def useful_runs(
     ahead: bool,
     clock: Deadline,
 ) -> Bool:
-    """[j, i]: whether running node j again in stage ``stages[i]`` can be of use; nodes by position.
+    """Mark the runs that can be useful: entry [j, i] is node j running again in ``stages[i]``; nodes by position.
 
-    It serves a reader that runs for the first time in that stage or later, or another run there that is of use itself.
-    So it comes with runs of all nodes on a path of readers that ends before such a first run; the cheapest path is the
-    least that must be spent.
+    A useful run has a reader that runs for the first time in that stage or later, or another useful run in the stage
+    that reads it. It therefore comes with runs of all nodes on a path of readers that ends before such a first run. The
+    cheapest path is the least extra cost.
 
     Parameters
     ----------
     readers : sequence of sequences of int
-        Nodes that read what each node makes, with repetitions.
+        Nodes that read the outputs of each node, with repetitions.
     cost : int64 array, shape (nodes,)
-        The least that a run costs.
+        Least cost of a run.
     can, kept : bool arrays, shape (nodes,)
-        Whether the node may run again, and whether it makes what must be alive at the end.
+        True if the node may run again, and if it makes a tensor that must be alive at the end.
     stages : int64 array
-        Stages do not touch one another.
+        Stages, which are independent of each other.
     most_extra : int or None
-        Most that schedules spend on running nodes again; None: any.
+        Largest extra cost of a schedule; None: no limit.
     ahead : bool
-        Without it the path ends before the stage's own node, and all of it lies in the stage.
+        False: the path must end before the stage's own node and lie within the stage.
     clock : Deadline
     """
     nodes = len(cost)
-    # [j, i]: least extra cost with node j run again in that stage
+    # [j, i]: least extra cost if node j runs again in that stage
     spent = np.full((nodes, len(stages)), NEVER, dtype=np.int64)
     for j in clock.each(range(nodes - 1, -1, -1), 16):
         if not can[j]:
@@ -128,17 +128,17 @@ def run_stages(position: Int, count: int, named: Callable[[int], str], node: Int
     Parameters
     ----------
     position, node : int64 arrays, shape (runs,)
-        What runs: its place in the reference order, and its number.
+        Position of each run's node in the reference order, and its number.
     count : int
-        Nodes in all.
+        Number of nodes.
     named : callable
-        From the number of a node to what a message calls it.
+        Returns the name of a node, given by number, for messages.
 
     Raises
     ------
     ProblemError
-        Naming the run, if first runs leave the reference order, a stage runs a node twice or out of order, or something
-        runs again after the last stage.
+        If first runs leave the reference order, a stage runs a node twice or out of order, or a node runs again after
+        the last stage; the message names the run.
     """
     stages = np.empty(len(position), dtype=np.int64)
     done, last = 0, -1  # nodes run so far; the last run of the current stage

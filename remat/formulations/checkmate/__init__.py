@@ -1,4 +1,4 @@
-"""Checkmate's mixed integer program and its options."""
+"""Checkmate's mixed integer programme and its options."""
 
 from remat.formulations.checkmate.formulation import Checkmate
 from remat.formulations.checkmate.layout import CheckmateOptions

@@ -1,4 +1,4 @@
-"""Checkmate's mixed integer program: recompute, retain and free, stage by stage."""
+"""Checkmate's mixed integer programme: recompute, retain and free, stage by stage."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ class Checkmate(Formulation):
         (9)  U[k,j] + w_j R[k,j] ≤ budget                         w_j: workspace
 
     **Free stages** (`CheckmateOptions.frontier` = false): T stages k, in each of which any op may run once, in the
-    reference order; R[k,j] and S[k,t] for all j and k > 0. First computes have no order then. In place of (8a)-(8c)::
+    reference order; R[k,j] and S[k,t] exist for all j and k > 0. First computes have no order. In place of (8a)-(8c)::
 
         (1d) nothing is retained into stage 0
-        (1e) sum_k R[k,j] ≥ 1                                     for every op j whose outputs nobody reads
+        (1e) sum_k R[k,j] ≥ 1                                     for every op j whose outputs are never read
 
-    FREE[k,t,p(t)], the freeing of a result nobody uses, is 0 in an optimum for ops with one output (§4.8) and left
-    out; it is there for ops with several outputs, which regenerate all of them when one is wanted. A tensor that an
-    op reads twice is one dependency, so it is freed once.
+    FREE[k,t,p(t)] frees a result that is never used. For ops with one output it is 0 in an optimum (§4.8), and left
+    out. Ops with several outputs have it, since a recomputation for one output regenerates all of them. A tensor that
+    an op reads twice is one dependency, so it is freed once.
 
-    **Extensions.** Tensors to be kept: S[n,t] = 1. Graph inputs are part of M_held. Limits of computes:
+    **Extensions.** Tensors to keep: S[n,t] = 1. Graph inputs are part of M_held. Limits of computes:
     sum_k R[k,j] ≤ C_j. An accumulation buffer is filled once: S[k,t] = 1 from its first writer's stage to its last
-    one's, S[k,t] ≤ S[k−1,t] afterwards, its readers need S[k,t]; a writer that runs again while the buffer is gone
+    one's, S[k,t] ≤ S[k−1,t] afterwards, and its readers need S[k,t]. A writer that runs again after the buffer is freed
     holds its bytes for that one step. Outputs t that op l may write in place of inputs s: PLACE[k,t,s,l] ∈ [0, 1]::
 
         (10) sum_t PLACE[k,t,s,l] ≤ FREE[k,s,l];   sum_s PLACE[k,t,s,l] ≤ 1
-        (9)  U[k,l] + w_l R[k,l] − sum_{t,s} m_t PLACE[k,t,s,l] ≤ budget, with U[k,l] as large as that lets it be
+        (9)  U[k,l] + w_l R[k,l] − sum_{t,s} m_t PLACE[k,t,s,l] ≤ budget, with the bound of U[k,l] raised accordingly
 
     Sizes are divided by their greatest common divisor, with the budget rounded down.
 
@@ -119,13 +119,13 @@ class Checkmate(Formulation):
 
     @cached_property
     def statement(self) -> tuple[Model, Named]:
-        """The model, and its variables."""
+        """Model and its variables."""
         model = Model(self.name)
         at, arrays = self.layout, self.problem.graph.arrays
         stage, slot = at.runs()
         once = np.array([limit == 1 for limit in self.problem.compute_limits])[arrays.order]
         self.deadline.check()
-        first = (stage == slot) & at.frontier  # the first compute, which is not a choice
+        first = (stage == slot) & at.frontier  # first computes are not choices
         stage_of_s, owner = at.retained()
         filling = at.is_buffer[owner] & (stage_of_s <= at.last_writer[owner])
         free_stage, freed = at.frees()
@@ -155,7 +155,7 @@ class Checkmate(Formulation):
         return model, x
 
     def _at(self, x: Vars, stage: Int, op: Int) -> Int:
-        """R[stage, op] or U[stage, op]."""
+        """Return R[stage, op] or U[stage, op]."""
         return x.index[self.layout.slot(stage, op)]
 
     def _s(self, x: Named, stage: Int, tensor: Int) -> Int:
@@ -163,7 +163,7 @@ class Checkmate(Formulation):
         return column(x.S, self.layout.retention(stage, tensor))
 
     def _made(self, x: Named, stage: Int, tensor: Int) -> Int:
-        """Return R of the op that makes an ordinary tensor in a stage; NONE for buffers."""
+        """Return R of the op that writes an ordinary tensor in a stage; NONE for buffers."""
         return np.where(self.layout.is_buffer[tensor], NONE, self._at(x.R, stage, self.layout.writer[tensor]))
 
     # -- constraints -----------------------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ class Checkmate(Formulation):
         self._goals(model, x)
 
     def _goals(self, model: Model, x: Named) -> None:
-        """(1c) for stage T, in which the tensors to be kept are there; (1e) where no stage computes an op anyway."""
+        """Add (1c) for stage T, in which the tensors to keep are live; with free stages also (1e)."""
         at, arrays = self.layout, self.problem.graph.arrays
         kept = np.flatnonzero(at.kept & ((at.s_count > 0) | (not at.frontier)))
         row = np.arange(len(kept), dtype=np.int64)
         last = np.full(len(kept), at.T - 1, dtype=np.int64)
         held, made = self._s(x, last, kept), self._made(x, last, kept)
         model.add(rows_from("kept to the end", (row, held, 1), (row, made, 1), num_rows=len(kept), lower=1))
-        if not at.frontier:  # what others read is computed for their sake
+        if not at.frontier:  # (1b) already implies the computes of ops whose outputs are read
             ends = np.ones(at.n, dtype=np.bool_)
             ends[arrays.position[arrays.edge_producer]] = False
             op, stage = (a.ravel() for a in np.meshgrid(np.flatnonzero(ends), np.arange(at.T), indexing="ij"))
@@ -199,13 +199,13 @@ class Checkmate(Formulation):
             model.add(rows_from("(1e) computed", (goal, self._at(x.R, stage, op), 1), num_rows=ends.sum(), lower=1))
 
     def _memory(self, model: Model, x: Named, stage: Int, slot: Int) -> None:
-        """(2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
+        """Add (2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
         at = self.layout
         here = np.arange(len(slot), dtype=np.int64)  # row of (k, j)
         allocated = np.zeros(at.n, dtype=np.int64)
         ordinary = at.tensors[~at.is_buffer[at.tensors]]
         np.add.at(allocated, at.writer[ordinary], at.size[ordinary])
-        begun = np.zeros(at.n, dtype=np.int64)  # buffers begin in the stage of their first writer
+        begun = np.zeros(at.n, dtype=np.int64)  # buffers are allocated in the stage of their first writer
         buffers = np.flatnonzero(at.is_buffer)
         np.add.at(begun, at.writer[buffers], at.size[buffers])
         amount = allocated[slot] + np.where(stage == slot, begun[slot], 0)
@@ -229,7 +229,7 @@ class Checkmate(Formulation):
         )
 
     def _frees(self, model: Model, x: Named) -> None:
-        """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h, for the hazards h of every FREE, κ its largest value."""
+        """Add (7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h, for the hazards h of every FREE, κ its largest value."""
         at = self.layout
         stage, freed = at.frees()
         tensor, op = at.free_tensor[freed], at.free_op[freed]
@@ -260,7 +260,7 @@ class Checkmate(Formulation):
         model.add(free_if_none, no_free_if_any)
 
     def _workspace(self, model: Model, x: Named) -> None:
-        """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
+        """Add (9) for ops with a workspace, outputs in place of inputs, or contributions to a freed buffer."""
         workspace = (self.layout.workspace[self.problem.graph.arrays.order] // self.layout.unit).astype(np.float64)
         at = self.layout
         part, rank = expand(at.part_count)
@@ -290,7 +290,7 @@ class Checkmate(Formulation):
         )
 
     def _places(self, model: Model, x: Named) -> None:
-        """(10) where an output may be written in place of an input."""
+        """Add (10) for outputs that may be written in place of inputs."""
         at = self.layout
         stage, pair = at.places()
         if not len(pair):
@@ -340,7 +340,7 @@ class Checkmate(Formulation):
         return values
 
     def _taken(self, freed: Bool) -> Values:
-        """PLACE by which inputs are freed: most pairs of each op that runs."""
+        """Return PLACE from the frees of inputs: as many pairs as possible of each op that runs."""
         at = self.layout
         stage, pair = at.places()
         taken = np.zeros(len(pair))
@@ -354,7 +354,7 @@ class Checkmate(Formulation):
         return taken
 
     def _stages_of(self, sequence: Int) -> Int:
-        """Stage, from 0, of each compute."""
+        """Return the stage, from 0, of each compute."""
         if self.layout.frontier:
             return stages_of(self.problem, sequence) - 1
         position = self.problem.graph.arrays.position[sequence]
@@ -365,8 +365,8 @@ class Checkmate(Formulation):
         return stage
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
-        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
-        if not self.layout.frontier:  # its stages are others
+        """Release R of the ops and S of their inputs and outputs in the stages of `part`, and dependent variables."""
+        if not self.layout.frontier:  # its stages differ from those of `part`
             return super().leeway(schedule, part)
         model, x = self.statement
         values = self.encode(schedule)
@@ -383,7 +383,7 @@ class Checkmate(Formulation):
 
         free[x.R.index] = inside(stage) & part.ops[arrays.order[slot]]
         free[x.S.index] = inside(retained_stage) & touched[owner]
-        # what is freed in the stage before depends on what is retained from it
+        # frees in the stage before depend on the retentions from it
         free[x.FREE.index] = inside(free_stage, part.first - 1) & touched[self.layout.free_tensor[freed]]
         placed, pair = self.layout.places()
         free[x.PLACE.index] = inside(placed, part.first - 1) & touched[self.layout.place_source[pair]]
@@ -392,7 +392,7 @@ class Checkmate(Formulation):
         return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def retention(self, values: Values) -> Values:
-        """S by stage and position of the op whose output is retained, fractional where the values are; shape (T, n)."""
+        """Return S by stage and position of the writer of the retained tensor, maybe fractional; shape (T, n)."""
         at, (_, x) = self.layout, self.statement
         stage, tensor = at.retained()
         table = np.zeros((at.T, at.n))

@@ -1,4 +1,4 @@
-"""Options of Checkmate's program, and its index arithmetic: stages and slots, uses, retentions and frees."""
+"""Options of Checkmate's programme, and its index arithmetic: stages and slots, uses, retentions and frees."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CheckmateOptions(Options):
     Attributes
     ----------
     frontier : bool
-        Frontier-advancing stages, (8a)-(8c). Without them (1d)-(1e), in any stage any op: far weaker and far slower,
-        there for the comparison of §4.6 and appendix A. Such stages leave the order of first computes free.
+        Frontier-advancing stages, (8a)-(8c). False: (1d)-(1e), any op in any stage, and a free order of first computes.
+        That is far weaker and far slower, and serves the comparison of §4.6 and appendix A.
     stages : int or None
-        T, the number of stages without `frontier`; None: as many as ops. Frontier-advancing stages are as many anyway.
+        T, the number of stages without `frontier`; None: as many as ops, as with `frontier`.
     """
 
     frontier: bool = True
@@ -39,41 +39,41 @@ class CheckmateOptions(Options):
 
 
 class CheckmateLayout:
-    """Which variables there are, by stage and by position in the reference order.
+    """Variables of the programme, by stage and by position in the reference order.
 
     Parameters
     ----------
     stages : int or None
-        Number of free stages; None: frontier-advancing ones, of which stage k ends with op k.
+        Number of free stages; None: frontier-advancing stages, where stage k ends with op k.
 
     Attributes
     ----------
     n, T : int
-        Ops and stages.
+        Numbers of ops and stages.
     frontier : bool
     width, first_slot : int64 arrays, shape (stages,)
-        How many ops, the first ones, may run in each stage; number of the first of them, stage after stage.
+        Number of ops, the first of the order, that may run in each stage; number of the first such run among all.
     unit, capacity : int
-        Bytes per unit of size, and units that the budget leaves.
+        Bytes per unit of size, and units that the budget leaves for tensors that are not always held.
     size : int64 array, shape (tensors,)
     workspace : int64 array, shape (ops,)
         In bytes, by number of the op.
     writer, last_writer : int64 arrays, shape (tensors,)
         Positions; `writer` is n for graph inputs.
     is_buffer, kept : bool arrays, shape (tensors,)
-        Accumulation buffers that are held until they are read; what must be alive at the end.
+        Accumulation buffers that are held until they are read; tensors that must be alive at the end.
     tensors : int64 array
-        Those that can be retained.
+        Tensors that can be retained.
     use_tensor, use_op : int64 arrays, shape (uses,)
         Every read, by tensor, then position of the reader.
     free_tensor, free_op : int64 arrays
-        What FREE stands for: every use, and where needed the writer itself.
+        Pairs of FREE: every use, and the writer itself if needed.
     s_count, s_first, free_count, free_first : int64 arrays
-        How many stages each tensor of S, and each (tensor, op) of FREE, has; number of the first one.
+        Number of stages of each tensor of S, and of each (tensor, op) of FREE; number of the first one.
     place_output, place_source, place_op, place_count : int64 arrays
-        Pairs of an output and an input in whose place an op may write it, the op, and how many stages each has.
+        Pairs of an output and an input in whose place an op may write it, the op, and the number of stages of each.
     place_most : int64 array, shape (ops,)
-        Most units that the op at each position saves so.
+        Largest number of units that the op at each position can save by this.
     part_tensor, part_op, part_count : int64 arrays
         Contributions to buffers that may be transient, after the stage of the buffer's last writer.
     """
@@ -112,10 +112,10 @@ class CheckmateLayout:
         self.part_count = n - 1 - self.last_writer[self.part_tensor]
 
     def _freed_by_their_writers(self, problem: Problem) -> Int:
-        """Tensors for which FREE[k,t,p(t)] is there.
+        """Return the tensors that have FREE[k,t,p(t)].
 
-        Those of ops with several outputs, which come all together; with free stages also those that nobody reads, as
-        their op need not be the last of its stage.
+        These are the outputs of ops with several outputs, which are computed together. With free stages, tensors that
+        are never read also have it, since their op need not be the last of its stage.
         """
         arrays = problem.graph.arrays
         some = np.zeros(self.n + 1, dtype=np.bool_)
@@ -127,7 +127,7 @@ class CheckmateLayout:
         return own[mine[own]]
 
     def size_of_model(self) -> ModelSize:
-        """Size of the model, by counting."""
+        """Return the size of the model, by counting."""
         runs, retained, freed = int(self.width.sum()), int(self.s_count.sum()), int(self.free_count.sum())
         parts = int(self.part_count.sum())
         used = self.T - self.begin(self.use_op)
@@ -138,29 +138,29 @@ class CheckmateLayout:
         return ModelSize(4 * placed + 3 * int(used.sum()) + 4 * retained + 3 * runs + 7 * freed + 2 * late + 6 * parts)
 
     def begin(self, op: Int) -> Int:
-        """First stage in which each op may run."""
+        """Return the first stage in which each op may run."""
         return op if self.frontier else np.zeros_like(op)
 
     def runs(self) -> tuple[Int, Int]:
-        """(stage, op) of every R, stage after stage."""
+        """Return (stage, op) of every R, stage after stage."""
         return expand(self.width)
 
     def slot(self, stage: Int, op: Int) -> Int:
-        """Number of R[stage, op] among `runs`."""
+        """Return the number of R[stage, op] among `runs`."""
         return self.first_slot[stage] + op
 
     def retained(self) -> tuple[Int, Int]:
-        """(stage, tensor) of every S, tensor after tensor."""
+        """Return (stage, tensor) of every S, tensor after tensor."""
         tensor, rank = expand(self.s_count)
         return self.begin(self.writer[tensor]) + 1 + rank, tensor
 
     def retention(self, stage: Int, tensor: Int) -> Int:
-        """Number of S[stage, tensor] among `retained`, or NONE."""
+        """Return the number of S[stage, tensor] among `retained`, or NONE."""
         later = stage - self.begin(self.writer[tensor])
         return np.where(later > 0, self.s_first[tensor] + later - 1, NONE)
 
     def places(self) -> tuple[Int, Int]:
-        """(stage, number of the pair) of every PLACE."""
+        """Return (stage, number of the pair) of every PLACE."""
         pair, rank = expand(self.place_count)
         return self.begin(self.place_op[pair]) + rank, pair
 
@@ -170,6 +170,6 @@ class CheckmateLayout:
         return self.free_first[use] + stage - self.begin(op)
 
     def frees(self) -> tuple[Int, Int]:
-        """(stage, number of the tensor and op) of every FREE."""
+        """Return (stage, number of the (tensor, op) pair) of every FREE."""
         freed, rank = expand(self.free_count)
         return self.begin(self.free_op[freed]) + rank, freed

@@ -1,4 +1,4 @@
-"""Orders of the ops, each computed once: which order holds the least, or fits within the budget."""
+"""Formulations of orders that compute each op once, with the least peak or within a budget."""
 
 from remat.formulations.ordering.intervals import OrderIntervals
 from remat.formulations.ordering.linear import LinearOrder

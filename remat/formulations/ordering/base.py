@@ -1,4 +1,4 @@
-"""What the formulations of orders have in common: which problems they state, the peak, and orders in and out."""
+"""Base of the formulations of orders: supported problems, the peak variable, encoding and decoding of orders."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
 
-#: Ops up to which the size of a model is found from who precedes whom; beyond, from their number alone.
+#: Number of ops up to which the size of a model is estimated from the precedence relation; above, from counts alone.
 CLOSURE_OPS = 3000
 
 
 class OrderFormulation(Formulation):
-    """A formulation of the schedules that compute each op once, in any order.
+    """Formulation of the schedules that compute each op once, in any order.
 
-    Asked for the least peak, its model has a variable for the peak, in units of the greatest common divisor of all
-    sizes. Asked for the least cost within a budget, it looks for any order that keeps the budget: all cost the same.
+    For the least peak, the model has a variable for the peak, in units of the greatest common divisor of all sizes.
+    For the least cost within a budget, any order that keeps the budget is optimal, since all orders cost the same.
     """
 
     objectives = frozenset(Objective)
@@ -37,19 +37,19 @@ class OrderFormulation(Formulation):
         if problem.order is not OrderRule.FREE:
             raise ProblemError(f"the {self.name} formulation looks for an order; ask for order 'free'", "order-rule")
         scale = MemoryScale.of(problem, standing_buffers(problem)[1])
-        if self.asks_peak:  # whose budget, if there is one, is a matter of the answer
+        if self.asks_peak:  # a budget, if any, is compared with the result
             total = problem.graph.arrays.size.sum() + problem.graph.arrays.workspace.max(initial=0)
             scale = MemoryScale(scale.unit, scale.held, max(1, int(total) // scale.unit))
         self.unit, self.held, self.capacity = scale.unit, scale.held, scale.capacity
 
     @property
     def asks_peak(self) -> bool:
-        """Whether the peak is to be minimised."""
+        """True when the objective is the peak."""
         return self.problem.objective is Objective.LEAST_PEAK
 
     @cached_property
     def layout(self) -> OrderLayout:
-        """Who must precede whom, and what is held from when to when."""
+        """Precedence relation of the ops, and the tensors held between them."""
         return OrderLayout(self.problem, self.deadline)
 
     @property
@@ -59,7 +59,7 @@ class OrderFormulation(Formulation):
 
     @property
     def least(self) -> int:
-        """Units that some op, or what is alive at the end, needs in every order."""
+        """Units that every order needs, for a single op or at the end."""
         need = int(self.problem.graph.arrays.op_bytes.max(initial=0)) - self.problem.graph.arrays.input_bytes
         return max(need, int(self.layout.size[self.layout.kept].sum())) // self.unit
 
@@ -67,7 +67,7 @@ class OrderFormulation(Formulation):
         return Scope(OrderRule.FREE, False, 1)
 
     def aim(self, model: Model) -> Vars | None:
-        """Set the objective; the variable of the peak, in units, where that is asked for."""
+        """Set the objective; return the variable of the peak, in units, if that is the objective."""
         if not self.asks_peak:
             model.minimize([], [], self.problem.graph.base_cost)
             return None
@@ -94,7 +94,7 @@ class OrderFormulation(Formulation):
 
     @abstractmethod
     def fill(self, values: Values, position: Int) -> None:
-        """Set the values of all variables but the peak for positions, from 1, of the ops."""
+        """Set the values of all variables except the peak from the ops' positions, which count from 1."""
 
     def decode(self, values: Values) -> Schedule:
         return self._schedule_of(np.argsort(self.ranks(values), kind="stable"))
@@ -104,5 +104,5 @@ class OrderFormulation(Formulation):
         """Return numbers that ascend in the order of the ops; shape (ops,)."""
 
     def _schedule_of(self, sequence: Int) -> Schedule:
-        """The schedule that computes the ops in that order, frees implied."""
+        """Return the schedule that computes the ops in that order, with implied frees."""
         return Schedule.of_computes(self.problem.graph, sequence, source=self.name)

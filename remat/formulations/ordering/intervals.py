@@ -1,4 +1,4 @@
-"""Orders as positions of ops, all different, and intervals in which tensors are held."""
+"""Formulation of orders with distinct positions of ops, and intervals in which tensors are held."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from remat.runtime.arrays import Int
 
 
 class OrderIntervals(OrderFormulation):
-    r"""An order as positions of ops, all different, and intervals in which tensors are held: for constraint solvers.
+    r"""Order as distinct positions of ops, and intervals in which tensors are held: for constraint solvers.
 
-    **Sets.** Ops v ∈ V, |V| = n, each computed once. anc(v), desc(v): what must come before and after v. (u, v) ∈ A:
-    u must precede v, and no third op stands between. Tensors t of size m_t, written by F_t (several ops, if it is an
-    accumulation buffer) and read by R_t; w_v: workspace of v, and its results that nobody reads or keeps.
+    **Sets.** Ops v ∈ V, |V| = n, each computed once. anc(v), desc(v): ops that must come before and after v. (u, v) ∈
+    A: u must precede v, and no third op must be between them. Tensors t of size m_t, written by F_t (several ops, if it
+    is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that are neither read nor kept.
 
     **Variables.** s_v: position of v, from |anc(v)| + 1 to n − |desc(v)|. Tensor t is held from position b_t to
     position e_t − 1. τ: the peak.
@@ -35,10 +35,10 @@ class OrderIntervals(OrderFormulation):
         (4) sum of m_t over t with b_t ≤ k < e_t, plus w_v of the op with s_v = k, ≤ τ     for every position k
         (5) minimise τ
 
-    (4) is one cumulative resource. In (3) an op of F_t with another one of F_t before it in every order is left out, as
-    is one of R_t with another one after it; where a single op v is left, b_t is s_v, or e_t is s_v + 1, of which there
-    is one for each op. Tensors with the same ops in (3) are one. The bounds of s_v say what (1) and (2) imply of the
-    ancestors and descendants together.
+    (4) is one cumulative resource. (3) leaves out an op of F_t if another one of F_t precedes it in every order, and
+    an op of R_t if another one of R_t follows it. If a single op v is left, b_t is s_v, or e_t is s_v + 1, a variable
+    that tensors share. Tensors with the same ops in (3) are merged. The bounds of s_v follow from (1), (2) and the
+    numbers of ancestors and descendants.
 
     For the **least cost within a budget**, τ is the budget and there is no objective: all orders cost the same.
 
@@ -68,13 +68,13 @@ class OrderIntervals(OrderFormulation):
 
     @cached_property
     def _several(self) -> tuple[Csr, Csr]:
-        """Groups of several first ops, and of several last ones."""
+        """Groups of two or more first ops, and of two or more last ops."""
         at = self.layout
         return rows_where(at.first, at.first.counts > 1), rows_where(at.last, at.last.counts > 1)
 
     @cached_property
     def _ends(self) -> Int:
-        """Ops after which something ends: their workspace, or what no other op reads as late."""
+        """Ops after which memory is freed: their workspace, or tensors whose only last reader they are."""
         at = self.layout
         ends = at.workspace > 0
         ends[at.last.indices[((at.last.counts == 1) & ~at.kept)[at.last.rows]]] = True
@@ -82,7 +82,7 @@ class OrderIntervals(OrderFormulation):
 
     @cached_property
     def statement(self) -> tuple[Model, Named]:
-        """The model, and its variables."""
+        """Model and its variables."""
         model, at, n = Model(self.name), self.layout, self.num_ops
         soonest, latest, ends = at.soonest, at.latest, self._ends
         firsts, lasts = self._several

@@ -1,4 +1,4 @@
-"""What the formulations of orders share: who must precede whom, and what is held from which ops to which."""
+"""Tables of the formulations of orders: the precedence relation, and the first and last ops of tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from remat.runtime.arrays import Bool, Int
 
 
 def rows_where(table: Csr, which: Bool) -> Csr:
-    """Return the rows that a mask of shape (rows,) names."""
+    """Return the rows that a mask of shape (rows,) selects."""
     ends = np.concatenate([[0], np.cumsum(table.counts[which])])
     return Csr(ends, table.indices[which[table.rows]])
 
 
 class OrderLayout:
-    """Ops by number, and what is held from the first of some of them to the last of others.
+    """Precedence relation of the ops, and tensors held from the first of some ops to the last of others.
 
     Parameters
     ----------
@@ -35,16 +35,16 @@ class OrderLayout:
     arcs : int64 array, shape (2, arcs)
         Pairs (u, v) whose order implies that of all others: the transitive reduction.
     size : int64 array, shape (held,)
-        Bytes. Tensors that are written and last read by the same ops are one; graph inputs, which are always there,
-        and what nobody reads or keeps are left out.
+        Bytes. Tensors with the same first and last ops are merged. Graph inputs, which are always live, and tensors
+        that are neither read nor kept are left out.
     first : Csr
-        Of each: the writers of which one comes first in every order. One, but for accumulation buffers.
+        Writers of each of which one comes first in every order; more than one only for accumulation buffers.
     last : Csr
-        Of each: the readers of which one comes last in every order; of what is kept to the end there are none, and
-        one of its writers stands in their place.
+        Readers of each of which one comes last in every order. A tensor that is kept to the end has one of its first
+        writers instead.
     kept : bool array, shape (held,)
     workspace : int64 array, shape (ops,)
-        Bytes that each op holds for its own step only, results that nobody reads or keeps among them.
+        Bytes that each op holds during its own step only, including results that are neither read nor kept.
 
     Raises
     ------
@@ -72,12 +72,12 @@ class OrderLayout:
 
     @property
     def soonest(self) -> Int:
-        """First position, from 1, that each op can have: after its ancestors; shape (ops,)."""
+        """First possible position of each op, from 1: after its ancestors; shape (ops,)."""
         return 1 + self.earlier.sum(axis=1)
 
     @property
     def latest(self) -> Int:
-        """Last position, from 1, that each op can have: before its descendants; shape (ops,)."""
+        """Last possible position of each op, from 1: before its descendants; shape (ops,)."""
         return len(self.workspace) - self.earlier.sum(axis=0)
 
 
@@ -88,7 +88,7 @@ def _table(rows: Collection[tuple[int, ...]]) -> Csr:
 
 
 def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, Int]:
-    """Ancestors of every op, and the pairs (predecessor, op) that no path of more than one step implies.
+    """Return the ancestors of every op, and the pairs (predecessor, op) that no longer path implies.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, In
 
 
 def _extreme(ops: list[int], earlier: Bool) -> tuple[int, ...]:
-    """Those of `ops` that have no other of them after them, where ``earlier[v, u]`` says that u comes before v."""
+    """Return those of `ops` that no other of them must follow; ``earlier[v, u]`` means that u comes before v."""
     if len(ops) == 1:
         return (ops[0],)
     followed = np.logical_or.reduce(earlier[np.ix_(ops, ops)], axis=0)

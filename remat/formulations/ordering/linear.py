@@ -1,4 +1,4 @@
-"""Orders as pairs: which of two ops comes first."""
+"""Formulation of orders with one variable per pair of ops."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from remat.runtime.arrays import Int
 
 
 class LinearOrder(OrderFormulation):
-    r"""An order by pairs: which of two ops comes first (Grötschel, Jünger & Reinelt 1984).
+    r"""Linear order by pairs of ops (Grötschel, Jünger & Reinelt 1984).
 
     **Sets.** Ops v ∈ V, each computed once. u < v: u is an ancestor of v. Tensors t of size m_t, written by F_t
-    (several ops, if it is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that nobody
-    reads or keeps.
+    (several ops, if it is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that are
+    neither read nor kept.
 
     **Variables.** y[u,v] ∈ {0,1}: u comes before v, for pairs of which neither is an ancestor of the other; y[v,u]
     stands for 1 − y[u,v], and y[u,v] = 1 where u < v. b[t,v], r[t,v] ∈ [0,1]: tensor t has begun when v ends; it is
@@ -34,10 +34,10 @@ class LinearOrder(OrderFormulation):
         (3) sum_t m_t (b[t,v] + r[t,v] − 1) + w_v ≤ τ        for every op v
         (4) minimise τ
 
-    (1) is there in full, about n³/3 rows for n ops without ancestors: for small graphs, some hundred ops. (3) counts
-    what is held while v runs, as (5) of :class:`~remat.formulations.ordering.positions.OrderPositions` does, with the
-    same reductions; since it knows which op runs, its inputs and outputs are there in every relaxation, which is why
-    it may be the tighter one.
+    (1) is stated in full, about n³/3 rows for n ops without ancestors, which suits graphs of up to some hundred ops.
+    (3) counts the memory held while v runs, as (5) of :class:`~remat.formulations.ordering.positions.OrderPositions`,
+    with the same reductions. Its rows belong to ops, so every relaxation holds all inputs and outputs of v. It may
+    therefore be tighter.
 
     For the **least cost within a budget**, τ is the budget and there is no objective: all orders cost the same.
 
@@ -63,7 +63,7 @@ class LinearOrder(OrderFormulation):
 
     @cached_property
     def before(self) -> Int:
-        """Literals, constants among them: whether one op comes before another one; shape (ops, ops)."""
+        """Literals, or constants, that are true if one op comes before another; shape (ops, ops)."""
         earlier = self.layout.earlier
         literal = np.where(earlier.T, ALWAYS, NEVER)
         u, v = self._pairs
@@ -80,7 +80,7 @@ class LinearOrder(OrderFormulation):
 
     @cached_property
     def statement(self) -> tuple[Model, Vars, Liveness]:
-        """The model, its y, and what follows from y."""
+        """Model, its y, and the variables that follow from y."""
         model, before = Model(self.name), self.before
         y = model.booleans("y", len(self._pairs[0]))
         tau = self.aim(model)
@@ -95,10 +95,10 @@ class LinearOrder(OrderFormulation):
         return model, y, held
 
     def _transitive(self) -> Clauses:
-        """(1): of every three pairs that would make a cycle, one is the other way round."""
+        """Return the clauses (1): of every three pairs that form a cycle, at least one is reversed."""
         possible = self.before != NEVER
         cycles = [np.zeros((3, 0), dtype=np.int64)]
-        for first in self.deadline.each(range(self.num_ops), 10):  # the op of the cycle with the least number
+        for first in self.deadline.each(range(self.num_ops), 10):  # lowest op number of the cycle
             rest = slice(first + 1, None)
             closed = possible[first, rest, None] & possible[rest, rest] & possible[None, rest, first]
             second, third = np.nonzero(closed)
@@ -118,7 +118,7 @@ class LinearOrder(OrderFormulation):
         np.fill_diagonal(possible, 0)
         cycles = int(np.einsum("ij,ji->", possible @ possible, possible)) // 3
         pairs = int((~earlier & ~earlier.T).sum()) - n
-        share = pairs / max(1, n * n)  # of what is a matter of choice
+        share = pairs / max(1, n * n)  # share of pairs whose order is open
         several = sum(int(groups.counts[groups.counts > 1].sum()) for groups in (at.first, at.last))
         literals = int(share * n * several)
         entries = int(share * n * (2 * len(at.size) - int(at.kept.sum())))
@@ -133,6 +133,6 @@ class LinearOrder(OrderFormulation):
     def ranks(self, values: Values) -> Int:
         u, v = self._pairs
         first = values[self.statement[1].index] > 0.5
-        ahead = self.layout.earlier.sum(axis=1)  # ops that come before each
+        ahead = self.layout.earlier.sum(axis=1)  # number of ops before each
         np.add.at(ahead, np.where(first, v, u), 1)
         return ahead

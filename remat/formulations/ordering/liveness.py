@@ -1,4 +1,4 @@
-"""Memory held in steps that are told apart by what is done before them, in linear rows."""
+"""Linear rows for the memory of steps, from literals of the ops done before each step."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from remat.modeling.bridges.literals import NEVER, literal_differences, literal_
 from remat.modeling.rows import pieces
 from remat.runtime.arrays import Float, Int
 
-#: Entries of the rows of memory, constants included, that are made at a time: about 0.1 s.
+#: Entries of memory rows, constants included, that are built between two checks of the deadline: about 0.1 s.
 ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """Variables that say from when to when things are held, and what each of them is at least.
+    """Variables that mark when tensors are held, each with the literals that bound it from below.
 
     Attributes
     ----------
     entry, literal : int64 arrays, shape (entries,)
-        Variables, each with the literals of which it is the largest.
+        Pairs of a variable and a literal; each variable is the largest of its literals.
     """
 
     entry: Int
     literal: Int
 
     def fill(self, values: Float) -> None:
-        """Set the values of the variables from those of all others."""
+        """Set the values of these variables from those of all others."""
         np.maximum.at(values, self.entry, literal_values(self.literal, values))
 
 
@@ -50,24 +50,24 @@ def add_memory(
 ) -> Liveness:
     """Add the rows that keep the memory of every step within the capacity.
 
-    A thing is held in a step when one of its first ops is done by the end of it, *begun*, and one of its last ops is
-    not done before it, *wanted*. As wanted is implied by not begun, its bytes count begun + wanted − 1 times. What
-    begins or ends with a single op needs no variable: begun and wanted are literals of that op.
+    A tensor is held in a step if one of its first ops is done by the end of the step, *begun*, and one of its last ops
+    is not done before the step, *wanted*. Since not begun implies wanted, its bytes count begun + wanted − 1 times.
+    With a single first or last op, begun or wanted is a literal of that op, and no variable.
 
     Parameters
     ----------
     model : Model
     layout : OrderLayout
     done, before : int64 arrays, shape (ops, steps)
-        Literals, constants among them: whether an op is done by the end of a step, and before it.
+        Literals, or constants, that are true if an op is done by the end of a step, and before it.
     capacity : int
         Units.
     unit : int
         Bytes.
     tau : Vars, optional
-        The capacity, where it is a variable.
+        The capacity, if it is a variable.
     number : str
-        Of the constraints, for the names of the records.
+        Number of the constraints, for the names of the records.
     deadline : Deadline
         Checked between parts of the work.
     """
@@ -103,12 +103,12 @@ def add_memory(
 def _largest(
     model: Model, name: str, number: str, groups: Csr, literals: Int, *, deadline: Deadline
 ) -> tuple[tuple[Int, Int], Int]:
-    """For each group and step a literal that is at least the literals of all ops of the group, with rows for it.
+    """Return a literal for each group and step that is at least those of all ops of the group, and add its rows.
 
     Returns
     -------
     variable, literal : int64 arrays, shape (rows,)
-        The pairs that the rows state, where it is a variable of its own.
+        Pairs that the rows state, for literals that are new variables.
     largest : int64 array, shape (groups, steps)
     """
     if not len(groups):

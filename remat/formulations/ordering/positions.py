@@ -1,4 +1,4 @@
-"""Orders as an assignment of ops to positions, by prefixes."""
+"""Formulation of orders as an assignment of ops to positions, by prefixes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from remat.runtime.arrays import Bool, Int
 
 
 class OrderPositions(OrderFormulation):
-    r"""An order as an assignment of ops to positions, stated by prefixes: linear rows, and memory as a sum.
+    r"""Order as an assignment of ops to positions, stated by prefixes: linear rows, and memory as a sum.
 
-    **Sets.** Ops v ∈ V, |V| = n, each computed once; positions p = 1..n. anc(v), desc(v): what must come before and
-    after v. (u, v) ∈ A: u must precede v, and no third op stands between. Tensors t of size m_t, written by F_t
-    (several ops, if it is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that nobody
-    reads or keeps.
+    **Sets.** Ops v ∈ V, |V| = n, each computed once; positions p = 1..n. anc(v), desc(v): ops that must come before and
+    after v. (u, v) ∈ A: u must precede v, and no third op must be between them. Tensors t of size m_t, written by F_t
+    (several ops, if it is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that are
+    neither read nor kept.
 
-    **Variables.** z[v,p] ∈ {0,1}: v is at position p or an earlier one; x[v,p] = z[v,p] − z[v,p−1] says that it is at
-    position p. It is 0 for p ≤ |anc(v)| and 1 for p ≥ n − |desc(v)|, and a variable between. b[t,p], r[t,p] ∈ [0,1]:
-    tensor t has begun by position p; it is still wanted there. τ: the peak.
+    **Variables.** z[v,p] ∈ {0,1}: v is at position p or an earlier one, so that x[v,p] = z[v,p] − z[v,p−1] is 1 if it
+    is at position p. z[v,p] is 0 for p ≤ |anc(v)|, 1 for p ≥ n − |desc(v)|, and a variable between. b[t,p], r[t,p] ∈
+    [0,1]: tensor t has begun by position p; it is still wanted there. τ: the peak.
 
     **Constraints**::
 
@@ -38,15 +38,15 @@ class OrderPositions(OrderFormulation):
         (5) sum_t m_t (b[t,p] + r[t,p] − 1) + sum_v w_v (z[v,p] − z[v,p−1]) ≤ τ      for every position p
         (6) minimise τ
 
-    (5) counts what is held at position p: what has begun and is still wanted, which is a sum, since of what has not
-    begun something is always wanted. In (4) an op of F_t with another one of F_t before it in every order is left out,
-    as is one of R_t with another one after it; where a single op is left, b or r is its z, and no variable. Tensors
-    with the same ops in (4) are one.
+    (5) counts the tensors held at position p, which have begun and are still wanted. This is a sum, since a tensor that
+    has not begun is always wanted. (4) leaves out an op of F_t if another one of F_t precedes it in every order, and an
+    op of R_t if another one of R_t follows it. If a single op is left, b or r is a literal of its z, and no variable.
+    Tensors with the same ops in (4) are merged.
 
     For the **least cost within a budget**, τ is the budget and there is no objective: all orders cost the same.
 
-    Graph inputs and constant memory, where it counts, are always held; all sizes are divided by their greatest common
-    divisor, the budget rounded down.
+    Graph inputs are always held, and constant memory if the problem counts it. All sizes are divided by their greatest
+    common divisor, with the budget rounded down.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class OrderPositions(OrderFormulation):
 
     @cached_property
     def done(self) -> Int:
-        """Literals, constants among them: whether op v is at position p or an earlier one; shape (ops, n + 1)."""
+        """Literals, or constants, that are true if op v is at position p or an earlier one; shape (ops, n + 1)."""
         soonest, latest = self.layout.soonest, self.layout.latest
         position = np.arange(self.num_ops + 1, dtype=np.int64)
         literal = np.where(position >= latest[:, None], ALWAYS, NEVER)
@@ -82,7 +82,7 @@ class OrderPositions(OrderFormulation):
 
     @cached_property
     def statement(self) -> tuple[Model, Vars, Liveness]:
-        """The model, its z, and what follows from z."""
+        """Model, its z, and the variables that follow from z."""
         model, done, is_open = Model(self.name), self.done, self._open
         z = model.booleans("z", int(is_open.sum()))
         tau = self.aim(model)
@@ -120,7 +120,7 @@ class OrderPositions(OrderFormulation):
         width = latest - soonest
         u, v = at.arcs
         arcs = int(np.maximum(0, np.minimum(latest[v], latest[u] + 1) - np.maximum(soonest[v], soonest[u] + 1)).sum())
-        held, literals = 0, 0  # at the most: where each of several ops may be the first, or the last
+        held, literals = 0, 0  # upper bounds, for groups of two or more first or last ops
         for groups in (at.first, at.last):
             several = groups.counts[groups.rows] > 1
             wide = np.where(several, width[groups.indices], 0)
@@ -144,6 +144,6 @@ class OrderPositions(OrderFormulation):
         held.fill(values)
 
     def ranks(self, values: Values) -> Int:
-        absent = (self.done == NEVER).astype(np.int64)  # at positions before the op's own
+        absent = (self.done == NEVER).astype(np.int64)  # 1 at positions before the op's own
         absent[self._open] = values[self.statement[1].index] < 0.5
         return absent.sum(axis=1)

@@ -1,4 +1,4 @@
-"""The stage formulation: Checkmate's question, stated with what can be of use only."""
+"""Stage formulation: Checkmate's MILP without variables that cannot affect the optimum."""
 
 from remat.formulations.stages.formulation import Stages
 from remat.formulations.stages.layout import StagesOptions

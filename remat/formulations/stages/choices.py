@@ -1,4 +1,4 @@
-"""The choices of the stage formulation, and index tables over them."""
+"""Choices of the stage formulation, and index tables over them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class StageChoices:
-    """What may be recomputed, retained and read, numbered.
+    """Numbers of the possible recomputations, retentions and reads.
 
     Attributes
     ----------
     problem : Problem
     layout : StageLayout
     check : callable
-        Called before each table is made; looks at the clock.
+        Called before each table is built; checks the deadline.
     """
 
     problem: Problem
@@ -49,20 +49,20 @@ class StageChoices:
     def retained(self) -> tuple[Int, Int, Int]:
         """(stage, tensor, number) of every retention that is a choice, tensor by tensor.
 
-        What is neither read nor made in a stage may as well be gone before it: retained into such a stage and out of
-        it are one choice, and have one number.
+        A tensor that a stage neither reads nor computes can be freed before it just as well. Retention into such a
+        stage and out of it are therefore one choice, with one number.
         """
         at = self.layout
         self.check()
         tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
         stage = at.s_from[tensor] + rank
-        writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # no buffer is made anew
+        writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # buffers are not recomputed
         idle = ~(at.fixed | self.is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer]
         return stage, tensor, np.cumsum((rank == 0) | ~idle) - 1
 
     @cached_property
     def s_table(self) -> Int:
-        """[stage, tensor]: number of S in `retained`; NONE: no such choice, ONE: it must be; shape (n + 1, tensors)."""
+        """[stage, tensor]: number of S in `retained`; NONE: no choice, ONE: always retained; shape (n + 1, tensors)."""
         at = self.layout
         self.check()
         table = np.full((at.n + 1, len(at.size)), NONE, dtype=np.int64)
@@ -74,9 +74,9 @@ class StageChoices:
 
     @cached_property
     def reads(self) -> tuple[Int, Int, Int, Bool]:
-        """(stage, tensor, reader) of reads by recomputations of what is not live anyway, and whether each is the last.
+        """(stage, tensor, reader, is last) of reads by recomputations of tensors that are not live in any case.
 
-        By stage, then tensor, then reader.
+        Sorted by stage, then tensor, then reader.
         """
         at = self.layout
         stage, op = self.runs
@@ -95,7 +95,7 @@ class StageChoices:
 
     @cached_property
     def is_read(self) -> Bool:
-        """[stage, tensor]: whether some recomputation there may read it."""
+        """[stage, tensor]: true if some recomputation in the stage may read the tensor."""
         self.check()
         table = np.zeros((self.layout.n, len(self.layout.size)), dtype=np.bool_)
         table[self.reads[0], self.reads[1]] = True
@@ -103,7 +103,7 @@ class StageChoices:
 
     @cached_property
     def carried(self) -> tuple[Int, Int]:
-        """[stage, tensor]: the number of S into the stage, and of S into the next one."""
+        """[stage, tensor]: number of S into the stage, and of S into the next one."""
         at = self.layout
         self.check()
         into, onward = self.s_table[:-1].copy(), self.s_table[1:].copy()
@@ -114,7 +114,7 @@ class StageChoices:
 
     @cached_property
     def tight(self) -> Bool:
-        """Which of `runs` could come to hold more than the budget, if everything of use were there."""
+        """Mask of the `runs` that could exceed the budget if every useful tensor were live."""
         at = self.layout
         into, onward = self.carried
         stage, op = self.runs
@@ -134,7 +134,7 @@ class StageChoices:
 
     @cached_property
     def spare(self) -> tuple[Int, Bool]:
-        """Bytes of outputs that may be made though nobody wants them, by op; and which tensors these are."""
+        """Units of outputs, by op, that a recomputation may compute without a use; and a mask of these tensors."""
         at, arrays = self.layout, self.problem.graph.arrays
         several = (arrays.op_outputs.counts > 1)[arrays.producers.indices]
         some = at.is_buffer.copy()

@@ -1,4 +1,4 @@
-"""Stages with liveness per read: Checkmate's question, stated with what can be of use only."""
+"""Stages with liveness per read: Checkmate's MILP without variables that cannot affect the optimum."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
 
-#: Rows that are made at a time: about 0.2 s.
+#: Rows that are built between two checks of the deadline: about 0.2 s.
 ROWS = 1_000_000
 
 
@@ -50,15 +50,15 @@ class Stages(Formulation):
     r"""Stages with liveness per read: the schedules of `checkmate`, by a tighter and smaller model.
 
     **Sets.** Ops, stages and tensors as in :class:`remat.formulations.checkmate.Checkmate`: stage k ends with the
-    first compute of op k, and every earlier op may run once in it, in the reference order. F(k): what is live in
-    stage k whatever is chosen, from its writer on: inputs and outputs of op k; in the last stage what is kept.
+    first compute of op k, and every earlier op may run once in it, in the reference order. F(k): tensors that are live
+    in stage k for every choice, from their writer on: inputs and outputs of op k; in the last stage tensors to keep.
 
-    **Variables**, each only where it can be of use:
+    **Variables**, each only where it can be useful:
 
     * R[k,j] ∈ {0,1}: op j < k is recomputed in stage k. Only if a reader of it, or a reader of a reader that is
       recomputed as well, runs for the first time in stage k or later, at a cost within the limit.
-    * S[k,t] ∈ {0,1}: tensor t is retained into stage k. Only up to the last stage in which it may be read. Where a
-      stage neither reads nor makes t, S[k,t] and S[k+1,t] are one variable: what is dropped may go before as well.
+    * S[k,t] ∈ {0,1}: tensor t is retained into stage k. Only up to the last stage in which it may be read. If a stage
+      neither reads nor computes t, S[k,t] and S[k+1,t] are one variable: t can be freed before the stage as well.
     * L[k,t,u] ∈ [0,1]: t ∉ F(k) is live in stage k after its previous reader, or its writer, up to reader u.
     * U[k,j] ∈ [0, budget]: memory held while op j is recomputed in stage k.
 
@@ -66,23 +66,24 @@ class Stages(Formulation):
 
         (1) minimise  sum_{k,j} C_j R[k,j], and the cost of computing each op once
         (2) L[k,t,u_1] ≤ R[k,p(t)] + S[k,t]
-        (3) 1 ≤ R[k,p(t)] + S[k,t]                               for t that op k reads, or that is kept at the end
+        (3) 1 ≤ R[k,p(t)] + S[k,t]                               for inputs t of op k; in the last stage, t to keep
         (4) L[k,t,u_i] ≥ R[k,u_i]
         (5) L[k,t,u_i] ≥ L[k,t,u_{i+1}]
         (6) sum_{t ∉ F(k)} m_t S[k+1,t] ≤ budget − sum_{t ∈ F(k)} m_t − w_k
         (7) U[k,j] = sum_t m_t · (S[k,t] if j < p(t), 1 if t ∈ F(k), else L[k,t,u] of the first reader u ≥ j)
 
-    (2), (4) and (5) imply Checkmate's (1b) and (1c). Where Checkmate's (7c) frees a share of a tensor as soon as one
-    of several hazards is a fraction, (4) and (5) hold it as long as any reader runs. (6) is a knapsack in S alone,
-    from which solvers derive cover cuts. (7) is written as differences between the ops of a stage.
+    (2), (4) and (5) imply Checkmate's (1b) and (1c). In the relaxation, Checkmate's (7c) frees a share of a tensor as
+    soon as one of several hazards is a fraction; (4) and (5) hold the tensor as long as any reader runs. (6) is a
+    knapsack in S alone, from which solvers derive cover cuts. (7) is stated as differences between the ops of a stage.
 
-    **What is left out.** Up to the first stage in which everything of use would exceed the budget, nothing need be
-    dropped, so nothing is recomputed, and into that stage everything may be retained. Rows of (6) and (7) that hold
-    with everything of use there are dropped, and with a row its U. An L that only one reader needs is that reader's R.
+    **Presolve.** Before the first stage in which all useful tensors together exceed the budget, no tensor need be
+    freed early. Nothing is recomputed before that stage, and every tensor may be retained into it. Rows of (6) and (7)
+    that hold with all useful tensors live are left out, and with a row its U. An L that only one reader needs is that
+    reader's R.
 
-    **Extensions.** (8) Outputs of a recomputed op with several, and contributions to an accumulation buffer that is
-    gone, are held in that step: over[k,t] ≥ R[k,j] − L[k,t,u_1]. (9) Workspace is added to U where the op runs. Graph
-    inputs, tensors to be kept, limits of computes and buffers are as in `checkmate`.
+    **Extensions.** (8) All outputs of a recomputed op with several, and contributions to a freed accumulation buffer,
+    are held in that step: over[k,t] ≥ R[k,j] − L[k,t,u_1]. (9) Workspace is added to U where the op runs. Graph
+    inputs, tensors to keep, limits of computes and buffers are as in `checkmate`.
 
     Examples
     --------
@@ -106,28 +107,28 @@ class Stages(Formulation):
             raise ProblemError(
                 f"the cost limit {self.most_cost:,} is below {base:,}, the cost of computing each op once"
             )
-        MemoryScale.of(problem, standing_buffers(problem)[1])  # a budget below what is always held is refused here
+        MemoryScale.of(problem, standing_buffers(problem)[1])  # raises if the budget is below what is always held
 
     @cached_property
     def layout(self) -> StageLayout:
-        """What there are variables for."""
+        """Layout of ops, tensors and stages."""
         return StageLayout(self.problem, self._extra, self.options.ahead, self.deadline)
 
     @property
     def _extra(self) -> int | None:
-        """Most cost units that recomputations may take; None: any."""
+        """Largest cost of recomputations; None: no limit."""
         return None if self.most_cost is None else self.most_cost - self.problem.graph.base_cost
 
     @cached_property
     def choices(self) -> StageChoices:
-        """The variables, by number."""
+        """Numbers of the variables."""
         return StageChoices(self.problem, self.layout, self._check)
 
     def estimate(self) -> ModelSize:
         return size_of(self.problem, self._extra, self.options.ahead, self.deadline)
 
     def _check(self) -> None:
-        """Look at the clock of the moment, which may be another one than when the choices were made."""
+        """Check the current deadline, which may have been replaced since the choices were built."""
         self.deadline.check()
 
     def scope(self) -> Scope:
@@ -146,7 +147,7 @@ class Stages(Formulation):
 
     @cached_property
     def statement(self) -> tuple[Model, Named]:
-        """The model, and its variables."""
+        """Model and its variables."""
         model = Model(self.name)
         R = model.booleans("R", len(self.choices.runs[0]))
         S = model.booleans("S", int(self.choices.retained[2].max(initial=-1)) + 1)
@@ -168,7 +169,7 @@ class Stages(Formulation):
         return model, model.named
 
     def _minimise(self, model: Model) -> None:
-        """(1)."""
+        """Set the objective (1)."""
         cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
         priced = np.flatnonzero(cost > 0)
         model.minimize(model.named.R.index[priced], cost[priced], self.problem.graph.base_cost)
@@ -181,14 +182,14 @@ class Stages(Formulation):
 
     @property
     def _own(self) -> Bool:
-        """Which reads have an L of their own; otherwise the tensor is live up to there if the read is, by R itself."""
+        """Mask of the reads that have an L; for the others, R of the reader says that the tensor is live up to it."""
         _, _, _, last = self.choices.reads
         return ~last | (self._tail != NONE)
 
     # -- constraints -------------------------------------------------------------------------------------------------
 
     def _chain(self, model: Model, own: Bool, live: Int, run: Int, tail: Int) -> None:
-        """(4) L of a read is at least R of its reader, and at least what follows."""
+        """Add (4) and (5): L of a read is at least R of its reader, and at least the next L."""
         _, _, _, last = self.choices.reads
         following = np.where(last, tail, np.roll(live, -1))
         self._add_sums(model, "(4) live while read", run[own], live[own])
@@ -200,7 +201,7 @@ class Stages(Formulation):
             model.add(sum_rows(name, left[part], *(each[part] for each in right)))
 
     def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
-        """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
+        """Add (2) and (3): the first L of a tensor, and inputs of a stage's last op, are retained or recomputed."""
         at = self.layout
         stage, tensor, _, last = self.choices.reads
         first = first_of(last)
@@ -222,7 +223,7 @@ class Stages(Formulation):
         self._add_sums(model, "(3) inputs there", np.full(len(stage), ONE), made, held)
 
     def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
-        """Column of the recomputation that makes an ordinary tensor anew."""
+        """Return the column of the recomputation that writes an ordinary tensor."""
         at = self.layout
         number = self.choices.run_number[stage, np.minimum(at.first_writer[tensor], at.n - 1)]
         return column(R, np.where(at.is_buffer[tensor], NONE, number))
@@ -244,12 +245,12 @@ class Stages(Formulation):
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _excess(self, model: Model) -> tuple[int, int]:
-        """Column of the units that the capacity rises by, and the most of them; a fixed capacity has no column."""
+        """Return the column of the units by which the capacity rises, and their maximum; NONE for a fixed capacity."""
         del model
         return NONE, 0
 
     def _first_computes(self, model: Model, S: Vars, excess: int) -> None:
-        """(6) where it could be broken."""
+        """Add the rows (6) that can be violated."""
         at = self.layout
         _, onward = self.choices.carried
         held = (at.fixed * at.size).sum(axis=1) + at.workspace
@@ -262,7 +263,7 @@ class Stages(Formulation):
         model.add(rows_from("(6) first computes", retained, more, num_rows=len(stages), upper=spare))
 
     def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
-        """(6) to (9)."""
+        """Add (6) to (9)."""
         at = self.layout
         excess, most = self._excess(model)
         self._first_computes(model, S, excess)
@@ -304,7 +305,7 @@ class Stages(Formulation):
         self._spare_outputs(model, tight, first_live, excess)
 
     def _spare_outputs(self, model: Model, tight: Int, first_live: Int, excess: int) -> None:
-        """(8) outputs that come along although nobody wants them; (9) these, and workspace."""
+        """Add (8) for outputs that are recomputed without a use, and (9) for these and workspace."""
         at, arrays = self.layout, self.problem.graph.arrays
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
         number = arrays.order[op]
@@ -367,7 +368,7 @@ class Stages(Formulation):
         return values
 
     def _fill(self, model: Model, x: Named, values: Values) -> None:
-        """The values of L, U and `over` that go with R and S: the least."""
+        """Set L, U and `over` to the least values that R and S allow."""
         stage, _, reader, last = self.choices.reads
         held = values[column(x.R, self.choices.run_number[stage, reader])]
         tail = column(x.S, self._tail)
@@ -379,7 +380,7 @@ class Stages(Formulation):
         values[x.U.index] = running_values(model, "(7) recomputations", x.U, values, stages)
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
-        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        """Release R of the ops and S of their inputs and outputs in the stages of `part`, and dependent variables."""
         (model, x), arrays = self.statement, self.problem.graph.arrays
         values = self.encode(schedule)
         touched = part.touched(arrays)
@@ -390,7 +391,7 @@ class Stages(Formulation):
         chosen = np.zeros(len(x.S), dtype=np.bool_)
         chosen[number[(part.first <= stage_of_s) & (stage_of_s <= part.last) & touched[tensor]]] = True
         free[x.S.index] = chosen
-        moved = np.append(stage_of_s[chosen[number]], [part.first, part.last])  # one choice may reach over many stages
+        moved = np.append(stage_of_s[chosen[number]], [part.first, part.last])  # one choice may span many stages
         first, last = moved.min() - 1, moved.max()
         free[x.U.index] = ((first <= stage) & (stage <= last))[self.choices.tight]
         stage, _, _, _ = self.choices.reads
@@ -399,7 +400,7 @@ class Stages(Formulation):
         return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def retention(self, values: Values) -> Values:
-        """S by stage and position of the op whose output is retained, fractional where the values are; shape (n, n)."""
+        """Return S by stage and position of the writer of the retained tensor, maybe fractional; shape (n, n)."""
         at, (_, x) = self.layout, self.statement
         number = self.choices.s_table[:-1]
         share = np.where(number == ONE, 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""Options of the stage formulation, and what it has variables for: recomputations, retentions and reads of use."""
+"""Options of the stage formulation, and its layout: useful recomputations, retentions and reads."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StagesOptions(Options):
     Attributes
     ----------
     cost_limit : int or None
-        State only schedules that cost at most this, such as the cost of one that is known. Recomputations that no
-        such schedule has are left out of the model. None: no limit.
+        Largest cost of a schedule in the model, for example that of a known one. Recomputations that no such schedule
+        has are left out. None: no limit.
     ahead : bool
-        Whether a stage may recompute what only later stages read. Without it the model has the size of what each op
-        needs, a small part of the whole, and its optimum, one among fewer schedules, is mostly the same.
+        True: a stage may recompute tensors that only later stages read. False: the model is far smaller, since a stage
+        recomputes only for the op that ends it. Its optimum, among fewer schedules, is mostly the same.
     """
 
     cost_limit: Annotated[int, Range(0)] | None = None
@@ -40,7 +40,7 @@ COLUMNS = 512
 
 
 def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> ModelSize:
-    """Size of the model, from some of its stages.
+    """Estimate the size of the model from a sample of its stages.
 
     Every recomputation that is a choice has R, S and U, with 6 non-zeros, and L with 7 for each of its reads.
     """
@@ -56,25 +56,25 @@ def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadli
 
 
 class StageLayout:
-    """Tensors and ops by position in the reference order, and until when each can be of use.
+    """Tensors and ops by position in the reference order, with the stages in which each can be useful.
 
     Parameters
     ----------
     problem : Problem
     most_extra : int or None
-        Most that schedules spend on recomputations; None: any.
+        Largest cost of recomputations; None: no limit.
     ahead : bool
-        Without it, recomputations serve the op that ends their stage.
+        False: recomputations must serve the op that ends their stage.
     clock : Deadline
 
     Attributes
     ----------
     n : int
-        Ops, and stages.
+        Number of ops, and of stages.
     capacity : int
-        Units that the budget leaves; see :class:`remat.formulations.sequence.MemoryScale`.
+        Units left by the budget; see :class:`remat.formulations.sequence.MemoryScale`.
     size : int64 array, shape (tensors,)
-        In units; 0 for graph inputs and for what counts as workspace.
+        In units; 0 for graph inputs and for tensors that count as workspace.
     workspace : int64 array, shape (ops,)
         In units, by position.
     is_buffer : bool array, shape (tensors,)
@@ -84,13 +84,13 @@ class StageLayout:
     use_tensor, use_op : int64 arrays, shape (uses,)
         Every read of a tensor that some op writes, by tensor, then position of the reader.
     may_run : bool array, shape (stages, ops)
-        Whether a recomputation of the op is of use in that stage.
+        True if a recomputation of the op can be useful in that stage.
     first_stage : int
-        First stage in which recomputation can be of use: up to there everything that is of use fits.
+        First stage in which recomputation can be useful: before it, all useful tensors fit together.
     s_from, s_until : int64 arrays, shape (tensors,)
-        Stages into which it is a choice to retain a tensor; empty where `s_from` is larger.
+        First and last stage into which retaining a tensor is a choice; none if `s_from` is larger.
     fixed : bool array, shape (stages, tensors)
-        Whether the tensor is live in that stage from its writer on to the end, whatever is chosen.
+        True if the tensor is live in that stage from its writer to the end for every choice.
     """
 
     def __init__(self, problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> None:
@@ -128,7 +128,7 @@ class StageLayout:
         self.s_from = np.maximum(self.last_writer + 1, self.first_stage)
 
     def _load_when_all_is_kept(self) -> Int:
-        """Units held while the op that ends each stage runs, if nothing of use is ever freed."""
+        """Return the units held while the op that ends each stage runs, if no useful tensor is ever freed."""
         change = np.zeros(self.n + 1, dtype=np.int64)
         there = np.flatnonzero(self.first_writer < self.n)
         np.add.at(change, self.first_writer[there], self.size[there])
@@ -137,9 +137,9 @@ class StageLayout:
 
 
 def may_run_in(problem: Problem, most_extra: int | None, ahead: bool, stages: Int, clock: Deadline) -> Bool:
-    """[j, i]: whether recomputing op j in stage ``stages[i]`` can be of use; by position; see :func:`useful_runs`.
+    """Mark useful recomputations: entry [j, i] is op j, by position, in stage ``stages[i]``; see :func:`useful_runs`.
 
-    Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
+    The model cannot refill an accumulation buffer, so no op is recomputed for that.
     """
     arrays = problem.graph.arrays
     single = arrays.producers.counts == 1
