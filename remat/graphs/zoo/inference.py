@@ -35,10 +35,11 @@ class InferenceNetwork(Recorder):
         Publication of the network.
     dtype : str
         ``"float32"`` or ``"uint8"``, where biases have four bytes.
-    Order of the axes in ``meta["shapes"]``: ``"NHWC"`` or ``"NCHW"``.
-        ``"NHWC"`` or ``"NCHW"``: the order of the axes in ``meta["shapes"]``.
-    Omit concatenations, and splits into one part. Their readers read the parts instead (*zero-copy*), in order, and
-    have the attributes ``concat_inputs`` and ``concat_axis``.
+    layout : str
+        Order of the axes in ``meta["shapes"]``: ``"NHWC"`` or ``"NCHW"``.
+    fold_concats : bool
+        Omit concatenations, and splits into one part. Their readers read the parts instead (*zero-copy*), in order,
+        and have the attributes ``concat_inputs`` and ``concat_axis``.
     fold_batch_norms : bool
         Omit batch normalisations, which deployed networks fold into the weights of the preceding convolution.
 
