@@ -59,7 +59,7 @@ def test_the_verdict_with_a_solution(said, bound, gap, expected):
 def test_an_error_stays_one_and_what_was_found_is_told():
     kept, _ = books()
     assert not kept.proved
-    kept.found(np.array([4.0]), tell=False)
+    kept.found(np.array([4.0]), notify=False)
     kept.raise_bound(4.0 - 1e-7)
     assert kept.proved
     verdict = kept.conclude(Status.ERROR, StopReason.OTHER, relative_gap=0)

@@ -147,7 +147,7 @@ def test_an_executor_finds_the_same_and_what_it_loses_is_done_here(executor: typ
     with executor(2) as pool:
         found = solved(executor=pool, on_note=notes.append)
     assert found == solved(workers=1)
-    assert bool(notes) == (executor is Failing) and all("done in this process" in note for note in notes)
+    assert bool(notes) == (executor is Failing) and all("ran in this process" in note for note in notes)
 
 
 def test_after_the_deadline_few_groups_are_looked_at_for_options_that_need_no_search(

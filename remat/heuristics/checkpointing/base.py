@@ -82,8 +82,8 @@ class Checkpointing(Heuristic):
         num_ops, available = len(problem.graph.ops), available_memory(run.options.memory_bytes)
         if (needed := self.table_bytes * num_ops**2) > available:
             raise ProblemError(
-                f"{self.name} needs about {needed / 2**30:.1f} GiB for {num_ops:,} ops, of which "
-                f"{available / 2**30:.1f} GiB are to be had",
+                f"{self.name} needs about {needed / 2**30:.1f} GiB for {num_ops:,} ops, but only "
+                f"{available / 2**30:.1f} GiB are available",
                 "memory",
             )
         best = Best(problem, run)
