@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,8 @@ from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_optio
 from remat.io.text import printable, together
 
 if TYPE_CHECKING:
+    from remat.deploy import Comparison
+    from remat.deploy.onnx_file import OnnxFile
     from remat.graphs import ComputeGraph
     from remat.graphs.rewriting.check import NumericalCheck
     from remat.ordering.rewriting_search import RewritingResult
@@ -45,7 +47,9 @@ class Rewriting:
         "Default: whole for models of ONNX, TensorFlow Lite, PyTorch and JAX, otherwise in-place.",
     )
     search: bool = typer.Option(False, "--search", help="Make only rewrites that lower the least peak.")
-    check: bool = typer.Option(False, "--check", help="Compute both graphs with numpy; an error if they differ.")
+    check: bool = typer.Option(
+        False, "--check", help="Compute both graphs with numpy, and run a written model; an error if they differ."
+    )
     seed: SearchSeed = 0
     time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0
 
@@ -54,7 +58,9 @@ class Rewriting:
 def command(
     graph: Graph,
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write (-: standard output)."),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Graph file to write (-: standard output), or .onnx for the rewritten model."
+    ),
     wanted: Rewriting,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -63,7 +69,7 @@ def command(
 
     Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
     shapes of tensors and attributes of ops: graphs of the zoo, ONNX and TensorFlow Lite models, and captured graphs
-    have them.
+    have them. A rewritten ONNX model has nodes for parts, with slices of weights.
 
     Exit code 0: done, also after Ctrl-C or without any rewrite; 2: an error; 130: Ctrl-C during the check, with the
     graph written.
@@ -71,24 +77,23 @@ def command(
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
     from remat.deadline import Deadline, OverdueError
-    from remat.errors import FormatError
     from remat.graphs.formats.remat_json import graph_to_text
-    from remat.graphs.io import MODEL_SUFFIXES, write_graph
+    from remat.graphs.io import MODEL_SUFFIXES, model_suffixes, write_graph
     from remat.graphs.rewriting import RewriteOptions, RuleName
     from remat.graphs.rewriting.check import check_numerics
     from remat.interruption import interrupts
-    from remat.io.files import check_output, is_standard_stream
+    from remat.io.files import check_output, is_standard_stream, write_atomic
     from remat.ordering.rewriting_search import all_rewrites, best_rewriting
 
     clock, seed = Deadline.after(wanted.time_limit), wanted.seed
-    if output.suffix.lower() in MODEL_SUFFIXES:
-        raise FormatError(f"{output}: rewritten graphs cannot be written back as models yet; write .json", "suffix")
-    check_output(output, inputs=(graph,))
+    is_model = output.suffix.lower() in MODEL_SUFFIXES
+    check_output(output, (graph,), (".json", *model_suffixes(graph)) if is_model else ())
     chosen = tuple(RuleName) if wanted.rules is None else tuple(word.strip() for word in wanted.rules.split(","))
     options = RewriteOptions(
         chosen, wanted.min_parts, wanted.parts, wanted.accumulator_bytes, wanted.split_workspace, wanted.kernels
     )
-    loaded = load_graph(graph)
+    file = _model_file(graph) if is_model else None
+    loaded = load_graph(graph) if file is None else file.graph
 
     def report(line: str) -> None:
         if not quiet and sys.stderr.isatty():
@@ -103,17 +108,34 @@ def command(
                 verified = check_numerics(loaded, result.after.graph, seed)
             except OverdueError as reason:  # Ctrl-C
                 verified = f"not finished: {reason}"
-        writing()
         after = result.after.graph
+        made, compared = (None, None) if file is None else _model(file, after, check=wanted.check)
+        writing()
         outputs = Outputs()
-        outputs.save(output, partial(write_graph, after), lambda: graph_to_text(after))
+        write = partial(write_graph, after) if made is None else partial(write_atomic, content=made.data)
+        outputs.save(output, write, lambda: graph_to_text(after))
         stream = sys.stderr if is_standard_stream(output) else sys.stdout
         if as_json:
-            print_json(_facts(loaded, result, verified), stream)
+            print_json(_facts(loaded, result, verified) | _model_facts(made, compared), stream)
         else:
-            for word, text in _lines(loaded, result, verified, search=wanted.search):
+            lines = _lines(loaded, result, verified, search=wanted.search) + _model_lines(made, compared)
+            for word, text in lines:
                 print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
     outputs.leave(INTERRUPTED if isinstance(verified, str) else OK)
+
+
+def _model_file(path: str) -> OnnxFile:
+    from remat.deploy import read_rewritable
+
+    return read_rewritable(path)
+
+
+def _model(file: OnnxFile, after: ComputeGraph, *, check: bool) -> tuple[OnnxFile, Comparison | None]:
+    """Return the rewritten model, compared with the model in `file` on request."""
+    from remat.deploy import compare_outputs, rewritten
+
+    made = rewritten(file, after)
+    return made, compare_outputs(file, made) if check else None
 
 
 def _lines(
@@ -143,6 +165,21 @@ def _lines(
     if verified is not None:
         lines.append(("check", str(verified)))
     return lines
+
+
+def _model_lines(made: OnnxFile | None, compared: Comparison | None) -> list[tuple[str, str]]:
+    if made is None:
+        return []
+    size = f"{len(made.operators)} nodes, {made.graph.reference_peak:,} bytes in their order; "
+    lines = [("model", size + "an addition holds both terms and the sum")]
+    return lines if compared is None else [*lines, ("", str(compared))]
+
+
+def _model_facts(made: OnnxFile | None, compared: Comparison | None) -> dict[str, Any]:
+    if made is None:
+        return {}
+    facts = None if compared is None else asdict(compared)
+    return {"model": {"nodes": len(made.operators), "peak": made.graph.reference_peak, "check": facts}}
 
 
 def _obstacle(graph: ComputeGraph) -> str:

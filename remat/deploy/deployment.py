@@ -16,6 +16,7 @@ from remat.backends.choice import BackendLike
 from remat.deadline import Deadline
 from remat.deploy.arena import planned, runtime_head
 from remat.deploy.onnx_file import OnnxFile
+from remat.deploy.onnx_rewriting import check_rewritable
 from remat.deploy.runs import run_models
 from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, runtime_for, runtime_graph
 from remat.deploy.scratch import kernel_scratch
@@ -118,6 +119,26 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
             file.graph  # noqa: B018  (reads it, within the budget of a file)
         except RematError as error:
             raise type(error)(f"{path}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
+    return file
+
+
+def read_rewritable(path: str | os.PathLike[str]) -> OnnxFile:
+    """Return the model in a file whose rewriting can be written back.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if it is no ONNX model, or has weights in files of their own.
+    """
+    file = read_model_file(path)
+    if isinstance(file, TfliteFile):
+        raise FormatError(
+            f"{path}: rewritten TensorFlow Lite models cannot be written back; write .json", "suffix", str(path)
+        )
+    try:
+        check_rewritable(file)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}", error.kind.rpartition(".")[2], str(path)) from None
     return file
 
 

@@ -93,7 +93,7 @@ class OnnxFile:
         return made
 
     def _with_nodes(self, instances: Sequence[Instance]) -> bytes:
-        data = self._expanded()
+        data = self.expanded()
         found = [each for each in _fields(data, 0, len(data)) if each[0] == _GRAPH]
         if len(found) != 1:
             raise FormatError("the model's graph stands in several pieces, which are not written")
@@ -108,7 +108,7 @@ class OnnxFile:
         graph = written + b"".join(data[begin:last] for number, begin, _, last in parts if number != _NODE)
         return data[:start] + bytes([_GRAPH << 3 | _BYTES]) + encoded(len(graph)) + graph + data[end:]
 
-    def _expanded(self) -> bytes:
+    def expanded(self) -> bytes:
         """Return the file without functions of its own."""
         import onnx
 

@@ -87,7 +87,7 @@ def run_models(
     return found + [{"error": reason}] * (len(models) - len(found))
 
 
-def _values(shape: Sequence[int], kind: Any, seed: int) -> Any:
+def random_values(shape: Sequence[int], kind: Any, seed: int) -> Any:
     """Return values for an input: normal, small numbers for integers, which may be positions in something."""
     random, dtype = np.random.default_rng(seed), np.dtype(kind)
     if dtype.kind in "iu" and dtype.itemsize == 1:
@@ -111,7 +111,7 @@ def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any],
     if invoke:
         for k, _ in enumerate(main.inputs):
             details = model.get_input_details(k)
-            model.set_input(_values(details["shape"], details["dtype"], k), k)
+            model.set_input(random_values(details["shape"], details["dtype"], k), k)
         model.invoke()
         outputs = [np.array(model.get_output(k)) for k in range(len(main.outputs))]
     with tempfile.TemporaryFile() as file:
@@ -148,7 +148,7 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
     outputs = []
     if invoke:
         for k, details in enumerate(model.get_input_details()):
-            model.set_tensor(details["index"], _values(details["shape"], details["dtype"], k))
+            model.set_tensor(details["index"], random_values(details["shape"], details["dtype"], k))
         model.invoke()
         outputs = [model.get_tensor(details["index"]) for details in model.get_output_details()]
     return outputs, max(high - low, 0)
@@ -173,7 +173,7 @@ def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[lis
         for k, each in enumerate(session.get_inputs()):
             kind = kinds.get(each.type) or each.type.removeprefix("tensor(").removesuffix(")")
             shape = [size if isinstance(size, int) else dims.get(size, 1) for size in each.shape]
-            feeds[each.name] = _values(shape, kind, k)
+            feeds[each.name] = random_values(shape, kind, k)
         for _ in range(RUNS if invoke else 0):
             outputs = []  # those of the run before would count
             outputs = session.run(None, feeds)

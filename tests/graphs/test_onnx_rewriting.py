@@ -14,6 +14,8 @@ from onnx_models import constant, model, node, value, weight  # noqa: E402
 from refusals import refused  # noqa: E402
 from shell import facts, ok  # noqa: E402
 
+from remat.deploy import rewritten  # noqa: E402
+from remat.deploy.onnx_file import OnnxFile  # noqa: E402
 from remat.errors import GraphError  # noqa: E402
 from remat.graphs import ComputeGraph, read_graph  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
@@ -98,6 +100,9 @@ def test_ops_compute_what_onnx_computes_and_so_do_their_parts(kind, attributes, 
         check_numerics(graph, done.graph)
         roles = [piece.role for piece in pieces(done.graph).values() if piece.of == "op"]
         assert roles == {"p": ["part", "part", "join"], "s": ["sum", "sum"], "-": ["whole"]}[letter]
+        made = onnx.ModelProto.FromString(rewritten(OnnxFile(data), done.graph).data)
+        (written,) = ReferenceEvaluator(made).run(["y"], given)
+        assert np.allclose(written, expected, rtol=1e-12, atol=1e-12)
 
 
 def concat_conv(*between, outputs=("y",), weights=(5, 12, 3, 3), convolution=None, constants=(), inputs=(), name="cat"):
@@ -185,6 +190,11 @@ def test_what_is_not_plain_stays_as_it_is(trap) -> None:
     done = rewrite_graph(graph)
     assert not done.rewrites
     assert check_numerics(graph, done.graph).difference == 0
+    nodes = [
+        onnx.ModelProto.FromString(each).graph.node
+        for each in (TRAPS[trap], rewritten(OnnxFile(TRAPS[trap]), done.graph).data)
+    ]
+    assert {each.SerializeToString() for each in nodes[1]} == {each.SerializeToString() for each in nodes[0]}
 
 
 def test_quantised_convolutions_stay() -> None:
