@@ -1,1 +1,1 @@
-"""Orders of least peak."""
+"""Searches and rules for orders of least peak."""

@@ -1,4 +1,4 @@
-"""The interface of a search for the order of least peak, in which each op is computed once."""
+"""Interface of searches for an order of least peak, in which each op is computed once."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from remat.runtime.arrays import Int
 if TYPE_CHECKING:
     from remat.ordering.instance import OrderInstance
 
-#: Receives a better order and its peak as they are found; True means that the search may stop.
+#: Receives each better order and its peak; returning True allows the search to stop.
 OnOrder = Callable[[Int, int], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Ordering:
-    """What a search for an order found out.
+    """Result of a search for an order.
 
     Attributes
     ----------
     order : int64 array or None
-        Ops of the instance in the order found, shape (ops,). None: none with a peak below `upper` was found.
+        Ops of the instance in the order found, shape (ops,). None: no order with a peak below `upper` was found.
     peak : int or None
-        Its peak in bytes, as :meth:`~remat.ordering.instance.OrderInstance.peak_of` has it.
+        Its peak in bytes, as defined by :meth:`~remat.ordering.instance.OrderInstance.peak_of`.
     bound : int
-        Bytes; no order in which each op is computed once has a lower peak. With an `upper` it is at most `upper`.
+        Bytes; no order that computes each op once has a lower peak. At most `upper`, if given.
     states : int or None
-        How many states were looked at; None for a search that has none.
+        Number of states evaluated; None for a search without states.
     notes : tuple of str
-        What else is worth knowing, for the result.
+        Remarks for the result.
     """
 
     order: Int | None
@@ -44,29 +44,29 @@ class Ordering:
 
     @property
     def proved(self) -> bool:
-        """Whether no order has a lower peak than this one."""
+        """True when no order has a lower peak than this one."""
         return self.peak is not None and self.bound >= self.peak
 
 
 class OrderSearch(Algorithm):
-    """Looks for the order of least peak: each op computed once, in any order that the data allow.
+    """Search for the order of least peak: each op computed once, in any topological order.
 
-    It is a method of :func:`remat.solve` for the objective ``least-peak`` once it is registered in the entry-point
-    group ``remat.methods``; its class or an object of it can be handed to :func:`remat.solve` without that.
+    Once registered in the entry-point group ``remat.methods``, it is a method of :func:`remat.solve` for the objective
+    ``least-peak``. :func:`remat.solve` also accepts the class or an instance without registration.
 
     Parameters
     ----------
     options : optional
-        Of the class's `options_type`; None: its defaults.
+        Options of the class's `options_type`; None: the defaults.
 
     Raises
     ------
     ProblemError
-        For anything else.
+        For options of another type.
 
     Examples
     --------
-    A search that tries a single order; the bound stays that of the instance.
+    A search that tries a single order; the bound is that of the instance.
 
     >>> from remat import Problem, solve
     >>> from remat.graphs.families import unit_chain
@@ -91,17 +91,17 @@ class OrderSearch(Algorithm):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """The best order found before the deadline; an interruption is a deadline, too, and raises nothing.
+        """Return the best order found before the deadline; an interruption counts as a deadline and raises nothing.
 
         Parameters
         ----------
         instance : OrderInstance
         deadline : Deadline, optional
-            Looked at between bounded pieces of work; None: as long as it takes.
+            Checked between bounded pieces of work; None: no limit.
         seed : int
-            Fixes everything random.
+            Determines all random choices.
         upper : int, optional
-            Bytes. Only orders with a lower peak are wanted; where there is none, a bound of `upper` says so. None: any.
+            Bytes. Only orders with a lower peak are accepted; a bound of `upper` proves that there is none. None: any.
         on_order : callable, optional
-            Receives better orders on the way.
+            Receives better orders during the search.
         """

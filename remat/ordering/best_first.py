@@ -1,4 +1,4 @@
-"""Best-first search over what is live: the least peak, the least cost at a peak, and a bound when time is over."""
+"""Best-first search over live tensors: least peak, least cost at a peak, and a bound at the deadline."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.schedule.schedule import StepKind
 
-#: States after which the search gives up, about 150 MB.
+#: States after which the search stops, about 150 MB.
 MOST_STATES = 300_000
-#: Tensors that one op touches, at most: every subset of them may be freed after it.
+#: Limit of tensors that one op reads or writes: the search tries to free every subset of them after the op.
 MOST_TOUCHED = 10
 
 
 class Aim(StrEnum):
-    """What the search looks for."""
+    """Objective of the search."""
 
     PEAK = "peak"
     """The least peak, in bytes."""
@@ -34,16 +34,16 @@ class Aim(StrEnum):
 
 @dataclass(frozen=True)
 class Explored:
-    """What a search found out.
+    """Result of a search.
 
     Attributes
     ----------
     bound : int
-        No schedule has a lower peak (costs less within the peak), as far as the aim was to find one below a limit.
+        No schedule below the limit has a lower peak (or a lower cost within the peak).
     schedule : Schedule or None
-        The best one, where the search came to an end and there is one below the limit.
+        The best schedule, if the search finished and one is below the limit.
     states : int
-        How many were looked at.
+        Number of states evaluated.
     """
 
     bound: int
@@ -61,30 +61,30 @@ def explore(
     deadline: Deadline | None = None,
     most_states: int = MOST_STATES,
 ) -> Explored | None:
-    """The schedule of least peak below `limit` bytes, or of least cost below `limit` within `peak` bytes.
+    """Search for the schedule of least peak below `limit` bytes, or of least cost below `limit` within `peak` bytes.
 
-    A state is what has been computed (how often, where that is limited) and what is live: for each tensor the
-    contributions it has. A move computes an op and frees some of the tensors that it touches; this is enough, since
-    a tensor that goes at all may as well go at once after its last use. States are taken by rising peak (cost), so
-    that the first one in which everything is done is best, and the value of the state at hand bounds all schedules
-    when the search is broken off. The order rule, limits of computes, kept tensors, workspace, constant memory,
-    accumulation buffers and outputs in place of inputs are those of `problem`; its budget is not looked at.
+    A state consists of the computed ops (with counts, if these are limited) and the live contributions to each tensor.
+    A move computes an op and frees some of the tensors that the op reads or writes. This suffices, since a tensor that
+    is freed at all may as well be freed right after its last use. The search expands states by rising peak (cost), so
+    the first complete state is best, and the value of the current state bounds all schedules when the search stops
+    early. The order rule, limits of computes, kept tensors, workspace, constant memory, accumulation buffers and
+    outputs in place of inputs are those of `problem`; its budget is ignored.
 
     Parameters
     ----------
     limit : int
-        The value that is to be beaten: bytes or cost units.
+        Value to improve on: bytes or cost units.
     peak : int, optional
-        The peak that must be kept, in bytes, where the aim is cost.
+        Limit of the peak in bytes, if the aim is cost.
     floor : int
-        A bound known before.
+        Known bound.
     most_states : int
-        When to give up.
+        Number of states after which the search stops.
 
     Returns
     -------
     Explored or None
-        None where an op touches too many tensors to try.
+        None if an op reads and writes too many tensors.
 
     Examples
     --------
@@ -100,19 +100,19 @@ def explore(
 
 
 class _State(NamedTuple):
-    """How often each op ran, as far as it matters, and the contributions that are live; both packed into bits."""
+    """Computes of each op, as far as they matter, and the live contributions; both packed into bits."""
 
     runs: int
     cells: int
 
 
 class _Move(NamedTuple):
-    """What an op reads, adds and may free; sizes in bytes."""
+    """Tensors that an op reads, adds and may free; sizes in bytes."""
 
     op: int
     shift: int
     most: int
-    """Runs that are told apart: 1 where any number is allowed, since only whether it ran matters then."""
+    """Number of computes to distinguish: 1 if any number is allowed, since only the first one matters then."""
     limited: bool
     reads: int
     adds: int
@@ -123,17 +123,17 @@ class _Move(NamedTuple):
     """Cells of an output, cells of the input in whose place it may be written, and their bytes."""
 
     def saved(self, cells: int, after: int) -> int:
-        """Return the most bytes of outputs that take the place of inputs, for the cells before and after the move."""
+        """Return the most bytes of outputs written in place of inputs, for the cells before and after the move."""
         bytes_of = {output: size for output, source, size in self.in_place}
         possible = [(o, s) for o, s, _ in self.in_place if not (cells & o or after & s)]
         return sum(bytes_of[output] for output, _ in most_pairs(possible))
 
 
 class _Touched(NamedTuple):
-    """A tensor that may go after an op that reads or writes it: its cells and its bytes.
+    """Tensor that may be freed after an op that reads or writes it: its cells and its bytes.
 
-    Where nothing that concerns it runs twice, it goes exactly when all `readers` (bits of runs) are done; None: it may
-    go or stay. Readers that can never be done stand for the end.
+    If no op that reads or writes it runs twice, it is freed exactly when all `readers` (bits of runs) are done; None:
+    it may be freed or stay. Readers that can never be done stand for the end.
     """
 
     cells: int
@@ -142,7 +142,7 @@ class _Touched(NamedTuple):
 
 
 class _Search:
-    """The problem as bits; a cell is one (op, output) pair, a tensor is live if one of its cells is."""
+    """Problem as bits; a cell is one (op, output) pair, and a tensor is live if one of its cells is."""
 
     def __init__(self, problem: Problem, aim: Aim, peak: int | None) -> None:
         graph, arrays = problem.graph, problem.graph.arrays
@@ -165,7 +165,7 @@ class _Search:
             if all(allowed[user] == 1 for user in users) or not (len(arrays.consumers[t]) or problem.kept[t]):
                 readers = sum(1 << shifts[at] for at in set(arrays.position[arrays.consumers[t]].tolist()))
                 readers |= 1 << shifts[-1] if problem.kept[t] else 0  # a bit that is never set
-                if readers and len(arrays.producers[t]) > 1:  # incomplete buffers stay, too
+                if readers and len(arrays.producers[t]) > 1:  # incomplete buffers stay too
                     readers |= sum(1 << shifts[at] for at in set(users))
             touched[t] = _Touched(self.tensor_cells[t], size[t], readers)
         self.moves: list[_Move] = []
@@ -216,12 +216,12 @@ class _Search:
     def _following(
         self, state: _State, value: int, live: int, done: int
     ) -> Iterator[tuple[int, _State, int, int, int]]:
-        """Moves from a state: number of the op, state, value and live bytes afterwards, and whether it ran first."""
+        """Yield moves from a state: op number, state, value and live bytes after it, and 1 for a first compute."""
         runs, cells = state
         for number, move in enumerate(self.moves):
             count = runs >> move.shift & ((1 << move.most.bit_length()) - 1)
             if self.fixed and not count and number != done:
-                break  # the order of the moves is the reference order
+                break  # the moves are in the reference order
             if cells & move.reads != move.reads or (move.limited and count == move.most):
                 continue
             during = cells | move.adds
@@ -253,7 +253,7 @@ class _Search:
                 yield number, _State(after, kept), new_value, left, int(not count)
 
     def _schedule(self, state: _State, came: dict[_State, tuple[_State, int, int]]) -> Schedule:
-        """The way to a state; with frees written out only where implied ones hold more."""
+        """Return the schedule that leads to a state; frees are explicit only if implied ones hold more."""
         kinds: list[int] = []
         targets: list[int] = []
         while state in came:

@@ -1,4 +1,4 @@
-"""What is known of the least peak of an instance, narrowed down by limits that are found, refuted or left open."""
+"""Narrow the interval of the least peak by limits that a search finds, refutes or leaves open."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.ordering.repair import repaired
 from remat.runtime.arrays import Int
 
-#: Work for one limit in the first round, and by how much it grows; ops behind a state that are looked at, likewise.
+#: Work for one limit in the first round, and its growth factor; first and largest window of ops for valleys.
 FIRST_WORK, MORE_WORK, FIRST_WINDOW, MOST_WINDOW = 300_000, 4, 128, 4096
-#: A round ends when what is open between answers and failures is this share of what is open altogether.
+#: A round ends when the gaps around failed limits are at most one FINE-th of the open interval.
 FINE = 16
-#: Ops before and after the largest step of the best order, for bounds of a part alone; ops with which that is tried.
+#: Ops before and after the largest step of the best order for bounds of a part; range of ops where parts are tried.
 REACHES, PARTS_FROM, PARTS_TO = (50, 100, 200, 400, 800), 100, 5000
 
 
 @dataclass
 class Climb:
-    """What is known of the least peak of an instance, and the search that narrows it down, in rounds.
+    """Interval of the least peak of an instance, and a search that narrows it in rounds.
 
     Attributes
     ----------
     low, high : int
-        No order has a peak below `low`; one below `high` is looked for.
+        No order has a peak below `low`; the search seeks one below `high`.
     order : int64 array or None
-        The best order found, with a peak of `high`.
+        Best order found, with a peak of `high`.
     states : int
-        How many were evaluated.
+        Number of states evaluated.
     """
 
     instance: OrderInstance
@@ -47,18 +47,18 @@ class Climb:
     states: int = 0
 
     def start(self, seed: int = 0) -> None:
-        """Set up the searches from both ends; before any of what follows but :meth:`see`."""
+        """Set up the searches from both ends; required before all other methods except :meth:`see`."""
         self.seed = seed
         self._lifetimes = Lifetimes.of(self.instance)
         self._search = TwoWaySearch(self._lifetimes, seed)
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to be found out."""
+        """True when the search is stopped or the interval is closed."""
         return self.stopped or self.low >= self.high
 
     def see(self, order: Int) -> None:
-        """An order that may be better than the best one."""
+        """Record an order that may be better than the best one."""
         peak = self.instance.peak_of(order)
         if peak < self.high:
             self.high, self.order = peak, order
@@ -66,7 +66,7 @@ class Climb:
                 self.stopped = self.on_order(order, peak) or self.stopped
 
     def cut(self, deadline: Deadline) -> None:
-        """Raise the bound by cuts at the ops whose steps hold the most in the best order known."""
+        """Raise the bound by cuts at the ops whose steps hold the most in the best known order."""
         lives = self._lifetimes
         network = BoundaryNetwork(
             lives.predecessors, lives.successors, lives.begins, lives.ends, lives.live, lives.kept
@@ -80,7 +80,7 @@ class Climb:
             self.low = max(self.low, min(self.high, least))
 
     def round(self, deadline: Deadline) -> None:
-        """Ask for limits between the bounds, with a limit on the work for each that grows from round to round."""
+        """Try limits between the bounds, with a limit of work for each that grows from round to round."""
         work, before = FIRST_WORK * MORE_WORK**self.rounds, self._search.states
         window = min(MOST_WINDOW, FIRST_WINDOW << self.rounds)
         if self.rounds:
@@ -99,7 +99,7 @@ class Climb:
             self._parts(work, deadline)
 
     def _next(self, failed: list[int]) -> int | None:
-        """The limit to be asked for next in this round."""
+        """Return the next limit to try in this round."""
         if self.done:
             return None
         if not failed:
@@ -110,7 +110,7 @@ class Climb:
         return self.low + (below - 1) // 2 if below > above else max(failed) + (above + 1) // 2
 
     def _ask(self, limit: int, work: int, window: int, deadline: Deadline) -> Answer:
-        """Look for an order within a limit from both ends, the one first that answered last, and by repair."""
+        """Search for an order within a limit from both ends, the one that answered last first, and by repair."""
         for share in (4, 1):
             if share == 1 and self.order is not None:
                 order = repaired(self.instance, self.order, limit, work, deadline)
@@ -127,7 +127,7 @@ class Climb:
         return Answer.OPEN
 
     def _parts(self, work: int, deadline: Deadline) -> None:
-        """Raise the bound by what is sure of the ops around the largest step of the best order alone."""
+        """Raise the bound by limits refuted for only the ops around the largest step of the best order."""
         order = self.instance.reference if self.order is None else self.order
         step = int(self.instance.profile(order).argmax())
         for reach in REACHES:

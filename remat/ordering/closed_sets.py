@@ -1,4 +1,4 @@
-"""Best-first and beam search over closed sets of ops: an order by the lowest peak first, or level by level."""
+"""Best-first and beam search over closed sets of ops: by lowest peak, or level by level."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from remat.ordering.programme import ENDLESS, FOLLOWERS, KERNELS, ClosedSets, En
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range
 
-#: States of the best-first search, times words of a set, between two checks of the clock.
+#: States of the best-first search, times words per set, between two checks of the deadline.
 PIECE = 20_000
-#: Width of the first beam, and by how much it grows.
+#: Width of the first beam, and its growth factor.
 FIRST_WIDTH, MORE_WIDTH = 32, 4
-#: Bytes of a state besides its two sets: in a level, and for the best-first search with its heap.
+#: Bytes of a state besides its two sets: in a level, and in the best-first search with its heap.
 LEVEL_BYTES, HEAP_BYTES = 40, 76
 
 
 @dataclass(frozen=True)
 class BestFirstOptions(Options):
-    """What the best-first search may use.
+    """Options of the best-first search.
 
     Attributes
     ----------
     memory : int
-        Bytes for states.
+        Memory for states in bytes.
     """
 
     memory: Annotated[int, Range(1 << 20)] = 1 << 29
 
 
 class BestFirstOrder(OrderSearch):
-    """Closed sets by rising peak, each once: the first time all ops are done, the order is one of least peak.
+    """Best-first search over closed sets by rising peak: the first complete order has the least peak.
 
-    Of sets of the same peak the one with most ops comes first. An op whose step holds no more than has been held, and
-    that leaves no more bytes, is the only one tried. When it is broken off, the peak it is at bounds all orders.
+    Each set is expanded once; of sets with the same peak the one with most ops comes first. An op whose step does not
+    exceed the peak so far, and that leaves no more bytes, is the only one tried. When the search stops early, the peak
+    of the current set bounds all orders.
     """
 
     name = "best-first-order"
@@ -55,7 +56,7 @@ class BestFirstOrder(OrderSearch):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """The order of least peak, or a bound when time or memory is over."""
+        """Return the order of least peak, or a bound when time or memory runs out."""
         clock = deadline or Deadline()
         limit = ENDLESS if upper is None else upper
         floor = min(instance.structural_bound, limit)
@@ -90,14 +91,14 @@ class BestFirstOrder(OrderSearch):
 
 @dataclass(frozen=True)
 class BeamOptions(Options):
-    """How wide the beam is.
+    """Options of the beam search.
 
     Attributes
     ----------
     width : int or None
-        Sets that are kept of each level; None: more and more, as long as there is time and memory.
+        Sets kept per level; None: increasing widths while time and memory last.
     memory : int
-        Bytes for the sets of a level, at most.
+        Largest size in bytes of the sets of a level.
     """
 
     width: Positive | None = None
@@ -105,10 +106,10 @@ class BeamOptions(Options):
 
 
 class BeamOrder(OrderSearch):
-    """Closed sets level by level, one op more in each: of every level the best are kept, by peak and live bytes.
+    """Beam search over closed sets, one more op per level: each level keeps the best sets by peak and live bytes.
 
-    No order is below the least peak of a set that was left out; where none with a lower peak than the best order was,
-    that order is proved to be best.
+    The least peak of the discarded sets bounds all orders beyond the beam. If no discarded set has a lower peak than
+    the best order, that order is proved optimal.
     """
 
     name = "beam-order"
@@ -124,7 +125,7 @@ class BeamOrder(OrderSearch):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """The best order of all beams, and the best bound."""
+        """Return the best order of all beams, and the best bound."""
         clock = deadline or Deadline()
         programme = Programme(instance, self.options.memory, twins=True)
         peak = ENDLESS if upper is None else upper

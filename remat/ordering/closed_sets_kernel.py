@@ -1,7 +1,7 @@
-"""Closed sets of ops and what follows them, compiled: level by level, and by the lowest peak first.
+"""Kernels for closed sets of ops and their successors: level by level, and by lowest peak.
 
-Sets of ops are rows of 64-bit words. The ops that are ready determine those that are done, so states are found by the
-former.
+Sets of ops are rows of 64-bit words. The ready ops determine the computed ones, so states are looked up by their ready
+ops.
 """
 
 # Compiled functions carry no types.
@@ -22,30 +22,30 @@ from remat.runtime.arrays import Int
 Array = NDArray[Any]
 
 ONE = np.uint64(1)
-#: The lowest bit of a word times this has its number in the six highest bits: a de Bruijn sequence.
+#: The product with the lowest bit of a word has its number in the six highest bits: a de Bruijn sequence.
 SEQUENCE, TOP = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
 #: Factor and shift of the hash of a set.
 FACTOR, SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(32)
-# Fields of `found`: the state to go on with, states stored, the least peak that was left out, entries of the heap, and
-# the state taken from it last.
+# Fields of `found`: the next state to expand, states stored, least peak discarded, entries of the heap, and the state
+# taken from it last.
 NEXT, COUNT, LEFT_OUT, HEAP, TAKEN = range(5)
-# What `best_first` answers.
+# Results of `best_first`.
 WORKING, FOUND, EMPTY, FULL = range(4)
 
 
 class Rows(NamedTuple):
-    """A sparse table: the entries of row ``r`` are ``entries[at[r]:at[r + 1]]``."""
+    """Sparse table: the entries of row ``r`` are ``entries[at[r]:at[r + 1]]``."""
 
     at: Int
     entries: Int
 
 
 class SetTables(NamedTuple):
-    """An ordering problem; `before`, `writers` and `users` are sets of ops.
+    """Ordering problem; `before`, `writers` and `users` are sets of ops.
 
-    An op waits for those `before` it, and those `after` it wait for the op. It allocates `fresh` bytes in any case, and
-    `shared` tensors unless one of their `writers` is done; it frees the `touched` tensors of which all `users` are
-    done. `digits` belongs to :data:`SEQUENCE`.
+    An op waits for the ops `before` it; the ops `after` it wait for the op. It always allocates `fresh` bytes, and
+    `shared` tensors unless one of their `writers` is done; it frees those `touched` tensors whose `users` are all done.
+    `digits` belongs to :data:`SEQUENCE`.
     """
 
     before: Array
@@ -61,9 +61,9 @@ class SetTables(NamedTuple):
 
 
 class States(NamedTuple):
-    """Closed sets: ops done and ready as words, live bytes, least peak on the way, and where it came from by which op.
+    """Closed sets: ops done and ready as words, live bytes, least peak, and parent state with the op that led there.
 
-    The last row is for what may find no room.
+    The last row is scratch space for a state that may be discarded.
     """
 
     done: Array
@@ -75,7 +75,7 @@ class States(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """States to be expanded, by rising peak, and how many ops each state has done."""
+    """States to expand, by rising peak, and the number of ops done in each state."""
 
     state: Int
     peak: Int
@@ -84,7 +84,7 @@ class Heap(NamedTuple):
 
 @inner
 def slot_of(ready, row, table):
-    """The slot of `table` with the state of the same ready ops as `row`, plus 1; or the free one where it belongs."""
+    """Return the slot of `table` with the state (plus 1) of the same ready ops as `row`, or the free slot for it."""
     words, last = ready.shape[1], table.shape[0] - 1
     mixed = np.uint64(0)
     for w in range(words):
@@ -113,7 +113,7 @@ def place(ready, count, table):
 
 @inner
 def within(small, row, large, other):
-    """Whether a set is a part of another one."""
+    """Return whether a set is a subset of another one."""
     for w in range(small.shape[1]):
         if small[row, w] & ~large[other, w]:
             return False
@@ -122,7 +122,7 @@ def within(small, row, large, other):
 
 @inner
 def meets(some, row, large, other):
-    """Whether two sets have an op in common."""
+    """Return whether two sets have an op in common."""
     for w in range(some.shape[1]):
         if some[row, w] & large[other, w]:
             return True
@@ -131,7 +131,7 @@ def meets(some, row, large, other):
 
 @inner
 def allocated(tables, states, state, op):
-    """Bytes that are live while `op` runs after a state, without its workspace."""
+    """Return the bytes that are live while `op` runs after a state, without its workspace."""
     size = states.live[state] + tables.fresh[op]
     for k in range(tables.shared.at[op], tables.shared.at[op + 1]):
         tensor = tables.shared.entries[k]
@@ -142,7 +142,7 @@ def allocated(tables, states, state, op):
 
 @inner
 def freed(tables, op, done, row):
-    """Bytes that are freed after the step of `op`, which is among the ops that are done then."""
+    """Return the bytes freed after the step of `op`, which is among the ops done then."""
     size = 0
     for k in range(tables.touched.at[op], tables.touched.at[op + 1]):
         tensor = tables.touched.entries[k]
@@ -153,14 +153,14 @@ def freed(tables, op, done, row):
 
 @inner
 def lowest_op(tables, word, rest):
-    """The op of the lowest bit of a word, and the bit."""
+    """Return the op of the lowest bit of a word, and the bit."""
     bit = rest & (~rest + ONE)
     return word * 64 + tables.digits[np.int64((bit * SEQUENCE) >> TOP)], bit
 
 
 @inner
 def safe_op(tables, states, state):
-    """A ready op whose step holds no more than has been held, and that leaves no more bytes; -1: there is none."""
+    """Return a ready op whose step does not exceed the peak so far and that leaves no more bytes; -1: there is none."""
     for w in range(states.ready.shape[1]):
         rest = states.ready[state, w]
         while rest:
@@ -178,7 +178,7 @@ def safe_op(tables, states, state):
 
 @inner
 def follow(tables, states, state, op, budget, following, table, found):
-    """Store the state after `op`, or its lower peak; -1 if there is nothing new, or above the budget, or no room."""
+    """Store the state after `op`, or its lower peak; -1 if nothing is new, the peak exceeds the budget, or no room."""
     size = allocated(tables, states, state, op)
     peak = max(states.peak[state], size + tables.workspace[op])
     if peak > budget:
@@ -212,10 +212,10 @@ def follow(tables, states, state, op, budget, following, table, found):
 
 @kernel
 def expand(tables, states, begin, end, budget, following, table, found, narrow):
-    """Schedule each ready op in the states from `begin` to `end`, and store what comes of it in the next level.
+    """Compute each ready op in the states from `begin` to `end`, and store the results in the next level.
 
-    It stops before a state for which there may be no room in the next level, and ``found[NEXT]`` is that state. Where
-    the level is `narrow` it goes on, leaves out what has no room, and expands a state by a safe op alone.
+    It stops before a state for which the next level may lack room; ``found[NEXT]`` is that state. In a `narrow` level
+    it discards states without room instead, and expands a state by a safe op only.
     """
     for state in range(begin, end):
         found[NEXT] = state
@@ -235,7 +235,7 @@ def expand(tables, states, begin, end, budget, following, table, found, narrow):
 
 @inner
 def before(heap, live, first_peak, first, second_peak, second):
-    """Whether a state is to be taken up before another one: lower peak, more ops, fewer bytes."""
+    """Return whether a state comes before another one: lower peak, more ops, fewer bytes."""
     if first_peak != second_peak:
         return first_peak < second_peak
     if heap.num_done[first] != heap.num_done[second]:
@@ -245,7 +245,7 @@ def before(heap, live, first_peak, first, second_peak, second):
 
 @inner
 def push(heap, live, state, peak, found):
-    """Add a state with the peak that it has now; where it had a higher one, the older entry stays behind."""
+    """Add a state with its current peak; an older entry with a higher peak stays in the heap."""
     position = found[HEAP]
     found[HEAP] += 1
     while position > 0:
@@ -259,7 +259,7 @@ def push(heap, live, state, peak, found):
 
 @inner
 def pop(heap, live, found):
-    """Take the first state off the heap."""
+    """Remove and return the first state of the heap."""
     top = heap.state[0]
     found[HEAP] -= 1
     end = found[HEAP]
@@ -281,7 +281,7 @@ def pop(heap, live, found):
 
 @kernel
 def best_first(tables, states, budget, heap, table, found, steps):
-    """Expand so many states, the lowest peak first; the state in ``found[TAKEN]`` is the last one, or the end."""
+    """Expand `steps` states, lowest peak first; the state in ``found[TAKEN]`` is the last one, or a complete order."""
     num_ops = len(tables.workspace)
     for _ in range(steps):
         if found[HEAP] == 0:
@@ -290,7 +290,7 @@ def best_first(tables, states, budget, heap, table, found, steps):
             return FULL
         peak = heap.peak[0]
         state = pop(heap, states.live, found)
-        if peak != states.peak[state]:  # an entry from before it fell
+        if peak != states.peak[state]:  # an outdated entry with a higher peak
             continue
         found[TAKEN] = state
         if heap.num_done[state] == num_ops:

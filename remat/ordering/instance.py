@@ -1,4 +1,4 @@
-"""The question of an order in arrays: what each op reads, writes and holds, and what is live before and after."""
+"""Ordering problem as arrays: tensors that each op reads, writes and holds, and those live before and after."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from remat.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class OrderInstance:
-    """Ops to be computed once each, in an order of least peak.
+    """Ops to compute once each, in an order of least peak.
 
-    Ops are numbered in the reference order, so that every op has a higher number than those it depends on. What is
-    live at all times (graph inputs, constant memory) is in `held`, and what is live at the steps of its writers only,
-    since nobody reads or keeps it, is in their `workspace`: no tensor here is either. A tensor is allocated by the
-    first op that writes it, unless it is in `live`; an op may read it after all its writers in the instance; and it is
-    freed right after the last op that writes or reads it, unless it is in `kept`.
+    Ops are numbered in the reference order, so every op has a higher number than those it depends on. Memory that is
+    live at all times (graph inputs, constant memory) is in `held`. A tensor that is live only at the steps of its
+    writers, since no op reads it and it is not kept, is in their `workspace`. Neither is a tensor here. The first op
+    that writes a tensor allocates it, unless it is in `live`; an op may read it after all its writers in the instance.
+    It is freed right after the last op that writes or reads it, unless it is in `kept`.
 
     Attributes
     ----------
     size : int64 array, shape (tensors,)
         Bytes.
     workspace : int64 array, shape (ops,)
-        Bytes that are held at the step of the op only, less those of outputs that it writes in place of inputs; it may
-        be negative.
+        Bytes held only at the step of the op, less those of outputs that it writes in place of inputs; may be
+        negative.
     op_inputs, op_outputs : Csr
-        Tensors that each op reads and writes; none in both.
+        Tensors that each op reads and writes; no tensor is in both.
     predecessors : Csr
-        Ops that must come before each op.
+        Ops that must precede each op.
     live : bool array, shape (tensors,)
-        Which are allocated from the start.
+        True for tensors that are live from the start.
     kept : bool array, shape (tensors,)
-        Which stay at the end.
+        True for tensors that stay live to the end.
     held : int
-        Bytes throughout, beside the tensors.
+        Bytes held at all steps, in addition to the tensors.
     ops, tensors : int64 arrays, shapes (ops,) and (tensors,)
-        Their positions in the graph.
+        Positions in the graph.
     exact : bool
-        Whether every order has the peak here that it has in the graph. It is not so where it depends on the order
-        which op is the last to read a tensor in whose place it may write.
+        True when every order has the same peak here and in the graph. It is false if the last reader of a tensor, which
+        may write in its place, depends on the order.
 
     Examples
     --------
-    The order that computes both halves of `a` first holds more.
+    The order that computes both readers of `a` first holds more.
 
     >>> from remat import GraphBuilder
     >>> b = GraphBuilder("two branches")
@@ -75,15 +75,15 @@ class OrderInstance:
 
     @classmethod
     def of(cls, problem: Problem, *, least: bool = True) -> OrderInstance:
-        """The question of an order for the graph of `problem`, with what it keeps and the constant memory it counts.
+        """Return the instance for the graph of `problem`, with its kept tensors and counted constant memory.
 
-        Its budget, its order rule and its limits of computes are not looked at. Where the instance is not `exact`, a
-        bound for it is one for the graph if `least`, and otherwise no order has a higher peak in the graph.
+        Its budget, order rule and limits of computes are ignored. If the instance is not `exact`, its bounds hold for
+        the graph if `least` is true; otherwise each order's peak here is an upper bound of that in the graph.
 
         Parameters
         ----------
         least : bool
-            Whether an op that may be the last reader of a tensor, or not, writes in its place.
+            Assume that an op that may be the last reader of a tensor writes in its place.
         """
         arrays = problem.graph.arrays
         unread = ~problem.kept & (arrays.consumers.counts == 0)  # freed after each of its writers
@@ -116,7 +116,7 @@ class OrderInstance:
         cls, size: Int, workspace: Int, *pairs: tuple[Int, Int], live: Bool, kept: Bool, held: int, ops: Int,
         tensors: Int, exact: bool,
     ) -> OrderInstance:  # fmt: skip
-        """From pairs of an op and a tensor that it reads, one that it writes, and an op that must come before it."""
+        """Make an instance from pairs of an op and a tensor it reads, one it writes, and an op that must precede it."""
         reads, writes, needs = (Csr.from_pairs(*columns, len(workspace)) for columns in pairs)
         return cls(
             frozen(size), frozen(workspace), reads, writes, needs, frozen(live), frozen(kept), int(held), frozen(ops),
@@ -135,22 +135,22 @@ class OrderInstance:
 
     @cached_property
     def successors(self) -> Csr:
-        """Ops that must come after each op."""
+        """Ops that must follow each op."""
         return self.predecessors.transposed(self.num_ops)
 
     @property
     def num_ops(self) -> int:
-        """How many ops there are to be ordered."""
+        """Number of ops to order."""
         return len(self.workspace)
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors come and go."""
+        """Number of tensors."""
         return len(self.size)
 
     @property
     def reference(self) -> Int:
-        """The reference order."""
+        """Reference order."""
         return np.arange(self.num_ops, dtype=np.int64)
 
     @cached_property
@@ -160,7 +160,7 @@ class OrderInstance:
 
     @cached_property
     def op_bytes(self) -> Int:
-        """Bytes at the step of each op at the least: what is held, what it reads and writes, its workspace.
+        """Least bytes at the step of each op: held memory, tensors it reads and writes, its workspace.
 
         Shape (ops,).
         """
@@ -169,19 +169,19 @@ class OrderInstance:
 
     @cached_property
     def structural_bound(self) -> int:
-        """No order has a lower peak: what one op needs, or what is live before the first or after the last."""
+        """Lower bound of every peak: the largest need of one op, or the bytes live at the start or the end."""
         end = self.held + int(self.size[self.kept].sum())
         return max(int(self.op_bytes.max(initial=0)), self.start if self.num_ops else 0, end)
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
     def profile(self, order: Iterable[int] | Int) -> Int:
-        """Memory at each step of an order, in bytes; shape (ops,).
+        """Return the memory at each step of an order, in bytes; shape (ops,).
 
         Raises
         ------
         ProblemError
-            If it is not an order of all ops in which every op comes after those it depends on.
+            If it is not a topological order of all ops.
         """
         order, num_ops = _array(order), self.num_ops
         if order.shape != (num_ops,) or (np.sort(order) != np.arange(num_ops)).any():
@@ -200,36 +200,36 @@ class OrderInstance:
         return self.held + staircase(first, last, self.size, num_ops) + self.workspace[order]
 
     def peak_of(self, order: Iterable[int] | Int) -> int:
-        """The peak of an order in bytes: what the validator finds for its schedule, if the instance is whole and exact.
+        """Return the peak of an order in bytes; it equals the validator's if the instance is whole and exact.
 
         Raises
         ------
         ProblemError
-            If it is not an order of all ops in which every op comes after those it depends on.
+            If it is not a topological order of all ops.
         """
         return int(self.profile(order).max(initial=0))
 
     def schedule(self, problem: Problem, order: Iterable[int] | Int, source: str = "") -> Schedule:
-        """The schedule that computes the ops in that order, with implied frees; for the instance of `problem`."""
+        """Return the schedule that computes the ops in that order, frees implied; for the instance of `problem`."""
         return Schedule.of_computes(problem.graph, self.ops[_array(order)], source=source)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def part(self, ops: Iterable[int] | Int, done: Iterable[int] | Int = ()) -> OrderInstance:
-        """The question for some ops after others are done and before the rest.
+        """Return the instance of some ops after others are done and before the remaining ones.
 
-        What it holds and keeps is what the done ones leave and the rest needs. Orders of parts that follow each other,
-        put together by :attr:`ops`, have the largest of their peaks.
+        It holds and keeps the tensors that the ops done leave and the remaining ones need. Orders of consecutive parts,
+        concatenated by :attr:`ops`, have the largest of their peaks.
 
         Parameters
         ----------
         ops, done : ops of this instance
-            With every op in `ops`, what it depends on is in `ops` or `done`.
+            Dependencies of every op in `ops` are in `ops` or `done`.
 
         Raises
         ------
         ProblemError
-            If it is not, or an op is in both.
+            If they are not, or an op is in both.
         """
         chosen, before = self._mask(ops), self._mask(done)
         needed = ~(chosen | before)[self.predecessors.indices] & chosen[self.predecessors.rows]
@@ -260,7 +260,7 @@ class OrderInstance:
         return mask
 
     def _touched(self, ops: Bool) -> Bool:
-        """Tensors that one of the ops reads or writes."""
+        """Return a mask of the tensors that one of the ops reads or writes."""
         touched = np.zeros(self.num_tensors, dtype=np.bool_)
         for rows in (self.op_inputs, self.op_outputs):
             touched[rows.indices[ops[rows.rows]]] = True
@@ -268,9 +268,9 @@ class OrderInstance:
 
 
 def saved_in_place(problem: Problem) -> tuple[Int, Int]:
-    """Bytes of outputs that each op writes in place of inputs, in some order and in every order; shape (ops,).
+    """Return bytes of outputs that each op writes in place of inputs, in some order and in every order; shape (ops,).
 
-    An input dies at an op in every order if all other readers come before it, and in none if one comes after it.
+    An input dies at an op in every order if all other readers precede the op, and in none if one follows it.
     """
     arrays = problem.graph.arrays
     most, sure = np.zeros((2, len(arrays.cost)), dtype=np.int64)
@@ -294,12 +294,12 @@ def _array(ops: Iterable[int] | Int) -> Int:
 
 
 def _numbers(mask: Bool) -> Int:
-    """New numbers of those in a mask; -1 for the others."""
+    """Return new numbers of the members of a mask; -1 for the others."""
     return np.where(mask, np.cumsum(mask) - 1, -1)
 
 
 def _renumbered(rows: Csr, row_number: Int, column_number: Int) -> tuple[Int, Int]:
-    """The pairs of `rows` with other numbers, without those that have none."""
+    """Return the pairs of `rows` with other numbers, without those that have none."""
     row, column = row_number[rows.rows], column_number[rows.indices]
     there = (row >= 0) & (column >= 0)
     return row[there], column[there]

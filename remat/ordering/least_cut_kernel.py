@@ -1,11 +1,11 @@
-"""The least boundary among all closed sets between two states of a search, compiled: a minimum cut on the ops between.
+"""Kernel for the least boundary among all closed sets between two states of a search: a minimum cut on the ops between.
 
 The tables are those of :mod:`remat.ordering.valley_kernel`.
 """
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
-# Tables are handed over one by one: a tuple of arrays takes longer to compile than what is done with it.
+# Tables are separate arguments: a tuple of arrays would take longer to compile than the function itself.
 # ruff: noqa: PLR0917
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD, CAPACITY, NEXT = range(3)
 
 @inner
 def add_arc(nodes, arcs, count, tail, head, capacity):
-    """Add an arc and its reverse; how many there are now."""
+    """Add an arc and its reverse; return the new number of arcs."""
     arcs[HEAD, count] = head
     arcs[CAPACITY, count] = capacity
     arcs[NEXT, count] = nodes[FIRST, tail]
@@ -39,7 +39,7 @@ def add_arc(nodes, arcs, count, tail, head, capacity):
 
 @inner
 def flow_levels(nodes, arcs, num_nodes, source, sink):
-    """Distances from the source in the residual network; whether the sink can be reached."""
+    """Compute distances from the source in the residual network; return whether it reaches the sink."""
     for node in range(num_nodes):
         nodes[LEVEL, node] = -1
         nodes[HERE, node] = nodes[FIRST, node]
@@ -62,7 +62,7 @@ def flow_levels(nodes, arcs, num_nodes, source, sink):
 
 @inner
 def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
-    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source."""
+    """Run Dinic's algorithm (1970) and return the flow; the final levels mark the side of the source."""
     total = 0
     while flow_levels(nodes, arcs, num_nodes, source, sink):
         number[work] += num_nodes
@@ -107,15 +107,15 @@ def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
 
 @inner
 def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, work):
-    """Whether no closed set between two states has a smaller boundary than the later one.
+    """Return whether no closed set between two states has a smaller boundary than the later one.
 
-    The later state is the one at hand; the ops between are `path[row, begin:end]`. If one has, `nodes[MEMBER]` marks
-    the ops (by place in the path, from 0) between the earlier state and the smallest such set of least boundary.
-    `number[work]` is increased by what it takes.
+    The later state is the current one; the ops between are `path[row, begin:end]`. If a set has a smaller boundary,
+    `nodes[MEMBER]` marks the ops (by place in the path, from 0) between the earlier state and the smallest closed set
+    of least boundary. `number[work]` increases by the work done.
 
-    Nodes: ops (in the set if on the side of the source), and for each tensor whether it is begun and whether all its
-    users are done. Arcs: a tensor that is begun and not ended costs its size; unlimited ones say that an op in the set
-    has its predecessors there and begins what it writes, and that what is ended has all its users in the set.
+    Nodes: ops (in the set if on the side of the source), and for each tensor one node for begun and one for all users
+    done. Arcs: a tensor that is begun and not ended costs its size. Unlimited arcs enforce three conditions: an op in
+    the set has its predecessors there, it begins the tensors it writes, and an ended tensor has all users in the set.
     """
     width = end - begin
     tensors_here = 0

@@ -1,4 +1,4 @@
-"""An ordering problem as lifetimes of tensors, which can be read backwards and cut down to some of its ops."""
+"""Ordering problem as lifetimes of tensors, which can be mirrored and restricted to some of its ops."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """An ordering problem as lifetimes: a tensor lives from the first of its first ops to the last of its last ops.
+    """Ordering problem as lifetimes: a tensor lives from the first of its first ops to the last of its last ops.
 
-    This form is its own mirror image: with both exchanged and every dependence turned round, orders read backwards
+    This form is closed under reversal: with both kinds of ops exchanged and every dependency reversed, reversed orders
     have the same memory at each step.
 
     Attributes
@@ -25,13 +25,13 @@ class Lifetimes:
     size, workspace : int64 arrays, shapes (tensors,) and (ops,)
         Bytes.
     begins, ends : Csr
-        For each op the tensors that it may begin and that it may end; the former are among the latter.
+        For each op, the tensors that it may begin and those that it may end; the former are among the latter.
     predecessors, successors : Csr
-        Ops that come before and after each op.
+        Ops that precede and follow each op.
     live, kept : bool arrays, shape (tensors,)
-        Which live from the start and to the end.
+        True for tensors that are live from the start, and to the end.
     held : int
-        Bytes throughout.
+        Bytes held at all steps.
     """
 
     size: Int
@@ -46,7 +46,7 @@ class Lifetimes:
 
     @classmethod
     def of(cls, instance: OrderInstance, *, twins: bool = True) -> Lifetimes:
-        """Those of an instance; where `twins`, of twins (:mod:`remat.ordering.twins`) one comes before the other."""
+        """Return the lifetimes of an instance; `twins` fixes the order of twins (:mod:`remat.ordering.twins`)."""
         reads, writes = instance.op_inputs, instance.op_outputs
         rows = np.concatenate([reads.rows, writes.rows])
         ends = Csr.from_pairs(rows, np.concatenate([reads.indices, writes.indices]), instance.num_ops)
@@ -61,7 +61,7 @@ class Lifetimes:
 
     @property
     def mirrored(self) -> Lifetimes:
-        """The same from the end to the start."""
+        """Mirrored problem, from the end to the start."""
         return replace(
             self, begins=self.ends, ends=self.begins, predecessors=self.successors, successors=self.predecessors,
             live=self.kept, kept=self.live,
@@ -69,20 +69,20 @@ class Lifetimes:
 
     @cached_property
     def op_bytes(self) -> Int:
-        """Bytes at the step of each op at the least: what is held, what it may end, its workspace."""
+        """Least bytes at the step of each op: held memory, tensors it may end, its workspace."""
         return frozen(self.held + self.workspace + self.ends.sums(self.size))
 
     def window(self, ops: Int) -> Lifetimes:
-        """What is sure of some ops alone: no order of all ops has a lower peak than the best order of these.
+        """Return a relaxation to some ops: no order of all ops has a lower peak than the best order of these.
 
-        Dependences by way of other ops count only if those are among them. A tensor lives at a step of an op among
-        them if some op that may begin it is the op, or comes before it in every order, and some op that may end it is
-        an op that is not done yet, or comes after one in every order.
+        Dependencies through other ops count only if those are among `ops`. A tensor lives at the step of a chosen op
+        under two conditions. Some op that may begin it is the chosen op, or precedes it in every order. Some op that
+        may end it is an op that is not done yet, or follows one in every order.
 
         Parameters
         ----------
         ops : int64 array
-            Ascending; the ops must be numbered in a possible order.
+            Ascending; the numbers of the ops must form a topological order.
         """
         number = np.full(len(self.workspace), -1, dtype=np.int64)
         number[ops] = np.arange(len(ops))
@@ -123,7 +123,7 @@ class Lifetimes:
         )  # fmt: skip
 
     def _reached(self, links: list[list[int]], order: range, table: Csr, always: Bool) -> dict[int, int]:
-        """For each op, as bits, the tensors of `table` that it or an op it is linked to has, and those of `always`."""
+        """Return bits of the tensors in `table` of each op and the ops it is linked to, and those of `always`."""
         start = sum(1 << tensor for tensor in np.flatnonzero(always).tolist())
         own = table.lists()
         found: dict[int, int] = {}

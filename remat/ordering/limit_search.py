@@ -1,4 +1,4 @@
-"""The question whether there is an order within a limit of memory, asked of compiled code."""
+"""Search for an order within a limit of memory, run by kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from remat.graphs.arrays import Csr, stacked
 from remat.ordering.lifetimes import Lifetimes
 from remat.runtime.arrays import Int
 
-#: Work between two looks at the clock: some hundredths of a second.
+#: Work between two checks of the deadline: some hundredths of a second.
 SLICE = 1_000_000
-#: Keys of the table in the beginning and at most (16 bytes each), and entries of the list of choices at most.
+#: Initial and largest number of keys in the table (16 bytes each); largest number of entries in the list of choices.
 FIRST_KEYS, MOST_KEYS, MOST_CHOICES = 1 << 14, 1 << 22, 1_000_000
-#: No step at all.
+#: Exceeds every step.
 ENDLESS = 2**62
 
 
@@ -29,12 +29,12 @@ def _example() -> None:
     search.go(9, 100)
 
 
-#: The compiled search.
+#: Kernels of the search.
 KERNELS = KernelSet("orders", __name__, _example)
 
 
 class Answer(Enum):
-    """What is known of a limit."""
+    """Result of a search within a limit."""
 
     FOUND = "there is an order within it"
     REFUTED = "there is none"
@@ -42,25 +42,25 @@ class Answer(Enum):
 
 
 class LimitSearch:
-    """Looks for an order within a limit, going on where it stopped as long as the limit stays.
+    """Depth-first search for an order within a limit; it continues where it stopped while the limit stays the same.
 
-    The search is depth-first over closed sets of ops. Where it reaches a *valley*, a set with no more live bytes than
-    an earlier one on the way, and no closed set between the two has less, it never goes back between them (see
-    docs/ordering/valley.md). Sets from which the end cannot be reached are remembered by keys of 128 random bits: that
-    any two of ten million have the same one has a chance of 1 in 10^24.
+    The search runs over closed sets of ops. A *valley* is a set with no more live bytes than an earlier set on the path
+    and than all closed sets between the two. From a valley the search never backtracks between the two (see
+    docs/ordering/valley.md). It remembers sets from which the end cannot be reached by keys of 128 random bits: the
+    probability that any two of ten million share a key is 1 in 10^24.
 
     Parameters
     ----------
     problem : Lifetimes
     seed : int
-        Of the order among equal choices; 0: as numbered.
+        Seed of the order among equal choices; 0: by number.
 
     Attributes
     ----------
     above : int
         After :attr:`Answer.REFUTED`: no order has a lower peak, in bytes.
     states : int
-        How many were looked at in all.
+        Total number of states evaluated.
 
     Examples
     --------
@@ -104,30 +104,30 @@ class LimitSearch:
         self._arcs = np.zeros((cut.NEXT + 1, 2 * (len(self._links) + 2 * m)), dtype=np.int64)
         self._number = np.zeros(valley.RULE + 1, dtype=np.int64)
         self._limit: int | None = None
-        self._dead_within: int | None = None  # the limit that the table holds for
+        self._dead_within: int | None = None  # the limit for which the table holds
         self.above = 0
         self.states = 0
         self.shuffle(seed)
 
     def shuffle(self, seed: int, rule: int = 0) -> None:
-        """Start anew with another order among equal choices; `rule` 1: sorted by the bytes at their steps."""
+        """Restart with another order among equal choices; `rule` 1: sorted by the bytes at their steps."""
         n = len(self.problem.workspace)
         rank = np.random.default_rng(seed).permutation(n) if seed else np.arange(n)
         self._ops[self._cut.RANK, :n] = self._first[0][self._cut.RANK, :n] = rank
         self._rule, self._limit = rule, None
 
     def go(self, limit: int, work: int, *, window: int = 128, deadline: Deadline | None = None) -> Answer:
-        """Look for an order whose peak is at most `limit` bytes.
+        """Search for an order whose peak is at most `limit` bytes.
 
         Parameters
         ----------
         limit : int
         work : int
-            States, choices and nodes of cuts to be looked at in this call.
+            Limit of states, choices and nodes of cuts evaluated in this call.
         window : int
-            Ops that are looked at behind the state at hand for an earlier one that it makes superfluous.
+            Number of preceding ops to search for an earlier state that the current one dominates.
         deadline : Deadline, optional
-            Looked at every few hundredths of a second.
+            Checked every few hundredths of a second.
         """
         number, valley = self._number, self._valley
         if limit != self._limit:
@@ -153,13 +153,13 @@ class LimitSearch:
 
     @property
     def order(self) -> Int:
-        """The order found; shape (ops,)."""
+        """Order found; shape (ops,)."""
         return self._frames[self._valley.OP, 1 : self._ops.shape[1]].copy()
 
     def _begin(self, limit: int) -> None:
         number, valley, frames = self._number, self._valley, self._frames
         self._ops[:], self._tensors[:] = self._first
-        # What is dead within a limit is dead within any lower one, and says no more of steps above it than was known.
+        # dead ends within a limit are dead ends within any lower one, but say nothing more about steps above it
         keep = self._dead_within is not None and limit <= self._dead_within
         filled, above = (int(number[valley.FILLED]), int(number[valley.ABOVE])) if keep else (0, ENDLESS)
         if not keep:
@@ -173,14 +173,14 @@ class LimitSearch:
         frames[[valley.FRAME_A, valley.FRAME_B], 0] = self._ops[[self._cut.KEY_A, self._cut.KEY_B], -1]
 
     def enlarge(self) -> None:
-        """Give the table four times as many places."""
+        """Give the table four times as many entries."""
         old = self._table
         self._table = np.zeros((2, 4 * old.shape[1]), dtype=np.int64)
         self._valley.refill(old, self._table, self._number)
 
 
 class TwoWaySearch:
-    """Limit searches from both ends of a problem; the one that answered the last limit gets the next one first.
+    """Limit searches from both ends of a problem; the end that answered last is tried first.
 
     Parameters
     ----------
@@ -203,12 +203,12 @@ class TwoWaySearch:
         self._first = 0
 
     def shuffle(self, seed: int, rule: int) -> None:
-        """See :meth:`LimitSearch.shuffle`."""
+        """Call :meth:`LimitSearch.shuffle` at both ends."""
         for way in self._ways:
             way.shuffle(seed, rule)
 
     def go(self, limit: int, work: int, deadline: Deadline, *, window: int = 128) -> Answer:
-        """See :meth:`LimitSearch.go`; `work` is for each end."""
+        """Call :meth:`LimitSearch.go` at both ends; `work` is for each end."""
         for at in (self._first, 1 - self._first):
             answer = self._ways[at].go(limit, work, window=window, deadline=deadline)
             if answer is not Answer.OPEN:
@@ -218,7 +218,7 @@ class TwoWaySearch:
 
     @property
     def order(self) -> Int:
-        """The order found, from the start; shape (ops,)."""
+        """Order found, from the start; shape (ops,)."""
         order = self._ways[self._first].order
         return order[::-1].copy() if self._first else order
 
@@ -229,5 +229,5 @@ class TwoWaySearch:
 
     @property
     def states(self) -> int:
-        """How many were evaluated in all."""
+        """Total number of states evaluated."""
         return sum(way.states for way in self._ways)

@@ -1,4 +1,4 @@
-"""The dynamic programme over closed sets, level by level: one state for each set of ops that are ready."""
+"""Dynamic programme over closed sets, level by level: one state for each set of ready ops."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from remat.runtime.arrays import Int
 if TYPE_CHECKING:
     from remat.ordering.closed_sets_kernel import SetTables, States
 
-#: More than any peak.
+#: Exceeds every peak.
 ENDLESS = 2**62
-#: Most states that are expanded between two checks of the clock, and seconds that this should take at most.
+#: Largest number of states expanded between two checks of the deadline, and the target time in seconds for them.
 MOST_PIECE, PIECE_SECONDS = 8192, 0.03
-#: States for which there is room in a level at first; in a beam, for each state that is kept.
+#: Initial room for states in a level; in a beam, room per state kept.
 ROOM, FOLLOWERS = 1024, 16
 
 
 class Ending(StrEnum):
-    """How a run of the dynamic programme ended."""
+    """Ending of a run of the dynamic programme."""
 
     SOLUTION = "solution"
-    """With an order, which is the best there is, unless states were left out."""
+    """It found an order, which is optimal unless states were discarded."""
     NO_SOLUTION = "no solution"
-    """Every order has a peak above the budget, or leads through a state that was left out."""
+    """Every order has a peak above the budget, or leads through a discarded state."""
     TIMEOUT = "timeout"
     """A level took longer than allowed."""
     MEMORY = "memory"
     """Its states did not fit into memory."""
     DEADLINE = "deadline"
-    """No time was left, or the run was interrupted."""
+    """The deadline passed, or the run was interrupted."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the dynamic programme found out.
+    """Result of one run of the dynamic programme.
 
     Attributes
     ----------
     ending : Ending
     order : int64 array or None
-        The best order, with a solution.
+        Best order, with a solution.
     bound : int
-        Bytes: no order has a lower peak. With a solution it is the peak of the order, or that of a state left out.
+        Bytes: no order has a lower peak. With a solution it is the peak of the order, or that of a discarded state.
     states : int
-        How many were stored.
+        Number of states stored.
     """
 
     ending: Ending
@@ -65,13 +65,13 @@ class Run:
 
 
 class ClosedSets:
-    """An ordering problem for the compiled searches over closed sets.
+    """Ordering problem for the compiled searches over closed sets.
 
     Parameters
     ----------
     instance : OrderInstance
     twins : bool
-        Whether of twins (:mod:`remat.ordering.twins`) only one order is tried.
+        Try only one order of twins (:mod:`remat.ordering.twins`).
     """
 
     def __init__(self, instance: OrderInstance, *, twins: bool) -> None:
@@ -83,12 +83,12 @@ class ClosedSets:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of `tables`: a set for each op, two for each tensor, and one more while they are made."""
+        """Bytes of `tables`: a set per op, two per tensor, and one more per tensor during construction."""
         return 8 * self.words * (self.instance.num_ops + 3 * self.instance.num_tensors)
 
     @cached_property
     def tables(self) -> SetTables:
-        """The problem in the arrays of the kernel."""
+        """Problem in the arrays of the kernel."""
         kernel, instance, lifetimes = self.kernel, self.instance, self._lifetimes
         allocates = instance.op_outputs.where(~instance.live)
         alone = instance.producers.counts == 1
@@ -106,21 +106,21 @@ class ClosedSets:
         )
 
     def _sets(self, rows: Csr) -> NDArray[np.uint64]:
-        """Each row as a set of ops."""
+        """Return each row as a set of ops."""
         sets = np.zeros((len(rows), self.words), dtype=np.uint64)
         bits = np.uint64(1) << (rows.indices % 64).astype(np.uint64)
         np.bitwise_or.at(sets, (rows.rows, rows.indices // 64), bits)
         return sets
 
     def states(self, room: int) -> States:
-        """Room for states; memory is taken as they come."""
+        """Return room for states; the system commits memory as they are written."""
         done, ready = np.zeros((2, room, self.words), dtype=np.uint64)
         live, peak = np.zeros((2, room), dtype=np.int64)
         parent, op = np.zeros((2, room), dtype=np.int32)
         return self.kernel.States(done, ready, live, peak, parent, op)
 
     def begin(self, room: int, floor: int) -> States:
-        """Room for states, the first of which is the empty set; a peak below `floor` is as good as it."""
+        """Return room for states, the first of which is the empty set; peaks below `floor` count as `floor`."""
         states = self.states(room)
         states.live[0], states.peak[0] = self.instance.start, floor
         for op in np.flatnonzero(self._lifetimes.predecessors.counts == 0).tolist():
@@ -128,20 +128,20 @@ class ClosedSets:
         return states
 
     def table(self, room: int) -> NDArray[np.int32]:
-        """An empty table to find so many states in."""
+        """Return an empty hash table for `room` states."""
         return np.zeros(1 << (2 * room - 1).bit_length(), dtype=np.int32)
 
 
 class Programme(ClosedSets):
-    """Serenity's Algorithm 1 for one instance, which can be run with several budgets, and as a beam.
+    """Serenity's Algorithm 1 for one instance, to run with several budgets or as a beam.
 
     Parameters
     ----------
     instance : OrderInstance
     most_bytes : int
-        Memory that its states may take.
+        Limit of memory for its states, in bytes.
     twins : bool
-        Whether of twins only one order is tried.
+        Try only one order of twins.
     """
 
     def __init__(self, instance: OrderInstance, most_bytes: int, *, twins: bool = False) -> None:
@@ -163,13 +163,13 @@ class Programme(ClosedSets):
         ----------
         deadline : Deadline
         budget : int
-            Bytes; states with a higher peak are left out.
+            Bytes; states with a higher peak are discarded.
         floor : int
-            Bytes; a peak below it is as good as it.
+            Bytes; peaks below it count as equal to it.
         seconds : float, optional
-            For each level at most.
+            Time limit for each level.
         width : int, optional
-            States that are kept of each level, the best by peak and live bytes. Default: all.
+            States kept per level, the best by peak and live bytes. Default: all.
         """
         if self.table_bytes > self.most_bytes:
             return Run(Ending.MEMORY, None, 0, 1)
@@ -229,7 +229,7 @@ def _bytes(states: States) -> int:
 
 
 def _grown(states: States, larger: States) -> States:
-    """The same states with more room."""
+    """Copy states into a larger room."""
     for new, old in zip(larger, states, strict=True):
         new[: len(old)] = old
     return larger
@@ -247,5 +247,5 @@ def _example() -> None:
     BestFirstOrder().search(instance)
 
 
-#: The compiled searches.
+#: Kernels of the searches.
 KERNELS = KernelSet("closed-sets", __name__, _example)

@@ -1,4 +1,4 @@
-"""What a rule looks at while it makes an order: which ops are ready, and what each would allocate and free now."""
+"""State of a rule while it makes an order: ready ops, and the bytes that each would allocate and free."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from remat.ordering.instance import OrderInstance
 
 
 class Ready:
-    """Ops that can be computed now, and bytes by op, kept up to date from step to step.
+    """Ready ops, and bytes per op, updated from step to step.
 
     Attributes
     ----------
     live : int
         Bytes held between steps.
     need : list of int
-        Bytes that the step of each op adds while it runs: tensors it allocates, and its workspace.
+        Bytes that the step of each op adds while it runs: tensors it allocates and its workspace.
     growth : list of int
-        Bytes that each op adds for good: what it allocates, less what it frees.
+        Net bytes that each op adds: those it allocates, less those it frees.
     ready : list of int
         Ops that are ready at the start, ascending.
     """
@@ -27,7 +27,7 @@ class Ready:
         self._writers, self._readers = instance.producers.lists(), instance.consumers.lists()
         self._after = instance.successors.lists()
         self._waiting = instance.predecessors.counts.tolist()
-        # Uses that are still to come; one that never comes for what is kept.
+        # remaining uses; kept tensors have one that never comes
         self._uses = (instance.producers.counts + instance.consumers.counts + instance.kept).tolist()
         self._begun = instance.live.tolist()
         self._done = [False] * instance.num_ops
@@ -47,7 +47,7 @@ class Ready:
         Returns
         -------
         made : list of int
-            Ops that are ready now and were not before, ascending.
+            Ops that became ready, ascending.
         changed : list of int
             Other ready ops that need less, or grow less, than before.
         """

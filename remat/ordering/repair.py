@@ -1,4 +1,4 @@
-"""Repair of an order: the stretches that hold too much are ordered anew, each with the rest as it is."""
+"""Repair of an order: reorder the stretches that exceed a limit, with the remaining steps fixed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.runtime.arrays import Int
 
-#: Ops before and after a step that holds too much, in the first attempt; by how much they grow; ops of a stretch.
+#: Ops before and after a step above the limit in the first attempt; growth factor; largest number of ops of a stretch.
 FIRST_REACH, MORE_REACH, MOST_OPS = 12, 2, 2000
 
 
 def repaired(instance: OrderInstance, order: Int, limit: int, work: int, deadline: Deadline) -> Int | None:
-    """An order within a limit, from one that is not; None where that did not succeed.
+    """Return an order within a limit, made from one that exceeds it; None if the repair fails.
 
-    The first step above the limit, with some steps around it, is a problem of its own, with what is live before and
-    kept after it given: that is solved by the search from valley to valley, forwards and backwards. What cannot be
-    solved becomes longer, until the stretch is half of the order, so all that is decided stays a choice.
+    The first step above the limit and some steps around it form a problem of their own, with the tensors live before
+    and after it given. The search from valley to valley solves it, forwards and backwards. An unsolved stretch is
+    lengthened, up to half of the order, so all decisions remain heuristic.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def repaired(instance: OrderInstance, order: Int, limit: int, work: int, deadlin
     limit : int
         Bytes.
     work : int
-        For each stretch, see :meth:`remat.ordering.limit_search.LimitSearch.go`.
+        Limit for each stretch, see :meth:`remat.ordering.limit_search.LimitSearch.go`.
     deadline : Deadline
     """
     order = order.copy()

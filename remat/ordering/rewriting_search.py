@@ -1,4 +1,4 @@
-"""Which rewrites to make: those after which some order needs the least memory."""
+"""Choice of rewrites: those after which some order has the least peak."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from remat.ordering.valley import ValleySearch
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 
-#: Rewrites of which every choice is tried where some of them may raise the peak.
+#: Largest number of rewrites for which all choices are tried if some of them may raise the peak.
 MOST_CHOICES = 8
-#: Shares of the time that is left, for the graph as it is and with all rewrites.
+#: Shares of the remaining time: for the graph as it is, and with all rewrites.
 BEFORE_SHARE, ALL_SHARE = 0.25, 0.5
-#: An order for one choice of rewrites may take this much longer than the slower of the first two.
+#: Largest time for one choice of rewrites, as a multiple of the slower of the first two.
 PATIENCE = 4.0
-#: Rewrites that only take copying away, and are never undone.
+#: Rewrites that only remove copies and are never undone.
 FREE = {RuleName.ZERO_COPY_CONCAT}
 
 Key = tuple[str, str]
@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class Ordered:
-    """A graph after some rewrites, and what is known of its orders.
+    """Graph after some rewrites, with its best known order.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Ordered:
         Its reference order is the best order found.
     rewrites : tuple of Rewrite
     peak : int
-        Of that order, in bytes.
+        Peak of that order, in bytes.
     bound : int
         No order has a lower peak.
     """
@@ -53,7 +53,7 @@ class Ordered:
 
     @property
     def proved(self) -> bool:
-        """Whether no order has a lower peak."""
+        """True when no order has a lower peak."""
         return self.bound >= self.peak
 
     @property
@@ -64,18 +64,18 @@ class Ordered:
 
 @dataclass(frozen=True, eq=False)
 class RewritingResult:
-    """What a search for rewrites found out; both orders have been validated.
+    """Result of a search for rewrites; both orders have been validated.
 
     Attributes
     ----------
     before, after : Ordered
-        The graph as it was, and the best one found.
+        The original graph, and the best one found.
     bound : int or None
-        Bytes: with no choice of the rewrites that the options allow does an order have a lower peak. None: not known.
+        Bytes: no order after any choice of the allowed rewrites has a lower peak. None: unknown.
     tried : int
-        Choices of rewrites for which an order was looked for.
+        Number of choices of rewrites for which a search ran.
     complete : bool
-        Whether it came to its end before the deadline.
+        True when the search finished before the deadline.
     """
 
     before: Ordered
@@ -94,7 +94,7 @@ class RewritingResult:
 
     @property
     def proved(self) -> bool:
-        """Whether no choice of these rewrites and no order needs less."""
+        """True when no choice of these rewrites and no order has a lower peak."""
         return self.bound is not None and self.bound >= self.after.peak
 
 
@@ -106,12 +106,12 @@ def order_graph(
     deadline: Deadline | None = None,
     seed: int = 0,
 ) -> Ordered:
-    """The best order that a search finds for a graph, each op computed once.
+    """Return the best order that a search finds for a graph, each op computed once.
 
     Raises
     ------
     BackendError
-        If the search claims another peak than its order has.
+        If the search claims a peak that its order does not have.
 
     Examples
     --------
@@ -132,28 +132,28 @@ def best_rewriting(
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> RewritingResult:
-    """Choose among the rewrites of a graph those that lead to the least peak, and no more of them than that takes.
+    """Choose the fewest rewrites of a graph that lead to the least peak.
 
-    Where no rewrite can raise the least peak, all of them together have the least of all choices; those that do not
-    help are undone one after the other, most at a time first. Otherwise all choices are tried where there are at most 8
-    rewrites, and else one rewrite after the other is made or undone as long as that helps.
+    If no rewrite can raise the least peak, all of them together minimise it; those without effect are then undone, in
+    large groups first. Otherwise all choices are tried for up to 8 rewrites. With more rewrites, a local search makes
+    or undoes one at a time while that lowers the peak.
 
     Parameters
     ----------
     graph : ComputeGraph
     options : RewriteOptions, optional
     search : OrderSearch, optional
-        Who looks for orders; default: the search from valley to valley.
+        Search for orders; default: the search from valley to valley.
     deadline : Deadline, optional
-        When it is over (or with Ctrl-C), the best found by then is the result.
+        At the deadline, or with Ctrl-C, the best choice so far is the result.
     seed : int
     on_progress : callable, optional
-        Receives lines of what is going on.
+        Receives lines about the progress.
 
     Raises
     ------
     GraphError
-        Where shapes or attributes of the graph are wrong.
+        If shapes or attributes of the graph are wrong.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def all_rewrites(
 
 @dataclass
 class _Run:
-    """One search."""
+    """Search for rewrites."""
 
     graph: ComputeGraph
     options: RewriteOptions
@@ -204,10 +204,10 @@ class _Run:
     slowest: float = 1.0
     seen: dict[frozenset[Key], Ordered | None] = field(default_factory=dict)
     refuted: bool = False
-    """Whether the last search that found nothing came to its end."""
+    """True when the last search without a result was complete."""
 
     def result(self, *, choose: bool) -> RewritingResult:
-        """The best choice, or all rewrites."""
+        """Return the best choice, or all rewrites."""
         self.tell("order of the graph as it is")
         before = self.first((), BEFORE_SHARE if choose else ALL_SHARE)
         done = rewrite_graph(self.graph, self.options)
@@ -234,7 +234,7 @@ class _Run:
         return found.peak, len(found.rewrites)
 
     def first(self, only: Collection[Key] | None, share: float) -> Ordered:
-        """An order of the graph with these rewrites (None: all), whatever its peak."""
+        """Return an order of the graph with these rewrites (None: all), whatever its peak."""
         done = rewrite_graph(self.graph, self.options, only)
         begin = time.monotonic()
         clock = self.clock.earlier(share * self.clock.remaining)
@@ -245,7 +245,7 @@ class _Run:
         return found
 
     def below(self, only: Collection[Key], limit: int) -> Ordered | None:
-        """An order with a peak below a limit of the graph with these rewrites, if one is found."""
+        """Return an order of the graph with these rewrites and a peak below a limit, or None."""
         done = rewrite_graph(self.graph, self.options, only)
         keys = frozenset(rewrite.key for rewrite in done.rewrites)
         if keys in self.seen or self.clock.expired:
@@ -261,7 +261,7 @@ class _Run:
         return found
 
     def all_choices(self, after: Ordered, best: Ordered) -> tuple[Ordered, int | None]:
-        """The best of all subsets; the bound holds if every search came to its end."""
+        """Return the best of all subsets; the bound holds if every search was complete."""
         keys, proved = [rewrite.key for rewrite in after.rewrites], best.proved
         for count in range(len(keys) + 1):
             for only in itertools.combinations(keys, count):
@@ -291,7 +291,7 @@ class _Run:
         return best
 
     def fewer(self, best: Ordered) -> Ordered:
-        """Undo what does not help, halves first."""
+        """Undo rewrites without effect, halves first."""
         pending = [[rewrite.key for rewrite in best.rewrites if rewrite.rule not in FREE]]
         self.tell("rewrites that do not help")
         while pending and not self.clock.expired:
@@ -309,7 +309,7 @@ class _Run:
 def _ordering(
     problem: Problem, search: OrderSearch, deadline: Deadline | None, seed: int, upper: int | None
 ) -> Ordering:
-    """What a search says; where its code is not compiled after half of the time, the best order of the rules."""
+    """Run a search; if its kernels are not compiled after half of the time, return the best order of the rules."""
     clock = deadline or Deadline()
     instance = OrderInstance.of(problem)
     if search.prepared(clock.share(0.5)):

@@ -1,4 +1,4 @@
-"""Rules that make one order at a time: what compilers and frameworks do."""
+"""Rules that make a single order, as compilers and frameworks do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from remat.ordering.instance import OrderInstance
 from remat.ordering.ready import Ready
 from remat.runtime.arrays import Int
 
-#: Ops between two looks at the clock.
+#: Ops between two checks of the deadline.
 PIECE = 1000
 
 
 class Rule(OrderSearch):
-    """A rule that makes a single order; its bound is the structural one."""
+    """Base of rules that make a single order; the bound is the structural one."""
 
     def search(
         self,
@@ -28,7 +28,7 @@ class Rule(OrderSearch):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """One order, and the structural bound; no order where there was no time to make it."""
+        """Return one order and the structural bound; without an order if the deadline comes first."""
         bound = instance.structural_bound
         none = Ordering(None, None, bound if upper is None else min(bound, upper))
         try:
@@ -40,7 +40,7 @@ class Rule(OrderSearch):
 
     @abstractmethod
     def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
-        """The order.
+        """Return the order.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class Rule(OrderSearch):
 
 
 def kahn_order(instance: OrderInstance, deadline: Deadline | None = None) -> Int:
-    """Kahn's order: of the ops that are ready, the one that has been ready for the longest time.
+    """Return Kahn's order: the op that has been ready for the longest time comes next.
 
     Source: A. B. Kahn, Topological sorting of large networks, 1962. Ops that are ready at the start, or become ready
     with the same op, come in the reference order.
@@ -65,7 +65,7 @@ def kahn_order(instance: OrderInstance, deadline: Deadline | None = None) -> Int
     waiting = instance.predecessors.counts.tolist()
     after = instance.successors.lists()
     queue = [op for op, count in enumerate(waiting) if not count]
-    for op in (deadline or Deadline()).each(queue, PIECE):  # which grows meanwhile
+    for op in (deadline or Deadline()).each(queue, PIECE):  # the queue grows meanwhile
         for other in after[op]:
             waiting[other] -= 1
             if not waiting[other]:
@@ -76,7 +76,7 @@ def kahn_order(instance: OrderInstance, deadline: Deadline | None = None) -> Int
 
 
 class Kahn(Rule):
-    """Kahn's order, first in, first out: what many frameworks run, and what Serenity begins from."""
+    """Kahn's order, first in, first out: used by many frameworks, and the starting point of Serenity."""
 
     name = "kahn"
 
@@ -85,9 +85,9 @@ class Kahn(Rule):
 
 
 class DepthFirst(Rule):
-    """Depth first, small ops first: what is needed for an op is computed right before it.
+    """Depth first, small ops first: the dependencies of an op are computed right before it.
 
-    Ops are visited in ascending order of the bytes that they read and write; a visit computes what the op still needs,
+    Ops are visited in ascending order of the bytes that they read and write. A visit computes the missing dependencies
     in the same order, and then the op.
 
     Source: `topological_sort_dfs` of PyTorch's inductor (torch/_inductor/memory.py).
@@ -101,11 +101,11 @@ class DepthFirst(Rule):
 
 
 class ExtraUsersFirst(Rule):
-    """Depth first from the last ops, many readers first: what is read by many ops is computed early.
+    """Depth first from the last ops, many readers first: tensors with many readers are computed early.
 
-    Every op has as many extra users as it has readers beyond one, and those of the ops it depends on, each counted as
-    often as there are ways to it. From the ops that nobody reads, what an op needs is computed before it: first what
-    has most extra users, and of those what takes most bytes with all that it needs.
+    The extra users of an op are its readers beyond one, plus those of the ops it depends on, counted once per path. The
+    traversal starts at ops without readers and computes the dependencies of an op before it: first those with most
+    extra users, and of these the ones with most bytes, including the bytes of their own dependencies.
 
     Source: the depth-first memory scheduler of XLA (hlo_memory_scheduler.cc), with its limits of both sums: the number
     of ops, and the bytes of all of them.
@@ -125,7 +125,7 @@ class ExtraUsersFirst(Rule):
 
 
 def _written(instance: OrderInstance) -> list[int]:
-    """Bytes of what each op writes."""
+    """Return the bytes that each op writes."""
     size = instance.size.tolist()
     return [sum(size[tensor] for tensor in tensors) for tensors in instance.op_outputs.lists()]
 
@@ -133,7 +133,7 @@ def _written(instance: OrderInstance) -> list[int]:
 def _post_order(
     instance: OrderInstance, key: Callable[[int], tuple[int, ...]], roots: Iterator[int] | range, deadline: Deadline
 ) -> Int:
-    """Every op after what it depends on, each visited in ascending order of a key."""
+    """Return an order with every op after its dependencies, which are visited in ascending order of a key."""
     before, seen = instance.predecessors.lists(), [False] * instance.num_ops
     made: list[int] = []
     for root in deadline.each(sorted(roots, key=key), PIECE):
@@ -141,7 +141,7 @@ def _post_order(
             continue
         seen[root] = True
         path = [(root, iter(sorted(before[root], key=key)))]
-        while path:  # recursion would go as deep as the graph is long
+        while path:  # recursion would be as deep as the longest path
             op, rest = path[-1]
             following = next((u for u in rest if not seen[u]), None)
             if following is None:
@@ -158,10 +158,10 @@ def _post_order(
 
 
 class ListOrder(Rule):
-    """Of the ops that are ready, the one that frees most, beyond what it allocates; of several, that with most readers.
+    """Take the ready op that frees most beyond what it allocates; of several, the one with most readers.
 
-    Source: the list scheduler of XLA (hlo_memory_scheduler.cc). Of equal ones that takes the one which came into its
-    queue last; here ties go to the reference order.
+    Source: the list scheduler of XLA (hlo_memory_scheduler.cc). There ties go to the op that entered the queue last;
+    here they go to the reference order.
     """
 
     name = "list-order"
@@ -174,7 +174,7 @@ class ListOrder(Rule):
         order = instance.reference
         for step in deadline.each(range(instance.num_ops), PIECE):
             grows, _, op = heapq.heappop(heap)
-            while done[op] or grows != growth[op]:  # an entry from before it fell
+            while done[op] or grows != growth[op]:  # an outdated entry with a higher growth
                 grows, _, op = heapq.heappop(heap)
             order[step], done[op] = op, True
             made, changed = state.do(op)
@@ -184,9 +184,9 @@ class ListOrder(Rule):
 
 
 class LeastPeakFirst(Rule):
-    """Of the ops that are ready, one that keeps the peak so far and leaves least behind; if none does, the smallest.
+    """Take the ready op that keeps the peak so far and leaves least; if none keeps the peak, the smallest.
 
-    That is: the op with the least ``max(bytes held at its step, peak so far)``, and of several the one with the least
+    That is the op with the least ``max(bytes held at its step, peak so far)``, and of several the one with the least
     growth. Ties go to the reference order.
 
     Source: `topological_sort_lpmf` of PyTorch's inductor (torch/_inductor/memory.py).
@@ -197,7 +197,7 @@ class LeastPeakFirst(Rule):
     def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
         state, peak = Ready(instance), instance.start
         done = [False] * instance.num_ops
-        # Those that keep the peak, by growth, and those that do not, by need; entries of both may be out of date.
+        # ops that keep the peak, by growth, and others, by need; both may contain outdated entries
         fits: list[tuple[int, int]] = []
         others = [(state.need[op], state.growth[op], op) for op in state.ready]
         heapq.heapify(others)
@@ -229,5 +229,5 @@ class LeastPeakFirst(Rule):
         return order
 
 
-#: The rules, quickest first.
+#: The rules, fastest first.
 RULES: tuple[type[Rule], ...] = (Kahn, DepthFirst, ExtraUsersFirst, ListOrder, LeastPeakFirst)

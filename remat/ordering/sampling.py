@@ -1,4 +1,4 @@
-"""Orders at random, and the distribution of their peaks."""
+"""Random orders, and the distribution of their peaks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from remat.deadline import Deadline
 from remat.ordering.instance import OrderInstance
 from remat.runtime.arrays import Int
 
-#: Sets of ops that may come first in an order, up to which orders are counted.
+#: Largest number of closed sets for which orders are counted.
 MOST_SETS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Peaks of orders at random.
+    """Peaks of random orders.
 
     Attributes
     ----------
     peaks : int64 array, shape (orders,)
         Bytes, ascending.
     uniform : bool
-        Whether every order was equally likely.
+        True when every order was equally likely.
     orders : int or None
-        How many orders there are, where they were counted.
+        Number of orders, if counted.
     """
 
     peaks: Int
@@ -34,16 +34,16 @@ class Sample:
     orders: int | None
 
     def share_within(self, size: int) -> float:
-        """Share of the orders whose peak is at most so many bytes."""
+        """Return the share of the orders whose peak is at most `size` bytes."""
         return float(np.searchsorted(self.peaks, size, side="right") / max(1, len(self.peaks)))
 
 
 def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadline: Deadline | None = None) -> Sample:
-    """Peaks of so many orders at random; fewer where the deadline comes first.
+    """Return the peaks of `number` random orders; fewer if the deadline comes first.
 
-    Every order is equally likely where at most 50,000 sets of ops can come first in one, so that the orders can be
-    counted: the next op is drawn by the number of ways to go on from there. Otherwise each op that is ready is equally
-    likely to come next, which favours some orders.
+    With at most 50,000 closed sets of ops the orders are counted, and every order is equally likely: the next op is
+    drawn by its number of completions. Otherwise each ready op is equally likely to come next, which favours some
+    orders.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
 
 
 def _ways(after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
-    """In how many orders the rest can follow each set of ops that can come first; None where these are too many."""
+    """Return the number of completions of each closed set; None if there are too many sets."""
     later = [sum(1 << op for op in row) for row in after]
     level = {(1 << len(after)) - 1: 1}
     ways = dict(level)
@@ -98,7 +98,7 @@ def _ways(after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
         smaller: dict[int, int] = {}
         for done, count in level.items():
             for op, mask in enumerate(later):
-                if done >> op & 1 and not mask & done:  # nothing else in the set needs it
+                if done >> op & 1 and not mask & done:  # no other op of the set needs it
                     rest = done ^ 1 << op
                     smaller[rest] = smaller.get(rest, 0) + count
         level = smaller

@@ -1,4 +1,4 @@
-"""Chains of ops that can be exchanged for each other, so that only one order of their beginnings need be tried."""
+"""Interchangeable chains of ops, of which a search needs only one order of their first ops."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from remat.runtime.arrays import Int
 
 
 def twin_pairs(instance: OrderInstance) -> tuple[Int, Int]:
-    """Pairs of ops of which the first may come before the second without loss.
+    """Return pairs of ops of which the first may precede the second without loss.
 
-    A chain is a row of ops each of which is the only successor of the one before and has no other predecessor. Two
+    A chain is a sequence of ops each of which is the only successor of the one before and has no other predecessor. Two
     chains are twins if their ops have the same workspaces, read and write the same tensors outside, and write tensors
-    of the same sizes that the same ops outside and the corresponding ones inside read. Exchanging twins turns an order
-    into another one with the same memory at each step; so of twins the one with the lower number may begin first.
+    of the same sizes. The same ops outside and the corresponding ones inside must read these. Exchanging twins turns an
+    order into another one with the same memory at each step, so the twin with the lower number may start first.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def twin_pairs(instance: OrderInstance) -> tuple[Int, Int]:
 
 
 class _Tables:
-    """An instance as plain lists."""
+    """Instance as plain lists."""
 
     def __init__(self, instance: OrderInstance) -> None:
         self.reads, self.writes = instance.op_inputs.lists(), instance.op_outputs.lists()
@@ -57,7 +57,7 @@ class _Tables:
         self.fixed = (instance.live | instance.kept).tolist()
 
     def signature(self, chain: list[int]) -> tuple[object, ...]:
-        """What the chain does, without its ops and the tensors that it alone writes by number."""
+        """Return the effect of a chain, independent of the numbers of its ops and of tensors that only it writes."""
         place = {op: i for i, op in enumerate(chain)}
         own: dict[int, int] = {}
         found: list[object] = []

@@ -1,4 +1,4 @@
-"""The search from valley to valley, alone, and with the rules before it: what ``auto`` uses for orders."""
+"""Search from valley to valley, alone or after the rules: the method of ``auto`` for orders."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from remat.runtime.arrays import Int
 
 #: Share of the time for the bound by cuts, and for each rule.
 CUT_SHARE, RULE_SHARE = 0.2, 0.05
-#: Seconds for each op that a rule, or setting up the search, may take; what there is less time for is left out.
+#: Seconds per op that a rule, or the setup of the search, may take; steps that need more time are skipped.
 SETUP_PER_OP = 5e-5
 
 
 class ValleySearch(OrderSearch):
-    """Asks whether there is an order within a limit, for one limit after the other; see docs/ordering/valley.md."""
+    """Search from valley to valley for one limit after another; see docs/ordering/valley.md."""
 
     name = "valley-order"
     kernels = (KERNELS,)
     rules: ClassVar[tuple[type[Rule], ...]] = (Kahn,)
-    """Those whose orders it begins from, beside the reference order."""
+    """Rules whose orders it starts from, in addition to the reference order."""
 
     def search(
         self,
@@ -36,7 +36,7 @@ class ValleySearch(OrderSearch):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """The order of least peak, or a better one and a bound when time is over."""
+        """Return the order of least peak, or the best order and a bound at the deadline."""
         clock = deadline or Deadline()
         high = instance.peak_of(instance.reference) + 1 if upper is None else upper
         climb = Climb(instance, min(high, instance.structural_bound), high, on_order)
@@ -62,7 +62,7 @@ class ValleySearch(OrderSearch):
 
 
 class Portfolio(ValleySearch):
-    """All rules, then the search from valley to valley; never worse than the best of the rules that had time."""
+    """All rules, then the search from valley to valley; never worse than the best rule that finished in time."""
 
     name = "order-portfolio"
     rules = RULES

@@ -1,13 +1,13 @@
-"""Depth-first search for an order within a limit of memory, which goes from valley to valley; compiled.
+"""Kernel of the depth-first search from valley to valley for an order within a limit of memory.
 
-Tables of int64, a row for each kind of number: `ops` (n + 1 columns; CSR pointers into `links` first), `tensors`,
-`frames` (the states on the way, n + 1 columns), `arena` (ops still to be tried, frame after frame), `table` (keys of
-states from which the end cannot be reached), `nodes` and `arcs` (room for cuts) and `number`.
+Tables of int64, one row per quantity: `ops` (n + 1 columns; CSR pointers into `links` first), `tensors`, `frames`
+(states of the path, n + 1 columns), `arena` (ops still to try, frame after frame), `table` (keys of states from which
+the end cannot be reached), `nodes` and `arcs` (room for cuts) and `number`.
 """
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
-# Tables are handed over one by one: a tuple of arrays takes longer to compile than what is done with it.
+# Tables are separate arguments: a tuple of arrays would take longer to compile than the function itself.
 # ruff: noqa: PLR0917
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from remat.ordering.least_cut_kernel import (
     is_least,
 )
 
-# Rows of `frames`: the op that led there, bytes live, the ops to be tried (next, end, begin), key of the state, the
-# frames that may have something to be tried (a list of its own), room for a path.
+# Rows of `frames`: the op that led there, bytes live, the ops to try (next, end, begin), key of the state, the
+# frames that may have ops to try (a list of its own), room for a path.
 OP, LIVE, TRY, TRY_END, TRY_BEGIN, FRAME_A, FRAME_B, OPEN, ROOM = range(9)
-# `number`: frame at hand, bytes live, ops ready, the limit, the least step above it, states, frames in the list, keys
-# in the table, whether nothing is listed yet, most ops of a cut, work done, whether choices were left out, and by what
-# they are sorted (0: bytes left, 1: bytes at the step).
+# `number`: current frame, bytes live, ops ready, the limit, the least step above it, states, frames in the list, keys
+# in the table, whether nothing is listed yet, most ops of a cut, work done, whether choices were dropped, and their
+# sort key (0: bytes left, 1: bytes at the step).
 (
     DEPTH, LIVE_NOW, READY_COUNT, LIMIT, ABOVE, STATES, OPEN_COUNT, FILLED, FRESH, WINDOW, WORK, CLIPPED, RULE,
 ) = range(13)  # fmt: skip
-# What `search` answers.
+# Results of `search`.
 WORKING, FOUND, REFUTED = range(3)
-#: Places of the table looked at for one key.
+#: Places of the table probed for one key.
 PROBES = 8
 
 
 @inner
 def is_dead(table, key_a, key_b):
-    """Whether it is known of a state that the end cannot be reached from it."""
+    """Return whether the table marks a state as one from which the end cannot be reached."""
     mask = table.shape[1] - 1
     for k in range(PROBES):
         place = (key_a + k) & mask
@@ -62,7 +62,7 @@ def is_dead(table, key_a, key_b):
 
 @inner
 def mark_dead(table, number, key_a, key_b):
-    """Remember a state; where there is no room, another one is forgotten, which costs time only."""
+    """Mark a state as dead; a full table overwrites another state, which costs only time."""
     mask = table.shape[1] - 1
     for k in range(PROBES):
         place = (key_a + k) & mask
@@ -76,7 +76,7 @@ def mark_dead(table, number, key_a, key_b):
 
 @inner
 def advance(ops, tensors, links, frames, number, op):
-    """Compute `op`: the next frame, without ops to be tried."""
+    """Compute `op`: the next frame, without ops to try."""
     live = number[LIVE_NOW]
     for k in range(ops[BEGINS, op], ops[BEGINS, op + 1]):
         tensor = links[k]
@@ -135,14 +135,14 @@ def retreat(ops, tensors, links, frames, number):
 
 @inner
 def list_choices(ops, tensors, links, frames, arena, table, number):
-    """The ops to be tried from the state at hand: within the limit, those that leave the fewest bytes first.
+    """List the ops to try from the current state: within the limit, those that leave the fewest bytes first.
 
-    One that leaves no more than there is now is as good as any, and the only one that is tried.
+    An op that leaves no more bytes than are live now dominates all others and is the only one tried.
     """
     depth, live, rule = number[DEPTH], number[LIVE_NOW], number[RULE]
     begin = frames[TRY_BEGIN, depth]
     end = begin
-    most = arena.shape[1] - ops.shape[1]  # beyond it, there is room for one choice in each frame
+    most = arena.shape[1] - ops.shape[1]  # beyond this each frame has room for one choice
     for i in range(number[READY_COUNT]):
         op = ops[READY, i]
         step = live
@@ -179,7 +179,7 @@ def list_choices(ops, tensors, links, frames, arena, table, number):
 
 @inner
 def sort_choices(ops, arena, begin, end):
-    """Shell's sort: by the second row, then by rank."""
+    """Shell sort: by the second row, then by rank."""
     gap = 1
     while 3 * gap < end - begin:
         gap = 3 * gap + 1
@@ -199,9 +199,9 @@ def sort_choices(ops, arena, begin, end):
 
 @inner
 def commit(ops, tensors, links, frames, nodes, arcs, number):
-    """Give up what earlier states have left to be tried, where the state at hand is a valley below them.
+    """Discard the remaining choices of earlier states if the current state is a valley below them.
 
-    Returns whether it is another state now: a lower one between.
+    Returns whether the state changed: a lower one between them replaces it.
     """
     depth, live = number[DEPTH], number[LIVE_NOW]
     far = -1
@@ -249,7 +249,7 @@ def commit(ops, tensors, links, frames, nodes, arcs, number):
 
 @kernel
 def search(ops, tensors, links, frames, arena, table, nodes, arcs, number, most):
-    """Go on until so much work is done; WORKING, FOUND or REFUTED."""
+    """Continue until `most` work is done; return WORKING, FOUND or REFUTED."""
     num_ops = ops.shape[1] - 1
     if number[FRESH]:
         number[FRESH] = 0
@@ -283,7 +283,7 @@ def search(ops, tensors, links, frames, arena, table, nodes, arcs, number, most)
 
 @kernel
 def refill(old, table, number):
-    """Put the keys of a table into a larger one."""
+    """Copy the keys of a table into a larger one."""
     number[FILLED] = 0
     for k in range(old.shape[1]):
         if old[0, k] != 0:

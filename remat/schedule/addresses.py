@@ -184,7 +184,7 @@ class AddressCertificate(Findings[AddressViolation]):
     accepted : bool
         True when no rule is broken.
     memories : tuple of Memory
-    For each memory, as in :class:`Addresses`.
+    arenas, peaks : tuple of int
         For each memory, as in :class:`Addresses`.
     buffers : int
         Number of buffers.

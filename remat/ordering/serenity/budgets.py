@@ -1,4 +1,4 @@
-"""Adaptive soft budgeting: the dynamic programme with a budget that is as low as may be, and as high as must be."""
+"""Adaptive soft budgeting: bisection of the budget of the dynamic programme."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from remat.runtime.arrays import Int
 
 @dataclass
 class Part:
-    """One part of the question, and what is known of it.
+    """Part of an ordering problem with its best order and bounds.
 
     Attributes
     ----------
     instance : OrderInstance
     programme : Programme
     order : int64 array
-        The best order known, at first Kahn's.
+        Best known order, initially Kahn's.
     peak, bound : int
-        Its peak, and what no order of the part has less of; bytes.
+        Its peak, and a lower bound of all orders of the part; bytes.
     failed : int
-        The least budget at which the dynamic programme took too long or too much memory; bytes.
+        Least budget at which the dynamic programme took too long or too much memory; bytes.
     endings : set of Ending
-        How the dynamic programme ended, since the last beginning of :func:`soft_budgets`.
+        Endings of the dynamic programme since the last start of :func:`soft_budgets`.
     states : int
     """
 
@@ -41,13 +41,13 @@ class Part:
 
     @classmethod
     def of(cls, instance: OrderInstance, most_bytes: int) -> Part:
-        """The part with Kahn's order."""
+        """Return the part with Kahn's order."""
         order = kahn_order(instance)
         programme = Programme(instance, most_bytes)
         return cls(instance, programme, order, instance.peak_of(order), instance.structural_bound)
 
     def run(self, deadline: Deadline, *, budget: int = ENDLESS, floor: int = 0, seconds: float | None = None) -> Ending:
-        """Run the dynamic programme once, and take note of what it found."""
+        """Run the dynamic programme once and record its result."""
         found = self.programme.run(deadline, budget=budget, floor=floor, seconds=seconds)
         self.endings.add(found.ending)
         self.states += found.states
@@ -59,26 +59,26 @@ class Part:
 
 
 def soft_budgets(part: Part, deadline: Deadline, *, hard: int, floor: int, seconds: float) -> None:
-    """Serenity's Algorithm 2: bisection of the budget until the dynamic programme ends within it.
+    """Run Serenity's Algorithm 2: bisection of the budget until the dynamic programme ends within it.
 
-    The first budget is the peak of Kahn's order (`hard`, where that is lower). A budget within which there is no order
-    is refuted: every order has at least the least peak that was left out, which is the new lower end. One with which a
-    level takes longer than allowed is too high, though nothing is proved by that; the next one is half way to the lower
-    end. The first one that gives an order gives the best, since the dynamic programme keeps the least peak. The paper's
-    bisection has no end where every budget is refuted or takes too long; here it ends when no budget is left between
-    the largest that was refuted and the least that took too long, and the lower end is the bound.
+    The first budget is the peak of Kahn's order (`hard`, if that is lower). A budget without an order is refuted: the
+    least discarded peak bounds every order and is the new lower end. A budget at which a level takes too long is too
+    high, without proof; the next one is half way to the lower end. The first budget with an order gives an optimal one,
+    since the dynamic programme keeps the least peak. The paper's bisection does not terminate if every budget is
+    refuted or takes too long. This one ends when no budget is left between the largest refuted and the least that took
+    too long; the lower end is then the bound.
 
     Parameters
     ----------
     part : Part
-        Takes note of what is found.
+        Records the results.
     deadline : Deadline
     hard : int
-        Bytes; orders with a higher peak are not wanted.
+        Bytes; orders with a higher peak are not accepted.
     floor : int
-        Bytes; what the whole question needs anyhow.
+        Bytes; a lower bound for the whole problem.
     seconds : float
-        For each level, the paper's T.
+        Time limit for each level, the paper's T.
     """
     part.endings.clear()
     budget = min(part.peak, hard)

@@ -1,4 +1,4 @@
-"""Where a graph falls into parts that can be ordered one after the other: Serenity's divide and conquer."""
+"""Cuts of a graph into parts that can be ordered separately: Serenity's divide and conquer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from remat.ordering.instance import OrderInstance
 
 
 def cut_positions(instance: OrderInstance) -> list[int]:
-    """Numbers of ops after which every order has done the same ones, without 0 and the number of all.
+    """Return the numbers of ops after which every order has done the same ones, without 0 and the number of all.
 
-    In every order the ops done by then are the first ones of the reference order, so that the question falls into
-    parts, :meth:`~remat.ordering.instance.OrderInstance.part` of which have an answer of their own. Serenity cuts at
-    single ops on which all later ones depend; this is its generalisation: a set of ops is done first in every order if
-    and only if each of its last ops (nothing in the set waits for them) has an edge to each of the first ones outside
-    (all that they wait for is in the set). Edges between the two are counted while ops are taken in the reference
-    order, in time O(ops + edges).
+    In every order the ops done by then are the first ones of the reference order. The problem thus splits into
+    independent parts (:meth:`~remat.ordering.instance.OrderInstance.part`). Serenity cuts at single ops on which all
+    later ones depend; this generalises it. A set of ops is done first in every order if and only if each of its last
+    ops (no op in the set waits for them) has an edge to each of the first ops outside (all that they wait for is in the
+    set). The function counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
+
 
     Examples
     --------
-    Two diamonds, one after the other: there is a cut before and after each op that nothing runs beside.
+    Two diamonds in sequence: a cut lies before and after each op that has no parallel op.
 
     >>> from remat import GraphBuilder, Problem
     >>> b = GraphBuilder("diamonds")
@@ -28,8 +28,8 @@ def cut_positions(instance: OrderInstance) -> list[int]:
     """
     before, after = instance.predecessors.lists(), instance.successors.lists()
     waiting = [len(row) for row in before]
-    first = {op for op, count in enumerate(waiting) if not count}  # of what is outside
-    last: set[int] = set()  # of what is inside
+    first = {op for op, count in enumerate(waiting) if not count}  # of the ops outside
+    last: set[int] = set()  # of the ops inside
     edges, cuts = 0, []
     for op in range(instance.num_ops):
         edges -= sum(other in last for other in before[op])
@@ -50,7 +50,7 @@ def cut_positions(instance: OrderInstance) -> list[int]:
 
 
 def segments(instance: OrderInstance) -> list[tuple[int, int]]:
-    """Ranges of ops (first, one after the last) between the cuts; ops that follow each other alone are one range.
+    """Return ranges of ops (first, one after the last) between the cuts; consecutive single ops form one range.
 
     Examples
     --------

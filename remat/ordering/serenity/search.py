@@ -24,16 +24,16 @@ class SerenityOptions(Options):
     Attributes
     ----------
     divide : bool
-        Divide the graph where every order has done the same ops, and order the parts one by one.
+        Divide the graph where every order has done the same ops, and order the parts separately.
     soft_budgets : bool
-        Leave out states above a budget, which is looked for by bisection.
+        Discard states above a budget, which bisection determines.
     step_seconds : float
-        With soft budgets: the time for each level of the dynamic programme, the paper's hyperparameter T.
+        With soft budgets: the time limit for each level of the dynamic programme, the paper's hyperparameter T.
     lengthen : bool
-        With soft budgets: once no budget is left to try, double that time and begin again, until the deadline, or until
+        With soft budgets: once no budget is left to try, double that time and restart, until the deadline or until
         memory is the limit. Otherwise the search ends there, with the best order and the bound.
     memory_limit : int
-        Bytes for the states of the dynamic programme.
+        Memory for the states of the dynamic programme, in bytes.
     """
 
     divide: bool = True
@@ -44,19 +44,19 @@ class SerenityOptions(Options):
 
 
 class Serenity(OrderSearch):
-    """The dynamic programme over signatures, with divide and conquer and adaptive soft budgeting.
+    """Dynamic programme over signatures, with divide and conquer and adaptive soft budgeting.
 
     Source: Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge Devices,
     MLSys 2020, sections 3.1 and 3.2, Algorithms 1 and 2.
 
-    The signature of a set of computed ops is the set of ops that are ready then. It determines the computed ones (what
-    is not computed is ready or depends on what is), and with them the live bytes, so that of all orders with the same
-    signature only one of least peak matters: level by level each signature has one state. Cuts, where every order has
-    computed the same ops, divide the question; what is live across a part counts in it. Within a part, states above a
-    budget are left out, and the budget is found by bisection.
+    The signature of a set of computed ops is its set of ready ops. It determines the computed ops (any other op is
+    ready or depends on a ready one), and with them the live bytes. Of all orders with the same signature only one of
+    least peak matters, so each level has one state per signature. Cuts, where every order has computed the same ops,
+    divide the problem; tensors that are live across a part count in it. Within a part, states above a budget are
+    discarded, and bisection determines the budget.
 
-    It ends with a proof, unless the deadline, its memory, or the time for each level says otherwise; then the bound is
-    what all orders have at least: the least peak of a level that was finished, or the largest budget refuted.
+    The search ends with a proof, unless the deadline, its memory, or the time limit of the levels stops it. The bound
+    is then the least peak of a finished level, or the largest refuted budget.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Serenity(OrderSearch):
 
 
 class _Search:
-    """One search."""
+    """State of one search."""
 
     def __init__(
         self, options: SerenityOptions, instance: OrderInstance, deadline: Deadline, upper: int | None,
@@ -104,7 +104,7 @@ class _Search:
 
     @property
     def floor(self) -> int:
-        """What all orders have at least, in bytes."""
+        """Lower bound of all orders, in bytes."""
         return max([self.instance.structural_bound, *(part.bound for part in self.parts)])
 
     def run(self) -> Ordering:
@@ -130,16 +130,16 @@ class _Search:
 
     @property
     def _open(self) -> list[Part]:
-        """Parts whose orders may be what the peak depends on."""
+        """Parts whose orders may determine the peak."""
         floor = self.floor
         return [part for part in self.parts if part.peak > floor]
 
     def _over(self) -> bool:
-        """Whether nothing is left to be done, or no time."""
+        """Return whether the search is complete or the deadline has passed."""
         return self.enough or not self._open or self.floor > self.hard or self.deadline.expired
 
     def _tell(self) -> None:
-        """Put the orders of the parts together."""
+        """Concatenate the orders of the parts and report the result."""
         peak = max((part.peak for part in self.parts), default=self.instance.held)
         if peak > self.hard or (self.best is not None and peak >= self.best[0]):
             return
