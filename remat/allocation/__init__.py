@@ -1,4 +1,4 @@
-"""Addresses for the buffers of a schedule: known allocators, an exact formulation, a search, a portfolio of them."""
+"""Addresses for the buffers of a schedule: known allocators, an exact formulation, a search, a portfolio."""
 
 from remat.allocation.base import Allocation, Allocator
 from remat.allocation.entry import allocate

@@ -1,4 +1,4 @@
-"""The interface of whatever finds addresses, and what it found."""
+"""Interface of allocators, and their result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from remat.compiled.algorithm import Algorithm
 from remat.errors import ProblemError
 from remat.schedule.addresses import Addresses, check_addresses
 
-#: Receives better addresses as they are found.
+#: Receives each better set of addresses.
 OnAddresses = Callable[[Addresses], object]
 
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """What an allocator found out.
+    """Result of an allocator.
 
     Attributes
     ----------
@@ -29,13 +29,13 @@ class Allocation:
     bound : int
         Bytes; no addresses have a lower :meth:`~remat.allocation.problem.AllocationProblem.price`.
     impossible : str
-        Why no addresses keep to the capacities, where that is proved; else empty.
+        Reason why no addresses keep to the capacities, if proved; else empty.
     method : str
-        Who found the addresses.
+        Name of the allocator that found the addresses.
     tried : int or None
-        How many placements a search tried; None for what does not search.
+        Number of placements that a search tried; None for allocators without a search.
     notes : tuple of str
-        What else is worth knowing.
+        Remarks for the result.
     """
 
     problem: AllocationProblem
@@ -48,31 +48,31 @@ class Allocation:
 
     @property
     def price(self) -> int | None:
-        """What was to be least, in bytes; None without addresses."""
+        """Bytes to minimise; None without addresses."""
         return None if self.addresses is None else self.problem.price(self.addresses)
 
     @property
     def proved(self) -> bool:
-        """Whether nothing is left to find out: no addresses are better than these, or there are none at all."""
+        """True when these addresses are proved optimal, or it is proved that there are none."""
         return bool(self.impossible) or (self.price is not None and self.price <= self.bound)
 
 
 class Allocator(Algorithm):
-    """Finds addresses. Registered in the entry-point group ``remat.allocators``.
+    """Base of allocators, registered in the entry-point group ``remat.allocators``.
 
     Parameters
     ----------
     options : optional
-        Of the class's `options_type`; None: its defaults.
+        Options of the class's `options_type`; None: the defaults.
 
     Raises
     ------
     ProblemError
-        For anything else.
+        For options of another type.
 
     Examples
     --------
-    One that never uses a byte twice:
+    An allocator that never uses a byte twice:
 
     >>> import numpy as np
     >>> from remat.schedule import Buffers
@@ -87,11 +87,11 @@ class Allocator(Algorithm):
     """
 
     several_memories: ClassVar[bool] = False
-    """Whether it can place buffers in more than one memory."""
+    """True for allocators that can place buffers in more than one memory."""
 
     @classmethod
     def unavailable(cls) -> str:
-        """Why it cannot be used here; empty where it can."""
+        """Return the reason why it cannot be used here; empty if it can."""
         return ""
 
     @abstractmethod
@@ -102,23 +102,23 @@ class Allocator(Algorithm):
         start: Addresses | None = None,
         on_addresses: OnAddresses | None = None,
     ) -> Allocation:
-        """Find addresses; at the deadline, and at Ctrl-C, the best so far.
+        """Find addresses; at the deadline, and at Ctrl-C, return the best so far.
 
         Parameters
         ----------
         options : SolveOptions
-            Deadline, threads and seed; a model's solver takes the others.
+            Deadline, threads and seed; solvers of models also use the others.
         start : Addresses, optional
-            Better ones than these are looked for; they are the answer where there are none.
+            Known addresses; they are the result if none better are found.
         on_addresses : callable, optional
-            Called with each better one.
+            Called with each better set of addresses.
 
         Raises
         ------
         ProblemError
-            If the problem has several memories, and the allocator can fill only one.
+            If the problem has several memories and the allocator supports only one.
         BackendError
-            If what it needs is not installed.
+            If a dependency is not installed.
         """
 
     def found(
@@ -131,7 +131,7 @@ class Allocator(Algorithm):
         tried: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Allocation:
-        """An answer; addresses that exceed a capacity are none, and those that are wrong are an error of ours.
+        """Return a result; addresses above a capacity are dropped, and wrong addresses are an internal error.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The exact formulation, answered by a backend."""
+"""Exact formulation of addresses, solved by a backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.registry import make_backend
 from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 
-#: Most pairs of buffers that live together, all of which a model has a choice for.
+#: Largest number of pairs of buffers that are live together; the model has a choice for each.
 MAX_PAIRS = 1_000_000
 
 
@@ -26,16 +26,16 @@ class ModelOptions(Options):
     Attributes
     ----------
     backend : str
-        The solver: ``name`` or ``name:variant``.
+        Solver: ``name`` or ``name:variant``.
     """
 
     backend: str = "cp-sat"
 
 
 class ModelAllocator(Allocator):
-    """The exact formulation by a solver, from the best of greedy rules; see :mod:`remat.allocation.formulation`.
+    """Exact formulation with a solver, started from the best greedy rule; see :mod:`remat.allocation.formulation`.
 
-    Its proof is the solver's: that no arena is smaller, or that nothing fits into the capacities.
+    The solver proves that no arena is smaller, or that no addresses keep to the capacities.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class ModelAllocator(Allocator):
         def tell(found: Incumbent) -> object:
             if on_addresses is not None:
                 on_addresses(formulation.decode(found.values, source))
-            return not problem.open_memories  # anything that fits will do
+            return not problem.open_memories  # any solution suffices
 
         raw = backend.solve(formulation.model, options, hint, tell)
         if raw.status is Status.ERROR:

@@ -1,4 +1,4 @@
-"""A search for placements within a capacity that proves it where there are none."""
+"""Search for placements within a capacity, which also proves infeasibility."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from remat.runtime.resources import available_cpus
 from remat.schedule.addresses import Addresses
 from remat.schedule.buffers import Buffers
 
-#: Orders by the keys of :attr:`_Run._keys` that count in turn, largest first. ``*``: where time falls apart, what is
-#: left is sorted by T again. ``~``: each turn restarts, and buffers that met at dead ends come first among those of one
-#: offset. Either kind solves instances that the other does not.
+#: Orders of buffers by keys of :attr:`_Run._keys`, first key first, largest value first. ``*``: after a split of time,
+#: the remaining buffers are sorted by T again. ``~``: each turn restarts, and of buffers with equal offsets those that
+#: met at dead ends come first. Each of the two kinds solves instances that the other does not.
 ORDERS = (
     "TWA*", "TAW", "TOW~", "WAT", "TWA~", "AWT~", "TOA", "TWA", "TAW~", "TOW", "TWA*~", "WAT~", "AWT", "TOA~",
 )  # fmt: skip
-#: Orders drawn at random that join in each round after the first.
+#: Random orders that join in each round after the first.
 DRAWN = 4
-#: Most pairs of buffers that live together: lists of them are kept for every order.
+#: Largest number of pairs of buffers that are live together: lists of them are kept for every order.
 MAX_PAIRS = 3_000_000
-#: Decisions for each buffer in the first turn of an order: good orders need one or two for each.
+#: Decisions per buffer in the first turn of an order: good orders need one or two per buffer.
 FIRST_TURN = 2
-#: Decisions in the first and the longest call of compiled code, and in the first of the interpreted one.
+#: Decisions in the first and the longest call of the kernel, and in the first interpreted call.
 FIRST_CALL, LONGEST_CALL, INTERPRETED_CALL = 1_000, 1_000_000, 20
 
 
@@ -47,38 +47,38 @@ def _example() -> None:
     search(_Order(run, np.arange(2)).begin(3), 10, False)
 
 
-#: The compiled search.
+#: Kernels of the search.
 KERNELS = KernelSet("canonical placements", __name__, _example)
 
 
 class CanonicalSearch(Allocator):
-    """Depth-first search over *canonical* placements, in several orders side by side.
+    """Depth-first search over *canonical* placements, in several orders that take turns.
 
     Push every buffer of a placement down until it rests on another one or on the ground, and list the buffers by
-    offset: each then lies at the least offset that those before it leave. So each decision takes the buffer with the
-    least such offset and puts it there, or *postpones* it until another one below raises it. Each decision raises
-    bounds on offsets, until nothing follows any more:
+    offset: each buffer then lies at the least offset that the buffers before it allow. Each decision takes the buffer
+    with the least such offset. It places the buffer there, or *postpones* it until another one below raises that
+    offset. Each decision propagates bounds on offsets:
 
-    * At each moment what is not placed must fit between the next buffer and the capacity. A buffer whose bound is too
+    * At each moment the unplaced buffers must fit between the next buffer and the capacity. A buffer whose bound is too
       high to be the next one comes after the end of another one; if only one can be the next, all others come after it.
-    * A postponed buffer rests on one that begins before the end of the place it could have had: otherwise it would go
-      there.
-    * Of two that live at the same moments, one on the other, the first by rank lies below, as does the first of two
-      identical ones.
+    * A postponed buffer rests on one that begins before the end of the place it could have had: otherwise it could be
+      placed there.
+    * Of two buffers that live at the same moments, one on the other, the first by rank lies below. The same holds for
+      the first of two identical buffers.
 
-    Where what is not placed falls apart into stretches of time, each is solved for itself, and if one cannot be, the
-    placement before they fell apart is taken back.
+    If the unplaced buffers split into separate stretches of time, the search solves each stretch separately. If one is
+    infeasible, the search undoes the placement that caused the split.
 
-    The rank, which decides between equal offsets, makes the difference between a millisecond and never: a good one
-    needs hardly more decisions than there are buffers. So searches by several ranks take turns, each twice as long as
-    the last, and new ones join in each round; what one of them proves holds for all. Half of them restart in each turn
-    and then prefer what met at dead ends (Boussemart et al., ECAI 2004). Without a capacity they search
-    below the best arena, at the bound first. Python runs the search until it is compiled.
+    The rank, which decides between equal offsets, makes the difference between a millisecond and never: a good rank
+    needs hardly more decisions than there are buffers. Searches with several ranks therefore take turns, each twice as
+    long as the last, and new ones join in each round; a proof by one of them holds for all. Half of them restart in
+    each turn and then prefer buffers that met at dead ends (Boussemart et al., ECAI 2004). Without a capacity they
+    search below the best arena, starting at the bound. Until the kernel is compiled, Python runs the search.
 
     Source: M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning",
     ASPLOS 2023 (canonical solutions, inference on sections, decomposition, orders); C. Le Pape et al., "Time-versus-
     capacity compromises in project scheduling", 1994 (postponed activities); J. Carlier and E. Pinson, "An algorithm
-    for solving the job-shop problem", Management Science 35, 1989 (first and not first). The code is our own.
+    for solving the job-shop problem", Management Science 35, 1989 (first and not first). The code is original.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def _pairs_at_most(problem: AllocationProblem) -> int:
 
 
 class _Order:
-    """The buffers by rank, with the tables that searches at any capacity share."""
+    """Buffers by rank, with the tables that searches at all capacities share."""
 
     def __init__(self, run: _Run, rank: Int, flags: str = "") -> None:
         self.rank, self.moments, self.sorts, self.heats = rank, run.c.moments, "*" in flags, "~" in flags
@@ -142,7 +142,7 @@ class _Order:
         owner = np.repeat(np.arange(count), length)
         moment = np.arange(len(owner)) + np.repeat(self.last - np.cumsum(length), length)
         members = Csr.from_pairs(moment, owner, self.moments)
-        # compiled code takes arrays that can be written to
+        # the kernel takes writable arrays
         self.near = near.indptr.copy(), near.indices.copy()
         self.members = members.indptr.copy(), members.indices.copy()
         self.total = members.sums(self.size)
@@ -153,7 +153,7 @@ class _Order:
         for k, key in enumerate(zip(self.first.tolist(), self.last.tolist(), self.size.tolist(), strict=True)):
             self.twin[k] = twins.get(key, -1)
             twins[key] = k
-            before = mates.setdefault(key[:2], k)  # a ring of those that live at the same moments
+            before = mates.setdefault(key[:2], k)  # a ring of buffers that live at the same moments
             self.mate[k], self.mate[before] = self.mate[before], k
 
     def begin(self, capacity: int) -> Any:
@@ -165,7 +165,7 @@ class _Order:
         def zeros(length: int) -> Int:
             return np.zeros(length, dtype=np.int64)
 
-        # a goal for each stretch of time that nothing lives across
+        # a goal for each stretch of time that no buffer crosses
         ends = (np.flatnonzero(self.across == 0) + 1).tolist()
         stretches = [(a, b) for a, b in pairwise([0, *ends]) if self.total[a:b].any()]
         state, goals, lists = zeros(code.STATE), zeros(2 * (moments + count + 2) * code.GOAL), zeros(8 * count)
@@ -187,7 +187,7 @@ class _Order:
 
 
 class _Member:
-    """A search in one order at one capacity."""
+    """Search in one order at one capacity."""
 
     def __init__(self, order: _Order, capacity: int, compiled: bool) -> None:
         from remat.allocation import canonical_kernel as code
@@ -200,13 +200,13 @@ class _Member:
         self.slices = Slices(first, LONGEST_CALL, 0.05)
 
     def run(self, tries: int, again: bool) -> tuple[int, int]:
-        """Make up to so many decisions, `again` from the root; return how the call ends, and how many were made."""
+        """Make at most `tries` decisions, `again` from the root; return the ending and the number of decisions."""
         from remat.allocation import canonical_kernel as code
 
         before = int(self.search.state[code.TRIED])
         with self.slices:
             ended = self.step(self.search, min(tries, self.slices.amount), again)
-        if ended == code.NO_ROOM:  # twice the room
+        if ended == code.NO_ROOM:  # double the room
             larger = {}
             for name in ("frames", "goals", "lists", "trail"):
                 array = getattr(self.search, name)
@@ -216,7 +216,7 @@ class _Member:
 
 
 class _Run:
-    """One call of the search; sizes and offsets are in units."""
+    """State of one call of the search; sizes and offsets are in units."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _Run:
         self.rng = np.random.default_rng(options.seed)
         c = self.c = problem.compressed
         by_time = np.argsort(c.first, kind="stable")
-        self.buffers = by_time[c.size[by_time] > 0]  # what has no bytes may lie anywhere
+        self.buffers = by_time[c.size[by_time] > 0]  # buffers of 0 bytes may lie anywhere
         self.first, self.last, self.size = (x[self.buffers] for x in (c.first, c.last, c.size))
         place = np.empty(len(c.size), dtype=np.int64)
         place[self.buffers] = np.arange(len(self.buffers))
@@ -239,7 +239,7 @@ class _Run:
         self.held = staircase(self.first, self.last - 1, self.size, c.moments)
         capacity = problem.capacities[0]
         self.capacity = None if capacity is None else capacity // c.unit
-        self.low, self.best = int(self.held.max()), int(self.size.sum()) + 1  # above each other is the worst there is
+        self.low, self.best = int(self.held.max()), int(self.size.sum()) + 1  # worst case: all stacked
         if start is not None:
             self.best = -(-start.arena // c.unit)
         self.found, self.tried = start, 0
@@ -248,7 +248,7 @@ class _Run:
         self.lock = threading.Lock()
 
     def search(self, deadline: Deadline, compiled: bool) -> None:
-        """Take turns until all is done or the deadline has come."""
+        """Take turns until all searches are done or the deadline passes."""
         self.members, tries, orders = {}, FIRST_TURN * len(self.size), len(ORDERS)
         while not self.is_done and not deadline.expired:
             kept = {capacity for _, capacity in self.members if self.low <= capacity < self.best}
@@ -263,20 +263,20 @@ class _Run:
 
     @property
     def is_done(self) -> bool:
-        """True if nothing is left to find or to prove."""
+        """True when nothing is left to find or to prove."""
         if self.capacity is None:
             return self.best <= self.low
         return not self.low <= self.capacity < self.best
 
     def _capacities(self) -> list[int]:
-        """Return the capacities at which to search: the bound first, and some above it for quick answers."""
+        """Return the capacities to search at: the bound first, and larger ones for quick solutions."""
         if self.capacity is not None:
             return [self.capacity]
         gap = self.best - self.low
         return [self.low, self.low + gap // 4, self.low + gap // 2, self.best - 1]
 
     def _order(self, number: int) -> _Order:
-        """Return an order, made when it is first needed."""
+        """Return an order, which is made on first use."""
         while len(self.orders) <= number:
             letters, keys = ORDERS[len(self.orders)] if len(self.orders) < len(ORDERS) else "", self._keys
             if letters:
@@ -290,10 +290,10 @@ class _Run:
 
     @cached_property
     def _keys(self) -> dict[str, Float]:
-        """The keys by which buffers are ranked.
+        """Keys by which buffers are ranked.
 
-        T: the bytes of all that lives at the fullest step of each; W: its steps; A: steps times bytes; Z: bytes;
-        O: how many buffers live with it.
+        T: total bytes at the fullest step of the buffer; W: its steps; A: steps times bytes; Z: bytes; O: number of
+        buffers that are live with it.
         """
         b, (first, last) = self.problem.buffers, (self.first, self.last)
         starts, ends = np.sort(first), np.sort(last)
@@ -307,7 +307,7 @@ class _Run:
         }
 
     def _turn(self, place: tuple[int, int], tries: int, deadline: Deadline, compiled: bool) -> None:
-        """Let the search in one order, at one capacity, make decisions as long as it can find or prove more."""
+        """Let the search in one order, at one capacity, make decisions while it can find or prove more."""
         from remat.allocation import canonical_kernel as code
 
         number, capacity = place
@@ -340,11 +340,11 @@ class _Run:
                 self.tell(self.found)
 
     def result(self, notes: tuple[str, ...]) -> Allocation:
-        """Return the answer."""
+        """Return the result."""
         impossible, bound = "", 0 if self.capacity is not None else self.low * self.c.unit
         if self.capacity is not None and self.low > self.capacity:
             impossible = f"no placement fits into {self.problem.capacities[0]:,} bytes: all were tried"
-        notes = () if self.found is not None else notes  # of the greedy rules
+        notes = () if self.found is not None else notes  # notes of the greedy rules
         return self.allocator.found(
             self.problem, self.found, bound, impossible=impossible, tried=self.tried, notes=notes
         )

@@ -1,4 +1,4 @@
-"""The compiled search for canonical placements; see :mod:`remat.allocation.canonical` for what it does and why."""
+"""Kernel of the search for canonical placements; :mod:`remat.allocation.canonical` describes the method."""
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
@@ -10,19 +10,19 @@ from typing import NamedTuple
 from remat.compiled import inner, kernel
 from remat.runtime.arrays import Int
 
-#: What a call ends with: its budget is used up, all is placed, nothing can be, the trail has no room left.
+#: Endings of a call: decisions used up, all buffers placed, infeasible, no room left on the trail.
 GOES_ON, PLACED, IMPOSSIBLE, NO_ROOM = 0, 1, 2, 3
-#: Places in :attr:`Search.state`: frames open, length of the trail, goals made, length of the lists, goal and offset of
+#: Fields of :attr:`Search.state`: frames open, length of the trail, goals made, length of the lists, goal and offset of
 #: the next decision, decisions, capacity, moments queued, number of the decision, whether the next step is back,
-#: whether lists are sorted again at splits, whether buffers are heated, and the heat of the last dead end.
+#: whether splits sort lists again, whether buffers are heated, and the heat of the last dead end.
 DEPTH, TRAIL, GOALS, LISTS, CURRENT, AT, TRIED, CAPACITY, QUEUED, STAMP, BACK, SORTS, HEATS, HEAT, STATE = range(15)
-#: Columns of a frame: goal, buffer, whether it is postponed, offset before, and lengths of trail, goals and lists.
+#: Columns of a frame: goal, buffer, whether it is postponed, previous offset, and lengths of trail, goals and lists.
 F_GOAL, F_BUFFER, F_LATER, F_AT, F_TRAIL, F_GOALS, F_LISTS, FRAME = range(8)
-#: Columns of a goal: moments from, to; its buffers in the lists from, to; the frame whose placement made it; the goal
-#: after it; the offset before its own; frames open before its own.
+#: Columns of a goal: first moment and end; range of its buffers in the lists; the frame whose placement made it; the
+#: next goal; the offset before its own; frames open before its own.
 G_FROM, G_TO, G_LIST, G_END, G_FRAME, G_NEXT, G_AT, G_BASE, GOAL = range(9)
 LARGE = 2**62
-#: Heat of a dead end from which on all heat is divided.
+#: Heat of a dead end above which all heat is scaled down.
 HOTTEST = 2**40
 
 
@@ -30,15 +30,15 @@ class Search(NamedTuple):
     """Buffers by rank, moments, and the state of a search, all int64 arrays of one dimension.
 
     Of buffers: `first` and `last` moment (exclusive), `size`, `twin` (an identical buffer of lower rank, or -1), `mate`
-    (the next in a ring of those that live at the same moments), those that live at the same time (`near`, a list for
-    each from `near_ptr`); of moments: their buffers (`members`, from `member_ptr`).
+    (the next in a ring of buffers that live at the same moments), buffers live at the same time (`near`, a list for
+    each from `near_ptr`). Of moments: their buffers (`members`, from `member_ptr`).
 
-    State: `offset` (-1: not placed); `least`, for each buffer the top of what is placed below it, then for each a bound
-    on its offset, above that where it is postponed; `total` of moments (what is not placed), `across` (how many buffers
-    that are not placed live on both sides of the boundary after a moment); `blocker` of a postponed buffer: one that
-    may still be placed below it; `key`, by which lists are sorted; `heat`; frames, goals, `lists` of their buffers, and
-    the `trail` of (place in `least`, value before). `stamp` holds the decision at which a place was last put on the
-    trail, `queue` and `queued` the moments to be checked.
+    State: `offset` (-1: not placed). `least` has two parts: for each buffer the top of the buffers placed below it,
+    then for each a bound on its offset, which is larger if it is postponed. `total` of moments is the size of the
+    unplaced buffers, `across` the number of unplaced buffers that live on both sides of the boundary after a moment.
+    `blocker` of a postponed buffer is one that may still be placed below it. `key` sorts lists; `heat`; frames, goals,
+    `lists` of their buffers, and the `trail` of (place in `least`, previous value). `stamp` holds the decision at which
+    a place was last put on the trail, `queue` and `queued` the moments to check.
     """
 
     first: Int
@@ -69,7 +69,7 @@ class Search(NamedTuple):
 
 @inner
 def raise_to(s, place, value):
-    """Raise a value of `least`, and note the one before."""
+    """Raise a value of `least`, and record the previous one."""
     state = s.state
     if s.stamp[place] != state[STAMP]:
         s.stamp[place] = state[STAMP]
@@ -81,7 +81,7 @@ def raise_to(s, place, value):
 
 @inner
 def enqueue(s, buffer):
-    """Have the moments of a buffer checked."""
+    """Queue the moments of a buffer for a check."""
     for k in range(s.first[buffer], s.last[buffer]):
         if s.queued[k] == 0:
             s.queued[k] = 1
@@ -91,9 +91,9 @@ def enqueue(s, buffer):
 
 @inner
 def check_moment(s, k):
-    """Raise the bounds of what cannot be the next buffer at a moment; whether something can."""
+    """Raise the bounds of buffers that cannot be next at a moment; return whether one can."""
     count = len(s.size)
-    latest = s.state[CAPACITY] - s.total[k]  # the next one begins here at the latest
+    latest = s.state[CAPACITY] - s.total[k]  # the next buffer begins here at the latest
     top, second, lowest = LARGE, LARGE, -1
     possible, only, left = 0, -1, 0
     for j in range(s.member_ptr[k], s.member_ptr[k + 1]):
@@ -126,9 +126,9 @@ def check_moment(s, k):
 
 @inner
 def supported(s, i):
-    """The least offset at which a postponed buffer can rest on one that is not placed; LARGE if there is none.
+    """Return the least offset at which a postponed buffer can rest on an unplaced one; LARGE if there is none.
 
-    Such a buffer begins before the postponed one would end where it lies now: otherwise that would be put there.
+    The unplaced one begins before the end of the place the postponed one could have had: otherwise it could be placed.
     """
     count = len(s.size)
     at, end = s.least[count + i], s.least[i] + s.size[i]
@@ -152,7 +152,7 @@ def supported(s, i):
 
 @inner
 def heat(s, buffers, begin, end):
-    """Prefer buffers that met at a dead end, those of the latest most, in later decisions."""
+    """Prefer buffers that met at a dead end in later decisions, those of the latest dead end most."""
     state = s.state
     state[HEAT] += state[HEAT] // 16 + 1
     for j in range(begin, end):
@@ -165,7 +165,7 @@ def heat(s, buffers, begin, end):
 
 @inner
 def settle(s, begin, end, at):
-    """Raise bounds until nothing follows any more; whether all that is left still fits."""
+    """Propagate bounds to a fixed point; return whether the remaining buffers still fit."""
     state, count = s.state, len(s.size)
     fits = True
     for j in range(begin, end):
@@ -222,7 +222,7 @@ def put(s, buffer):
             if s.least[count + other] < top:
                 raise_to(s, count + other, top)
                 enqueue(s, other)
-    # Of two that live at the same moments, one on the other, the first by rank lies below.
+    # of two that live at the same moments, one on the other, the first by rank lies below
     other = s.mate[buffer]
     while other != buffer:
         if s.offset[other] < 0 and other < buffer and s.least[count + other] == top:
@@ -251,7 +251,7 @@ def undo(s, frame):
 
 @inner
 def make_goal(s, low, high, parent, frame):
-    """Make a goal of the buffers of `parent` between two moments, before the goal after it; -1 where there are none."""
+    """Make a goal of the buffers of `parent` between two moments, before the next goal; -1 if there are none."""
     state = s.state
     start = state[LISTS]
     for j in range(s.goals[parent * GOAL + G_LIST], s.goals[parent * GOAL + G_END]):
@@ -280,7 +280,7 @@ def make_goal(s, low, high, parent, frame):
 
 @inner
 def split(s, buffer, frame):
-    """Where a placement leaves parts of time that nothing reaches out of, make a goal of each and go to the first."""
+    """If a placement splits time into parts that no buffer crosses, make a goal of each and enter the first."""
     state = s.state
     cuts = 0
     for k in range(s.first[buffer], s.last[buffer] - 1):
@@ -304,7 +304,7 @@ def split(s, buffer, frame):
 
 @inner
 def enter(s, goal):
-    """Go to a goal."""
+    """Enter a goal."""
     s.state[CURRENT] = goal
     if goal >= 0:
         s.goals[goal * GOAL + G_BASE] = s.state[DEPTH]
@@ -332,11 +332,11 @@ def choose(s, goal):
 
 @inner
 def back(s):
-    """Undo decisions up to one that can be made otherwise, and make it so; whether there is one."""
+    """Undo decisions up to one with an alternative, and take that; return whether there is one."""
     state = s.state
     while True:
         goal = state[CURRENT] * GOAL
-        if state[DEPTH] == s.goals[goal + G_BASE]:  # nothing else to try: back to the placement that made the goal
+        if state[DEPTH] == s.goals[goal + G_BASE]:  # no alternative: back to the placement that made the goal
             target = s.goals[goal + G_FRAME]
             if target < 0:
                 return False
@@ -361,7 +361,7 @@ def back(s):
 
 @kernel
 def search(s, budget, again):
-    """Go on with a search for so many decisions; `again`: undo all it has made first."""
+    """Continue a search for `budget` decisions; `again`: restart from the root."""
     state, frames, count, moments = s.state, s.frames, len(s.size), len(s.total)
     if state[STAMP] == 0:
         state[STAMP] = 1

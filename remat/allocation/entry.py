@@ -1,4 +1,4 @@
-"""Addresses in one call."""
+"""Function that finds addresses with any allocator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.io.text import expect, short
 from remat.registry import make
 from remat.schedule.addresses import Addresses, check_addresses
 
-#: Seconds that a search has unless told otherwise.
+#: Default time limit of a search in seconds.
 TIME_LIMIT = 60.0
 
 
@@ -32,29 +32,29 @@ def allocate(
     options: SolveOptions = DEFAULT_OPTIONS,
     method_options: Any = None,
 ) -> Allocation:
-    """Find addresses for buffers; the best so far at the time limit and at Ctrl-C.
+    """Find addresses for buffers; at the time limit and at Ctrl-C, return the best so far.
 
     Parameters
     ----------
     method : str, type or Allocator
-        A name in the entry-point group ``remat.allocators``, or an allocator itself.
+        Name in the entry-point group ``remat.allocators``, or an allocator.
     time_limit : float or None
-        Seconds; None: until it is proved.
+        Seconds; None: until a proof.
     start : Addresses, optional
-        Known addresses, to be improved.
+        Known addresses to improve.
     on_addresses : callable, optional
-        Called with each better one.
+        Called with each better set of addresses.
     options : SolveOptions
-        Threads, seed and the like; its deadline is that of `time_limit`.
+        Threads, seed and others; `time_limit` replaces its deadline.
     method_options : optional
-        Of the method's `options_type`.
+        Options of the method's `options_type`.
 
     Raises
     ------
     ProblemError
-        If the method cannot answer such a problem, or `start` is for other buffers.
+        If the method does not support the problem, or `start` is for other buffers.
     BackendError
-        If it needs what is not installed.
+        If a dependency is not installed.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def _by_chains(
     problem: AllocationProblem, allocator: Allocator, options: SolveOptions, start: Addresses | None,
     on_addresses: OnAddresses | None,
 ) -> Allocation:  # fmt: skip
-    """Let an allocator place buffers that lie in each other's place as one; nothing is lost by that."""
+    """Let an allocator place buffers that lie in each other's place as one, which loses no solutions."""
     whole, which = problem.buffers.chains()
     allowed = None
     if problem.allowed is not None:

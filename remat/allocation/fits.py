@@ -1,4 +1,4 @@
-"""Greedy rules: one buffer after the other, each in the first or in the tightest gap. No library is needed."""
+"""Greedy rules without dependencies: place buffers in sequence, each in the first or in the tightest gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 from remat.schedule.traces.arena import lowest_gap
 
-#: From so many buffers on only the rule by first step is followed: it alone looks at what lives, not at all buffers.
+#: From this number of buffers on, only the rule by first step runs: it scans live buffers only.
 MANY = 20_000
 
 
@@ -45,7 +45,7 @@ def _by_end(problem: AllocationProblem) -> Int:
 
 
 def _by_conflicts(problem: AllocationProblem) -> Int:
-    """By the bytes of all that lives at the fullest step of each."""
+    """Sort by the total bytes at the fullest step of each buffer."""
     b = problem.buffers
     times, live = b.live(problem.alignment)
     first, last = np.searchsorted(times, b.lower), np.searchsorted(times, b.upper)
@@ -67,8 +67,8 @@ class FitOptions(Options):
     Attributes
     ----------
     order : str
-        What is placed first: the largest by ``size``, ``area`` (bytes times steps) or ``duration``, the earliest by
-        ``start``, the latest by ``end``, what lives at the fullest steps (``conflicts``); or ``all``: the best of them.
+        Buffers placed first: the largest by ``size``, ``area`` (bytes times steps) or ``duration``, the earliest by
+        ``start``, the latest by ``end``, those live at the fullest steps (``conflicts``); ``all``: the best of them.
     """
 
     order: str = "all"
@@ -82,9 +82,9 @@ class FitOptions(Options):
 
 
 class FirstFit(Allocator):
-    """Puts each buffer at the lowest address where it fits, in several orders; the best of them.
+    """Place each buffer at the lowest address where it fits, in several orders, and keep the best result.
 
-    With several memories each goes into the first one that has room for it; what has no capacity comes last.
+    With several memories each buffer goes into the first one with room; memories without a capacity come last.
 
     Examples
     --------
@@ -131,14 +131,14 @@ class FirstFit(Allocator):
 
 
 class BestFit(FirstFit):
-    """Puts each buffer into the tightest gap where it fits, in several orders; the best of them."""
+    """Place each buffer in the tightest gap where it fits, in several orders, and keep the best result."""
 
     name = "best-fit"
     tightest = True
 
 
 def _rank(problem: AllocationProblem, addresses: Addresses) -> tuple[int, int]:
-    """What is better comes first: addresses within the capacities, then by what is to be least."""
+    """Return a rank, lower is better: addresses within the capacities first, then by price."""
     over = sum(
         max(arena - cap, 0) for arena, cap in zip(addresses.arenas, problem.capacities, strict=True) if cap is not None
     )
@@ -148,9 +148,9 @@ def _rank(problem: AllocationProblem, addresses: Addresses) -> tuple[int, int]:
 def _placed(
     problem: AllocationProblem, order: Int, tightest: bool, deadline: Deadline, must: bool
 ) -> tuple[Int, Int] | None:
-    """Offsets and memories; None where something fits nowhere, and nothing but a complete answer is of use.
+    """Return offsets and memories; None if a buffer fits nowhere, or the deadline passes before a complete result.
 
-    With one memory its capacity is passed over, so that there is an answer: who asks is told how much is lacking.
+    A single memory's capacity is ignored, so that the result shows by how much it is exceeded.
     """
     b, size, count = problem.buffers, problem.sizes, len(problem.buffers)
     places = problem.places
@@ -159,7 +159,7 @@ def _placed(
     offset, memory = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     spaces = [_Space(b.lower, b.upper, size, offset) for _ in caps]
     in_time = bool((np.diff(b.lower[order]) >= 0).all())
-    # the first answer is needed whatever the deadline, and takes milliseconds
+    # the first result is required despite the deadline, and takes milliseconds
     each = order.tolist() if must and count <= MANY else deadline.each(order.tolist(), 64)
     for k in each:
         for m in by_need:
@@ -176,16 +176,16 @@ def _placed(
 
 
 class _Space:
-    """One memory while it is filled."""
+    """Memory with the buffers placed so far."""
 
     def __init__(self, lower: Int, upper: Int, size: Int, offset: Int) -> None:
         self.lower, self.upper, self.size, self.offset = lower, upper, size, offset
         self.here = np.zeros(len(size), dtype=np.int64)
         self.count = 0
-        self.live: list[tuple[int, int, int]] = []  # (offset, top, upper) of what lives, where time goes on
+        self.live: list[tuple[int, int, int]] = []  # (offset, top, upper), if buffers come in order of time
 
     def gap(self, k: int, tightest: bool, in_time: bool) -> int:
-        """The offset of the gap for buffer `k` among those that live with it."""
+        """Return the offset of the gap for buffer `k` among those live with it."""
         if in_time:
             now = int(self.lower[k])
             self.live = [entry for entry in self.live if entry[2] > now]
@@ -209,7 +209,7 @@ class _Space:
 
 
 def quick(problem: AllocationProblem, options: SolveOptions = DEFAULT_OPTIONS) -> Allocation:
-    """The best of first fit and best fit, in milliseconds for hundreds of buffers."""
+    """Return the best result of first fit and best fit, in milliseconds for hundreds of buffers."""
     first = FirstFit().allocate(problem, options)
     if first.proved:
         return first

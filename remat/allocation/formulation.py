@@ -1,4 +1,4 @@
-"""Addresses as a model: rectangles of fixed steps and variable addresses that do not overlap."""
+"""Addresses as a model: disjoint rectangles of fixed steps and variable addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remat.schedule.addresses import Addresses
 
 
 class AddressFormulation:
-    """The exact formulation.
+    """Exact formulation of addresses.
 
     *Sets.* Buffers i with moments ``[f_i, l_i)`` (:class:`~remat.allocation.problem.Compressed`) and sizes ``s_i`` in
     units of their greatest common divisor; memories m with capacities ``C_m`` or none; ``A_i`` the memories in which
@@ -30,14 +30,14 @@ class AddressFormulation:
     4. ``t_i <= C_m``, or ``t_i <= h_m``, where ``x_im``;
     5. ``h_m`` is at least the largest sum of what must live there at one moment, and their sum at least the bound.
 
-    With `redundant`, what follows from (2) is said, too (one memory only): at every address the moments of the buffers
-    that cover it sum to at most the number of moments (:class:`Cumulative` over addresses).
+    With `redundant`, the model also states a consequence of (2) (one memory only): at every address the moments of the
+    buffers that cover it sum to at most the number of moments (:class:`Cumulative` over addresses).
 
     Parameters
     ----------
     problem : AllocationProblem
     ceiling : int
-        Bytes that no arena needs more than: those of any addresses that are known.
+        Bytes that suffice for every arena, from known addresses.
     redundant : bool
 
     Examples
@@ -59,7 +59,7 @@ class AddressFormulation:
     def __init__(self, problem: AllocationProblem, ceiling: int, redundant: bool = False) -> None:
         self.problem, c = problem, problem.compressed
         caps = [cap for cap in problem.capacities if cap is not None]
-        # capacities in the same unit: what is beyond a whole number of units is of no use
+        # capacities in the same unit: a fraction of a unit cannot be used
         self.unit = math.gcd(c.unit, problem.alignment) if not c.size.any() else c.unit
         self.held = np.flatnonzero(c.size > 0)
         self.size = c.size[self.held]
@@ -121,7 +121,7 @@ class AddressFormulation:
         return m
 
     def encode(self, addresses: Addresses) -> Float | None:
-        """Values that stand for addresses; None where an offset is no whole number of units."""
+        """Return values for addresses; None if an offset is not an integer number of units."""
         if (addresses.offset[self.held] % self.unit).any():
             return None
         offset = addresses.offset[self.held] // self.unit
@@ -140,7 +140,7 @@ class AddressFormulation:
         return values
 
     def decode(self, values: Float, source: str) -> Addresses:
-        """The addresses that values stand for."""
+        """Return the addresses for values."""
         count = len(self.problem.buffers)
         offset, memory = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         offset[self.held] = np.rint(values[self.offset.index]).astype(np.int64) * self.unit

@@ -1,4 +1,4 @@
-"""The method `auto`: quick rules first, then the searches and the exact formulation in turn; the best is kept."""
+"""Method `auto`: quick rules first, then the searches and the exact formulation in turns; the best result counts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from remat.compiled import begin
 from remat.errors import RematError
 from remat.schedule.addresses import Addresses
 
-#: Seconds that turns have shares of where there is no deadline; then the search goes on until it is done.
+#: Time in seconds that turns share without a deadline; the search then continues until it is done.
 TURNS = 120.0
 
 
 class Portfolio(Allocator):
-    """First fit and best fit in six orders each, which take milliseconds; they end it where the arena is the peak.
+    """First fit and best fit in six orders each, which take milliseconds; they suffice if the arena is the peak.
 
-    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then most
-    of what is left to the exact formulation by CP-SAT, and the rest to the search again. With several memories the
-    formulation has all of it. Each starts from the best so far, and what one proves holds for all. The validator checks
-    every answer.
+    Otherwise, with one memory, half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then most
+    of the remaining time to the exact formulation with CP-SAT, and the rest to the search again. With several memories
+    the formulation gets all of it. Each starts from the best addresses so far, and a proof by one holds for all. The
+    validator checks every result.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Portfolio(Allocator):
         return best
 
     def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
-        """Allocators and the share of the time left that each has."""
+        """Yield allocators and their share of the remaining time."""
         if len(problem.memories) == 1:
             yield CanonicalSearch(), 0.5
             yield ModelAllocator(), 0.6
@@ -83,13 +83,13 @@ class Portfolio(Allocator):
         mine = options if math.isinf(seconds) else replace(options, deadline=options.deadline.earlier(seconds))
         try:
             found = allocator.allocate(best.problem, mine, best.addresses, on_addresses)
-        except RematError as error:  # one member that fails is no reason to lose what the others find
+        except RematError as error:  # results of the other members remain valid
             return replace(best, notes=(*best.notes, f"{allocator.name}: {error}"))
         return better(best, found)
 
 
 def better(first: Allocation, second: Allocation) -> Allocation:
-    """What two answers say together: the better addresses, the higher bound, either's proof."""
+    """Combine two results: the better addresses, the higher bound, either proof."""
     lacked = first.notes if first.price is not None or second.price is None else ()
     notes = tuple(dict.fromkeys([*lacked, *second.notes]))
     tried = None if first.tried is second.tried is None else (first.tried or 0) + (second.tried or 0)

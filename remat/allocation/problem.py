@@ -1,4 +1,4 @@
-"""The question: buffers to be placed in memories, and the same in the fewest numbers."""
+"""Problem of placing buffers in memories, and its compressed form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from remat.schedule.buffers import Buffers, live_sums
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Buffers to be placed so that no two that live at one step share a byte.
+    """Buffers to place so that no two that are live at the same step share a byte.
 
-    A memory with a capacity is used up to it at no price; of the memories without one the arenas are to be as small as
-    possible together. So one memory without a capacity asks for the least arena, and one with a capacity for any
-    addresses within it.
+    A memory with a capacity costs nothing up to that capacity. The total size of the arenas of memories without a
+    capacity is to be minimal. One memory without a capacity thus asks for the least arena, and one with a capacity for
+    any addresses within it.
 
     Attributes
     ----------
@@ -29,14 +29,14 @@ class AllocationProblem:
     memories : tuple of Memory
         In the order in which simple rules fill them.
     alignment : int
-        Offsets are multiples of it; sizes count as if rounded up to one, and so do arenas. Capacities are rounded down.
+        Offsets are multiples of it; sizes and arenas are rounded up to it, capacities down.
     allowed : bool array, shape (buffers, memories), or None
-        Where each buffer may lie; None: anywhere.
+        Memories in which each buffer may lie; None: all.
 
     Raises
     ------
     ProblemError
-        Naming the buffer that is allowed nowhere, or two memories of one name.
+        Naming the buffer without an allowed memory, or two memories with the same name.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class AllocationProblem:
 
     @property
     def places(self) -> Bool:
-        """Where each buffer may lie; shape (buffers, memories)."""
+        """Memories in which each buffer may lie; shape (buffers, memories)."""
         if self.allowed is not None:
             return self.allowed
         return np.ones((len(self.buffers), len(self.memories)), dtype=np.bool_)
@@ -87,22 +87,22 @@ class AllocationProblem:
 
     @property
     def capacities(self) -> tuple[int | None, ...]:
-        """Of the memories, rounded down to the alignment."""
+        """Capacities of the memories, rounded down to the alignment."""
         return tuple(
             None if m.capacity is None else m.capacity // self.alignment * self.alignment for m in self.memories
         )
 
     @property
     def open_memories(self) -> tuple[int, ...]:
-        """Positions of the memories without a capacity, whose arenas count."""
+        """Positions of the memories without a capacity, whose arenas are minimised."""
         return tuple(k for k, memory in enumerate(self.memories) if memory.capacity is None)
 
     def price(self, addresses: Addresses) -> int:
-        """What is to be least: the arenas of the memories without a capacity, in bytes."""
+        """Return the value to minimise: the arenas of the memories without a capacity, in bytes."""
         return sum(addresses.arenas[k] for k in self.open_memories)
 
     def _groups(self) -> Iterator[tuple[Int, tuple[int, ...]]]:
-        """For each set of memories in which some buffers must lie: these buffers, and the set."""
+        """Yield buffers and the set of memories in which they must lie, for each such set."""
         places = self.places
         for allowed in np.unique(places, axis=0):
             inside = ~(places & ~allowed).any(axis=1)
@@ -110,7 +110,7 @@ class AllocationProblem:
 
     @cached_property
     def _needs(self) -> tuple[int, str]:
-        """The bound, and what no addresses can keep to."""
+        """Lower bound in bytes, and the reason why no addresses exist, or an empty string."""
         bound, contradiction, b = 0, "", self.buffers
         for chosen, where in self._groups():
             caps = [self.capacities[k] for k in where]
@@ -131,40 +131,41 @@ class AllocationProblem:
 
     @property
     def bound(self) -> int:
-        """Bytes below which no :meth:`price` is, from the bytes that live at one step."""
+        """Lower bound of :meth:`price` in bytes, from the bytes live at one step."""
         return self._needs[0]
 
     @property
     def contradiction(self) -> str:
-        """Why there are no addresses at all, as far as sums show; empty where they do not."""
+        """Reason why no addresses exist, as far as sums show; empty otherwise."""
         return self._needs[1]
 
     def addresses(self, offset: Int, memory: Int | None = None, source: str = "") -> Addresses:
-        """Addresses for the buffers, from offsets in bytes."""
+        """Return addresses for the buffers, from offsets in bytes."""
         where = np.zeros(len(self.buffers), dtype=np.int64) if memory is None else memory
         return Addresses(self.buffers, offset, where, self.memories, self.alignment, source)
 
     @cached_property
     def compressed(self) -> Compressed:
-        """The same in the fewest numbers."""
+        """Compressed form of the problem."""
         return Compressed.of(self.buffers.lower, self.buffers.upper, self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """Intervals by the *moments* at which most of them live, and sizes by their greatest common divisor.
+    """Intervals over *moments*, and sizes in units of their greatest common divisor.
 
-    Two buffers live at one step just where they share a moment: a step after which something ends before anything else
-    begins. What lives at any other step also lives together at a moment, so the moments say all.
+    A moment is a step at which a buffer starts and after which one ends no later than the next start. Two buffers are
+    live at the same step if and only if they share a moment, and buffers live together at any other step also live
+    together at a moment. Moments therefore suffice.
 
     Attributes
     ----------
     first, last : int64 arrays, shape (buffers,)
-        Moments ``first <= m < last`` at which each lives.
+        Each buffer lives at the moments ``first <= m < last``.
     size : int64 array, shape (buffers,)
         In units.
     moments : int
-        How many there are.
+        Number of moments.
     unit : int
         Bytes.
 
@@ -184,9 +185,9 @@ class Compressed:
 
     @classmethod
     def of(cls, lower: Int, upper: Int, size: Int) -> Compressed:
-        """From steps and bytes."""
+        """Make the compressed form from steps and bytes."""
         begins, ends = np.unique(lower), np.unique(upper)
-        # the beginnings after which something ends before, or when, the next one comes
+        # starts after which a buffer ends before, or when, the next one starts
         ended = np.searchsorted(ends, begins, side="right") if len(ends) else begins
         next_begin = np.append(begins[1:], np.iinfo(np.int64).max) if len(begins) else begins
         last_one = np.searchsorted(ends, next_begin, side="right") if len(ends) else begins
@@ -196,7 +197,7 @@ class Compressed:
         return cls(np.searchsorted(moments, lower), np.searchsorted(moments, upper), size // unit, len(moments), unit)
 
     def pairs(self) -> tuple[Int, Int]:
-        """All pairs (i, j) with i < j of buffers that live at one moment and have bytes."""
+        """Return all pairs (i, j) with i < j of buffers that live at the same moment and have bytes."""
         found: list[Int] = []
         order = np.flatnonzero(self.size > 0)
         order = order[np.argsort(self.first[order], kind="stable")]

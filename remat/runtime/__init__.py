@@ -1,1 +1,1 @@
-"""Services that every part of the package may use: imports on first use, checked options."""
+"""Runtime services for the whole package: imports on first use, checked options, available resources."""

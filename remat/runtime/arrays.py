@@ -1,4 +1,4 @@
-"""Types of the arrays that the package computes with."""
+"""Array types of the package."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: processors and memory."""
+"""Processors and memory available to this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 
 
 def available_cpus() -> int:
-    """Processors that this process may use, at least 1: by its affinity and by the quota of its control groups.
+    """Return the number of processors this process may use, at least 1: by affinity and quota of control groups.
 
     A quota of one and a half processors counts as one.
 
@@ -33,10 +33,10 @@ def available_cpus() -> int:
 
 
 def available_memory(limit: int | None = None) -> float:
-    """Bytes that this process can still ask for; infinite where nothing is known.
+    """Return the bytes that this process can still allocate; infinite if unknown.
 
-    The least of what the machine has left, what its control groups and its own limit of address space leave, and
-    `limit`.
+    The result is the least of the free memory of the machine, the rest of its control groups' limits, the rest of its
+    limit of address space, and `limit`.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def available_memory(limit: int | None = None) -> float:
 
 
 def _address_space() -> float:
-    """Bytes left under the limit of address space (``ulimit -v``)."""
+    """Return the bytes left under the limit of address space (``ulimit -v``)."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -69,13 +69,13 @@ def _address_space() -> float:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files in the page cache of a control group, which the kernel gives back when memory is asked for."""
+    """Return the bytes of page cache in a control group that the kernel reclaims on demand."""
     fields = dict(line.split()[:2] for line in _lines(folder / "memory.stat") if len(line.split()) >= 2)
     return int(fields.get("inactive_file", fields.get("total_inactive_file", 0)))
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """The folder of this process's control group and those of the groups around it, in either version."""
+    """Yield the folder of this process's control group and those of its ancestors, in either version."""
     for line in _lines(_PROC / "self" / "cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
