@@ -1,4 +1,4 @@
-"""From a schedule to values of retention intervals."""
+"""Encoding of schedules as values of retention intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gap:
-    """Stages, from 0, among whose events some idle copies are to be, where the order is free.
+    """Stages, from 0, whose events are spread to leave room for idle copies; used with the free order.
 
     Attributes
     ----------
@@ -36,15 +36,15 @@ class Gap:
 
 @dataclass(frozen=True)
 class RunSequence:
-    """The runs of nodes that a schedule consists of.
+    """Runs of nodes that form a schedule.
 
     Attributes
     ----------
     node : int64 array, shape (steps,)
     place : int64 array, shape (steps,)
-        Which of its node's runs each is.
+        Index of each run among those of its node.
     live : mapping of a step to int64 array
-        Tensors that stay live throughout, since ops that would make them are left out of the run.
+        Tensors that stay live throughout the step, since it leaves out the ops that write them.
     """
 
     node: Int
@@ -53,13 +53,13 @@ class RunSequence:
 
 
 class IntervalsEncoder:
-    """Places the runs of one schedule in the events of a formulation, and reads off all variables.
+    """Encoder that assigns the runs of one schedule to the events of a formulation, and computes all variables.
 
     Raises
     ------
     ProblemError
-        If there are more runs of a node than copies, they are not staged where the order is fixed, or one reads what
-        only a run of its own made.
+        If a node has more runs than copies, runs are not staged although the order is fixed, or a run reads a tensor
+        that no earlier run makes for others.
     """
 
     def __init__(self, formulation: RetentionIntervals, runs: RunSequence, gap: Gap | None = None) -> None:
@@ -70,7 +70,7 @@ class IntervalsEncoder:
         self.start, self.active = self._starts()
 
     def _copies(self) -> Int:
-        """Copy that each run is."""
+        """Return the copy of each run."""
         at, node = self.layout, self.runs.node
         count = np.bincount(node, minlength=len(at.copies))
         over = np.flatnonzero(count > at.copies)
@@ -88,7 +88,7 @@ class IntervalsEncoder:
         return copy
 
     def _events(self) -> Int:
-        """Event of each run."""
+        """Return the event of each run."""
         at, gap, node = self.layout, self.gap, self.runs.node
         if at.fixed:
             position = at.tables.position[node]
@@ -99,7 +99,7 @@ class IntervalsEncoder:
                 raise ProblemError(f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use")
             return grid_event(stage, position + 1)
         event = np.arange(1, len(node) + 1, dtype=np.int64)
-        if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
+        if gap is not None:  # leave out events, evenly spaced, one for each idle copy of the gap
             idle = gap.copies.copy()
             idle[self.copy] = False
             first, last = self._steps(gap)
@@ -107,7 +107,7 @@ class IntervalsEncoder:
         return event
 
     def _starts(self) -> tuple[Int, Bool]:
-        """Start of each copy and whether it runs; idle copies take events that are left over."""
+        """Return the start of each copy, and a mask of those that run; idle copies take unused events."""
         at = self.layout
         active = np.zeros(len(at.copy_node), dtype=np.bool_)
         active[self.copy] = True
@@ -117,7 +117,7 @@ class IntervalsEncoder:
             taken = np.zeros(at.events + 1, dtype=np.bool_)
             taken[self.event] = True
             idle = np.flatnonzero(~active)
-            if self.gap is not None:  # the events that were left out come before those at the end
+            if self.gap is not None:  # copies of the gap first: its events come before those at the end
                 idle = idle[np.argsort(~self.gap.copies[idle], kind="stable")]
             start[idle] = at.time(np.flatnonzero(~taken)[1 : 1 + len(idle)])
         if self.gap is not None:
@@ -127,15 +127,16 @@ class IntervalsEncoder:
         return start, active
 
     def _steps(self, gap: Gap) -> tuple[int, int]:
-        """First and last run in the stages of `gap`."""
+        """Return the first and last run in the stages of `gap`."""
         first = first_computes(self.runs.node)
         stage: Int = np.cumsum(first) - first
         return int(np.searchsorted(stage, gap.first)), int(np.searchsorted(stage, gap.last, side="right")) - 1
 
     def _range(self, gap: Gap, start: Int, active: Bool) -> tuple[Int, Int]:
-        """First and last event of each copy in the stages of `gap`, and where its op runs now; none: first > last.
+        """Return the first and last event of each copy; first > last: it cannot move.
 
-        The latter because copies are in sequence: one that comes in before another takes its number.
+        The range covers the stages of `gap` and the current runs of the op, since copies are in sequence: a new run
+        before another one takes its number.
         """
         at = self.layout
         if not at.fixed:
@@ -158,7 +159,7 @@ class IntervalsEncoder:
         return np.maximum(at.first, first_event), np.minimum(at.last, last_event)
 
     def values(self) -> Values:
-        """Values of all variables of phase 2."""
+        """Return the values of all variables of phase 2."""
         variables = self.formulation.statement
         model, x = variables.model, variables.blocks
         values = np.zeros(model.num_vars, dtype=np.float64)
@@ -174,7 +175,7 @@ class IntervalsEncoder:
         return values
 
     def _sets(self, values: Values) -> None:
-        """Sets of options of which one is taken."""
+        """Set the variables of sets of options, true if one of the set is chosen."""
         at, variables = self.layout, self.formulation.statement
         place_of = np.full(len(at.copy_node), -1, dtype=np.int64)
         place_of[self.copy] = self.runs.place
@@ -185,7 +186,7 @@ class IntervalsEncoder:
         values[variables.blocks.some.index] = taken
 
     def _instances(self, values: Values) -> None:
-        """Ends of instances, and which of them serves each read: the latest there is."""
+        """Set the ends of instances, and the cover literals: the latest instance serves each read."""
         at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
         made, read = at.made, at.read
         is_made = variables.holds(values, made.copy, made.runs) & self.active[made.copy]
@@ -201,7 +202,7 @@ class IntervalsEncoder:
             raise ProblemError(f"the schedule runs {who} before what it reads is made for others")
         serves = good & (maker == latest[at.pair_read])
         np.maximum.at(end, at.pair_made[serves], (reader + read.last[at.pair_read] + 1)[serves])
-        for step, tensors in self.runs.live.items():  # live throughout, so that they need not be made inside
+        for step, tensors in self.runs.live.items():  # live throughout the step, which does not write them
             start = self.start[self.copy[step]]
             run = at.tables.run_first[self.runs.node[step]] + self.runs.place[step]
             for tensor in tensors.tolist():
@@ -214,7 +215,7 @@ class IntervalsEncoder:
         final = np.full(len(at.tables.size), -1, dtype=np.int64)
         np.maximum.at(final, made.tensor[kept], time)
         keeps = is_made[kept] & (time == final[made.tensor[kept]])
-        idle = ~self.active[made.copy[kept]]  # held as well: see "kept to the end"
+        idle = ~self.active[made.copy[kept]]  # the rows "kept to the end" hold these as well
         end[kept[keeps | idle]] = at.horizon + 1
         values[x.keep.index] = keeps[np.isin(kept, variables.kept)]
         values[x.end.index] = end
@@ -222,7 +223,7 @@ class IntervalsEncoder:
             values[x.cover.index] = serves[variables.covered]
 
     def _buffers(self, values: Values) -> None:
-        """The one instance of each accumulation buffer, and contributions of later copies."""
+        """Set the only instance of each accumulation buffer, and the contributions of later copies."""
         at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
         buffers = at.tables.buffers
         begin = np.full(len(buffers), at.horizon, dtype=np.int64)

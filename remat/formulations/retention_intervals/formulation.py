@@ -37,8 +37,8 @@ class RetentionIntervalsOptions(Options):
     copies : int
         C_v of the ops for which the problem sets no limit of computes.
     precedence : ``"cover"`` or ``"reservoir"``
-        How constraint (5) is stated: by a literal for each pair of a read and an instance that may serve it, or by
-        the paper's reservoirs (10). Same solutions; cover literals are about twice as fast on CP-SAT.
+        Form of constraint (5): a literal for each pair of a read and an instance that may serve it, or the paper's
+        reservoirs (10). Both have the same solutions; cover literals are about twice as fast on CP-SAT.
     """
 
     copies: Positive = 2
@@ -51,8 +51,8 @@ class RetentionIntervals(Formulation):
     **Sets.** Ops v ∈ V with cost w_v and workspace; copies i = 1..C_v of each op; outputs t of v with size m_t. An
     *instance* (t, i) is output t of copy i. Time is a set D of integer *events*.
 
-    **Variables.** s_v^i ∈ D: event of copy i; a_v^i ∈ {0, 1}: whether copy i runs; e_t^i ∈ D ∪ {|D|+1}: event before
-    which instance (t, i) is freed (exclusive: it is live at s, ..., e − 1).
+    **Variables.** s_v^i ∈ D: event of copy i; a_v^i ∈ {0, 1}: copy i runs; e_t^i ∈ D ∪ {|D|+1}: event before which
+    instance (t, i) is freed (exclusive: it is live at s, ..., e − 1).
 
     **Constraints**, in the paper's numbering::
 
@@ -67,24 +67,24 @@ class RetentionIntervals(Formulation):
         (11) D = {1, ..., n(n+1)/2}                                  (fixed order)
 
     With the **fixed order** (§2.3) stage k consists of k events, op j may start only at the j-th event of a stage, and
-    s_j^1 = j(j+1)/2; (6) is then implied. Recomputations of op j are confined to stages in which they can be of use.
+    s_j^1 = j(j+1)/2; (6) is then implied. Recomputations of op j are confined to stages in which they can be useful.
 
     (4) is one `Cumulative`. (5) is stated with one *cover literal* for each pair of a read and an instance that may
-    serve it, or with the paper's reservoirs (10) (`RetentionIntervalsOptions.precedence`); both mean the same.
+    serve it, or with the equivalent reservoirs (10) of the paper (`RetentionIntervalsOptions.precedence`).
 
-    **Least peak.** Where the problem asks for it, phase 1 below is the model, with the structural bound for M.
+    **Least peak.** With this objective, phase 1 below is the model, and M is the structural bound.
 
-    **Linear backends** take the fixed order as a variable for each op and stage, which has the same schedules:
-    :class:`~remat.formulations.retention_intervals.linear.StagedCopies`. The free order reaches them by bridges.
+    **Linear backends** receive the fixed order as a variable for each op and stage, which has the same schedules:
+    :class:`~remat.formulations.retention_intervals.linear.StagedCopies`. Bridges lower the free order.
 
     **Two phases** (§2.4). Phase 1 minimises max(M_var, M): the capacity in (4) becomes a variable τ ≥ M, eq. (12), and
     the reference order is a solution (13). Phase 2 is the model above, started from the solution of phase 1.
 
-    **Extensions.** Several outputs per op, each with its own end; workspace as an interval of one event; tensors to be
-    kept: an instance with e = |D| + 1. An accumulation buffer is filled once, by the first computes of its writers,
-    and read afterwards; if a writer runs again for another output, its contribution is masked while the buffer is
-    live, and held for that one event otherwise. Interval lengths are exact, and sizes are divided by their greatest
-    common divisor with the budget rounded down, so nothing is lost and nothing allowed too much.
+    **Extensions.** Several outputs per op, each with its own end; workspace as an interval of one event; tensors to
+    keep: an instance with e = |D| + 1. An accumulation buffer is filled once, by the first computes of its writers, and
+    read afterwards. If a writer runs again for another output, its contribution is masked while the buffer is live, and
+    held for that one event otherwise. Interval lengths are exact. Sizes are divided by their greatest common divisor,
+    with the budget rounded down, which is exact as well.
 
     Examples
     --------
@@ -102,28 +102,28 @@ class RetentionIntervals(Formulation):
         super().__init__(problem)
         self.options = options or RetentionIntervalsOptions()
         if self.asks_peak:
-            problem = replace(problem, budget=problem.structural_peak)  # no schedule holds less
+            problem = replace(problem, budget=problem.structural_peak)  # a lower bound on every peak
         _, self.workspace = standing_buffers(problem)
         self.scale = MemoryScale.of(problem, self.workspace)
         self.unit, self.held = self.scale.unit, self.scale.held
 
     @cached_property
     def layout(self) -> IntervalsLayout:
-        """Which copies, instances and reads there are."""
+        """Copies, instances and reads."""
         return IntervalsLayout(self.tables(), self.problem.order, self.options.copies)
 
     def tables(self) -> NodeTables:
-        """Return the nodes, which are ops, and what they touch."""
+        """Return the nodes, which are ops, and the tensors they touch."""
         return NodeTables.of_ops(self.problem)
 
     @cached_property
     def capacity(self) -> int:
-        """Units that the budget leaves for what is not always held."""
+        """Units that the budget leaves for tensors that are not always held."""
         return self.scale.capacity
 
     @cached_property
     def peaks(self) -> tuple[int, int]:
-        """Smallest and largest τ in units, (12) and (13): the reference order is within the largest."""
+        """Smallest and largest τ in units, (12) and (13): the reference order keeps the largest."""
         run = self.problem.simulate(Schedule.reference(self.problem.graph))
         return self.capacity, max(self.capacity, -(-(run.peak - self.held) // self.unit))
 
@@ -140,7 +140,7 @@ class RetentionIntervals(Formulation):
         at = self.layout
         instances, pairs = len(at.made), len(at.pair_read)
         choices = int((np.diff(at.tables.run_first) * at.copies).sum()) - len(at.copy_node)
-        stages = 0  # values of the starts, each of them an entry
+        stages = 0  # one entry per value of a start
         if at.fixed:
             again = np.flatnonzero(at.copy_rank > 0)
             stages = int((at.last_stage[at.copy_node[again]] - at.slot[again] - at.copy_rank[again] + 1).sum())
@@ -151,7 +151,7 @@ class RetentionIntervals(Formulation):
 
     @property
     def asks_peak(self) -> bool:
-        """Whether the peak is to be minimised, which is what phase 1 states."""
+        """True when the objective is the peak, which phase 1 minimises."""
         return self.problem.objective is Objective.LEAST_PEAK
 
     def build(self) -> Model:
@@ -180,7 +180,7 @@ class RetentionIntervals(Formulation):
 
         def extend(values: Values) -> Values:
             _, used = cumulative_use(memory, values)
-            if used.max(initial=0) > most:  # worse than the reference order, which τ is made for
+            if used.max(initial=0) > most:  # above the bound of τ, which is the reference order's peak
                 return extend(self.encode_runs(Schedule.reference(self.problem.graph)))
             return np.append(values, max(least, used.max(initial=0)))
 
@@ -188,7 +188,7 @@ class RetentionIntervals(Formulation):
 
     @cached_property
     def statement(self) -> IntervalVariables:
-        """The variables of phase 2, and with them its model."""
+        """Variables of phase 2, with its model."""
         model = Model(self.name)
         variables = self._variables(model)
         self.deadline.check()
@@ -199,7 +199,7 @@ class RetentionIntervals(Formulation):
         return variables
 
     def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
-        """Offer the model as a text written by hand, and in linear rows."""
+        """Offer the model as MiniZinc text written by hand, and in linear rows."""
         model.overrides["minizinc"] = lambda: written(self, highest_peak=highest_peak)
         if self.layout.fixed:
             model.overrides[LinearForm.name] = lambda: linear_form(self, highest_peak=highest_peak)
@@ -208,7 +208,7 @@ class RetentionIntervals(Formulation):
         return IntervalVariables(self.layout, model, covers=self.options.precedence == "cover")
 
     def rows(self, variables: IntervalVariables, tau: int | None = None) -> IntervalRows:
-        """The constraints on variables, with the capacity in a variable where `tau` is one."""
+        """Return the constraints on variables; `tau` is the variable of the capacity, if any."""
         return IntervalRows(variables, self.unit, self.capacity, tau)
 
     # -- translation -----------------------------------------------------------------------------------------------
@@ -218,15 +218,15 @@ class RetentionIntervals(Formulation):
         return self.extended(values) if self.asks_peak else values
 
     def extended(self, values: Values) -> Values:
-        """Values of phase 1 from those of phase 2."""
+        """Return values of phase 1 from those of phase 2."""
         return self._phase_one.extend(values)
 
     def encode_runs(self, schedule: Schedule) -> Values:
-        """Values of the variables of phase 2."""
+        """Return values of the variables of phase 2."""
         return IntervalsEncoder(self, self.runs_of(schedule)).values()
 
     def runs_of(self, schedule: Schedule) -> RunSequence:
-        """The runs that make up a schedule."""
+        """Return the runs that form a schedule."""
         sequence = op_sequence(self.problem, schedule)
         return RunSequence(sequence, np.zeros_like(sequence), {})
 

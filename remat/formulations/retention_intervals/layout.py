@@ -1,4 +1,4 @@
-"""Copies, instances and reads of retention intervals, and the times at which they can be."""
+"""Copies, instances and reads of retention intervals, and their possible times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from remat.schedule import OrderRule
 
 
 def grid_event(stage: Int, slot: Int) -> Int:
-    """Return the event of a fixed order, from 1: stage ``k`` has ``k`` events, the ``j``-th for node ``j`` alone."""
+    """Return the event, from 1, of a fixed order: stage ``k`` has ``k`` events, the ``j``-th for node ``j`` alone."""
     return stage * (stage - 1) // 2 + slot
 
 
 @dataclass(frozen=True)
 class CopiedTouches:
-    """:class:`Touches` of every copy of the node, copy after copy.
+    """:class:`Touches` of every copy of each node, sorted by copy.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class CopiedTouches:
 
     @classmethod
     def of(cls, touches: Touches, copy_first: Int, copies: Int) -> CopiedTouches:
-        """Those of nodes with so many copies each."""
+        """Return the touches of nodes with `copies` copies each."""
         row, rank = expand(copies[touches.node])
         copy = copy_first[touches.node[row]] + rank
         order = np.argsort(copy, kind="stable")
@@ -46,45 +46,45 @@ class CopiedTouches:
         return cls(copy[order], touches.tensor[row], touches.begin[row], touches.last[row], touches.runs[row])
 
     def only(self, which: Bool | Int) -> CopiedTouches:
-        """Return some of them."""
+        """Return a selection of the touches."""
         return CopiedTouches(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 class IntervalsLayout:
     """Copies, instances and reads of a problem.
 
-    A *copy* is a possible run of a node; its *window* are the `width` units of time from its start. An *instance* is
-    what a copy makes; accumulation buffers have one instance for good and are kept apart. Graph inputs are always live
-    and left out.
+    A *copy* is a possible run of a node; its *window* is the `width` units of time from its start. An *instance* is a
+    tensor that a copy makes. Accumulation buffers have only one instance and separate tables. Graph inputs are always
+    live and left out.
 
     Parameters
     ----------
     tables : NodeTables
     order : str
     copies : int
-        Most runs of nodes that the problem does not limit.
+        Largest number of runs of nodes that the problem does not limit.
 
     Attributes
     ----------
     width : int
         Units of time of each event.
     fixed : bool
-        Whether the order is fixed, and events are those of :func:`grid_event`.
+        True if the order is fixed; events are then those of :func:`grid_event`.
     copy_node, copy_rank : int64 arrays, shape (copies,)
         Copies of one node are adjacent; rank 0 is the first run.
     copies, copy_first : int64 arrays, shape (nodes,)
         Number of copies, and the first one.
     last_stage : int64 array, shape (nodes,)
-        Last stage (from 1) in which another run of the node can be of use.
+        Last stage (from 1) in which another run of the node can be useful.
     slot : int64 array, shape (copies,)
-        Place of each copy's node in a stage, from 1.
+        Position of each copy's node in a stage, from 1.
     first, last : int64 arrays, shape (copies,)
         Earliest and latest start.
     made, read, filled, used : CopiedTouches
-        Instances of tensors with one writer and of phantoms, and their reads; contributions to accumulation buffers,
+        Instances of phantoms and of tensors with one writer, and their reads; contributions to accumulation buffers,
         and their reads.
     pair_read, pair_made : int64 arrays of one shape
-        Every read with each instance that can serve it, by read.
+        Pairs of a read and an instance that can serve it, sorted by read.
     """
 
     def __init__(self, tables: NodeTables, order: str, copies: int) -> None:
@@ -112,7 +112,7 @@ class IntervalsLayout:
         instances = Csr.from_pairs(self.made.tensor, np.arange(len(self.made)), len(tables.size))
         self.pair_read, place = instances.entries(self.read.tensor)
         self.pair_made = instances.indices[place]
-        if not tables.is_plain:  # a run does not serve itself, nor one that is always before it
+        if not tables.is_plain:  # an instance serves neither its own run nor a run that always precedes it
             maker, reader = self.made.copy[self.pair_made], self.read.copy[self.pair_read]
             possible = (maker != reader) & (first[maker] < last[reader])
             self.pair_read, self.pair_made = self.pair_read[possible], self.pair_made[possible]
@@ -130,20 +130,20 @@ class IntervalsLayout:
 
     @property
     def contributions(self) -> CopiedTouches:
-        """Contributions of later copies, to buffers that are live or for themselves."""
+        """Contributions of later copies, which are masked or transient."""
         return self.filled.only(self.copy_rank[self.filled.copy] > 0)
 
     def time(self, event: Int) -> Int:
-        """Start of events, which count from 1."""
+        """Return the start of events, which count from 1."""
         return (event - 1) * self.width + 1
 
 
 def last_useful_stage(tables: NodeTables, *, fixed: bool) -> Int:
-    """Last stage, from 1, in which running each node again can be of use; 0 where it never is; shape (nodes,).
+    """Return the last stage, from 1, in which running each node again can be useful; 0: none; shape (nodes,).
 
-    A run serves a reader in the same or a later stage, and a reader runs in its own stage or wherever its own runs are
-    of use. What must be alive at the end can be made in the last stage. Regaining an accumulation buffer is not
-    expressed, so nothing is run for its sake.
+    A run serves a reader in the same or a later stage. A reader runs in its own stage, or in a stage where its own runs
+    are useful. A tensor that must be alive at the end can be made in the last stage. The model cannot refill an
+    accumulation buffer, so no node runs for that.
     """
     nodes = len(tables.position)
     makes = Csr.from_pairs(tables.makes.node, tables.makes.tensor, nodes).lists()
@@ -151,7 +151,7 @@ def last_useful_stage(tables: NodeTables, *, fixed: bool) -> Int:
     position, once = tables.position.tolist(), (tables.limit == 1).tolist()
     kept = tables.kept.tolist()
     order = np.argsort(tables.position).tolist()
-    last, reach = [0] * nodes, [0] * nodes  # the latter with the stage of the first run
+    last, reach = [0] * nodes, [0] * nodes  # `reach` includes the stage of the first run
     for node in reversed(order):
         uses = [reach[reader] for tensor in makes[node] for reader in readers[tensor]]
         uses += [nodes for tensor in makes[node] if kept[tensor]]

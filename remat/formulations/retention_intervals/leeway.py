@@ -1,4 +1,4 @@
-"""Which variables of the retention-interval model may move while only a part of a schedule is optimised anew."""
+"""Bounds of the retention-interval model while only a part of a schedule is optimised again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def leeway(formulation: RetentionIntervals, schedule: Schedule, part: Part) -> Leeway:
-    """Copies of the ops of `part` within its stages, ends of what they read and write, and the choice between these.
+    """Release the copies of the ops of `part` within its stages, and the instances that these make or read.
 
-    With the free order the idle copies of these ops take events inside of the stages, so that there is room for them
-    between the copies that stay.
+    With the free order, idle copies of these ops take events within the stages, so that there is room for them between
+    the copies that are fixed.
     """
     at = formulation.layout
     variables = formulation.statement

@@ -1,4 +1,4 @@
-"""Retention intervals with the fixed order in linear rows: stages in place of events."""
+"""Linear form of retention intervals with the fixed order: stages in place of events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class StagedCopies(Stages):
-    r"""Retention intervals with the fixed order, by a variable for each op and stage in place of events.
+    r"""Retention intervals with the fixed order, with a variable for each op and stage in place of events.
 
     **Sets and variables** are those of :class:`~remat.formulations.stages.Stages`: R[k,j] = 1 if op j runs again in
     stage k, S[k,t] = 1 if tensor t is retained into it, and L, U and `over` for the memory. C_j copies of op j are
-    allowed. M is the budget less what is always held, in units. In phase 1, `rise` ≥ 0 are the units by which it rises.
+    allowed. M is the budget less the bytes that are always held, in units. In phase 1, M rises by `rise` ≥ 0 units.
 
     **Constraints**: (1) to (9) of Stages, with (10) as its limits of computes, and in phase 1 (11) in place of (1)::
 
@@ -34,7 +34,7 @@ class StagedCopies(Stages):
     (6), (7) and (11) of retention intervals hold for any R. The copies of op j, by stage, satisfy (3). The end of an
     instance is the event after the last read up to which L and S hold it. (2), (3) and (4) of Stages keep the instance
     from its copy to that read, which is (5). (6) to (9) of Stages are the memory at every event that computes, which is
-    (4). The other way round, each staged schedule of at most C_j copies gives R, S and L: see ``Stages.encode``.
+    (4). Conversely, each staged schedule with at most C_j copies gives R, S and L: see ``Stages.encode``.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class StagedCopies(Stages):
         self.deadline = source.deadline
 
     def _excess(self, model: Model) -> tuple[int, int]:
-        """(11): `rise`; as a continuous variable HiGHS ends at 0.999999 for 1, and calls that infeasible."""
+        """Add `rise` of (11), as an integer: a continuous one ends at 0.999999 in HiGHS, which is infeasible."""
         if self.highest_peak is None:
             return NONE, 0
         most = self.highest_peak - self.source.capacity
         return int(model.integers("rise", 1, 0, most).index[0]), most
 
     def _minimise(self, model: Model) -> None:
-        """(1), or (11): in bytes where the source counts these."""
+        """Set the objective (1), or (11), in bytes if that of the source is."""
         if self.highest_peak is None:
             super()._minimise(model)
             return
@@ -75,7 +75,7 @@ class StagedCopies(Stages):
         return encoded if self.highest_peak is None else self.source.extended(encoded)
 
     def hint(self, values: Values) -> Values:
-        """Return values of this model from values of the source's; NaN where those stand for no schedule."""
+        """Return values of this model from values of the source's; NaN if those represent no schedule."""
         model, x = self.statement
         try:
             if not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""The retention-interval formulation as ``retention_intervals.mzn``: its data, and the way back."""
+"""Data of ``retention_intervals.mzn``, the retention-interval formulation in MiniZinc, and values from its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = Path(__file__).with_name("retention_intervals.mzn")
 
 
 def written(f: RetentionIntervals, *, highest_peak: int | None = None) -> WrittenModel:
-    """The model as a text written by hand.
+    """Return the model as a text written by hand.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def written(f: RetentionIntervals, *, highest_peak: int | None = None) -> Writte
 
 
 def _copies(f: RetentionIntervals) -> dict[str, Any]:
-    """Copies, instances and reads."""
+    """Return the data of copies, instances and reads."""
     at = f.layout
     return {
         "horizon": at.horizon,
@@ -67,7 +67,7 @@ def _copies(f: RetentionIntervals) -> dict[str, Any]:
 
 
 def _events(f: RetentionIntervals) -> list[set[int]] | list[range]:
-    """Events at which each copy may start, (9) or (11)."""
+    """Return the events at which each copy may start, (9) or (11)."""
     at = f.layout
     if not at.fixed:
         return [range(1, at.horizon + 1)] * len(at.copy_node)
@@ -81,7 +81,7 @@ def _events(f: RetentionIntervals) -> list[set[int]] | list[range]:
 
 
 def _buffers(f: RetentionIntervals) -> dict[str, Any]:
-    """Accumulation buffers."""
+    """Return the data of accumulation buffers."""
     at, producers = f.layout, f.problem.graph.arrays.producers
     buffers, again = at.tables.buffers, at.contributions
     return {
@@ -104,7 +104,7 @@ def _hint(f: RetentionIntervals, values: Values | None) -> Mapping[str, Any]:
 
 
 def _values(f: RetentionIntervals, output: Mapping[str, Any], first_phase: bool) -> Values:
-    """Values of the model's variables from what the text puts out."""
+    """Return values of the model's variables from the output of the text."""
     at, variables = f.layout, f.statement
     x, buffers = variables.blocks, at.tables.buffers
     active = np.array(output["active"], dtype=np.bool_)
@@ -112,7 +112,7 @@ def _values(f: RetentionIntervals, output: Mapping[str, Any], first_phase: bool)
         np.array(output[name], dtype=np.int64) for name in ("start", "held", "buffer_start", "buffer_held")
     )
     copy = at.made.copy
-    # an instance that is not there may end anywhere, and where its tensor is kept it has to be at the end
+    # an instance that does not exist may end anywhere, except if its tensor is kept: then at the end
     end = np.where(active[copy], start[copy] + held, at.horizon + 1)
     values = np.zeros(variables.model.num_vars + first_phase)
     values[x.start.index] = start

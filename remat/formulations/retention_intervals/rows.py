@@ -1,4 +1,4 @@
-"""The constraints of retention intervals, by their numbers in the formulation's docstring."""
+"""Constraints of retention intervals, with their numbers in the formulation's docstring."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from remat.runtime.arrays import Int
 
 
 class IntervalRows:
-    """Adds the constraints to the model of some variables.
+    """Constraints on the variables of one model.
 
     Parameters
     ----------
     variables : IntervalVariables
     unit, capacity : int
-        Bytes that memory is counted in, and units that the budget leaves.
+        Bytes per unit of memory, and units that the budget leaves.
     tau : int or None
-        The capacity, where it is a variable.
+        Variable of the capacity, if it is one.
     """
 
     def __init__(self, variables: IntervalVariables, unit: int, capacity: int, tau: int | None = None) -> None:
@@ -45,7 +45,7 @@ class IntervalRows:
             step()
 
     def _times(self) -> None:
-        """(6) and the windows; (11)."""
+        """Add (6) and the windows, or (11)."""
         at, x = self.layout, self.x
         if not at.fixed:
             self.model.add(AllDifferent("(6) different starts", x.start.index))
@@ -63,7 +63,7 @@ class IntervalRows:
         self.model.add(Domain("(11) stage grid", x.start[later], np.concatenate([[0], np.cumsum(stages)]), values))
 
     def _options(self) -> None:
-        """(8)."""
+        """Add (8)."""
         at, x = self.layout, self.x
         copy, rank = expand(self.variables.choice_counts)
         choosing = np.flatnonzero(self.variables.choice_counts)
@@ -84,7 +84,7 @@ class IntervalRows:
         )  # fmt: skip
 
     def _limits(self) -> None:
-        """(14), where there are copies enough to exceed it."""
+        """Add the rows (14) that the copies can exceed."""
         at, tables, limits = self.layout, self.layout.tables, self.layout.tables.compute_limits
         assert limits is not None
         node = tables.run_node[limits.run]
@@ -100,7 +100,7 @@ class IntervalRows:
         self.model.add(rows_from("(14) limits of computes", computes, num_rows=len(upper), upper=upper))
 
     def _instances(self) -> None:
-        """(2) and (3)."""
+        """Add (2) and (3)."""
         at, x, made = self.layout, self.x, self.layout.made
         guard = self.variables.literal(made.copy, made.runs)
         self.model.add(
@@ -117,7 +117,7 @@ class IntervalRows:
         self.model.add(
             difference_rows("(3) one after the other", start, x.end.index[one], -made.begin[other], guard[other])
         )
-        if not at.tables.is_plain:  # otherwise instances are enough
+        if not at.tables.is_plain:  # otherwise the rows of instances imply these
             later = np.flatnonzero(at.copy_rank > 0)
             self.model.add(
                 difference_rows("(3) windows", x.start[later], x.start[later - 1], at.width, x.active[later])
@@ -130,7 +130,7 @@ class IntervalRows:
         self.model.add(difference_rows("after", self.x.after.index, self.x.start.index[copy], units, exact=True))
 
     def memory(self) -> Cumulative:
-        """(4), or (13) where the capacity is a variable."""
+        """Return (4), or (13) if the capacity is a variable."""
         at, tables, x, time, literal = (
             self.layout,
             self.layout.tables,
@@ -155,11 +155,11 @@ class IntervalRows:
         )  # fmt: skip
 
     def _covers(self) -> None:
-        """(5) with a literal for each pair of a read and an instance, and none where there is no choice."""
+        """Add (5) with a literal for each pair of a read and an instance, except for reads without a choice."""
         at, x, read, made = self.layout, self.x, self.layout.read, self.layout.made
         covered = self.variables.covered
         wanted = self.variables.literal(read.copy, read.runs)
-        literal = wanted[at.pair_read]  # no choice: whenever the reader runs
+        literal = wanted[at.pair_read]  # without a choice, the rows hold whenever the reader runs
         literal[covered] = x.cover.index
         reader, maker = x.start.index[read.copy[at.pair_read]], x.start.index[made.copy[at.pair_made]]
         end, held = x.end.index[at.pair_made], read.last[at.pair_read] + 1
@@ -180,7 +180,7 @@ class IntervalRows:
         )  # fmt: skip
 
     def _reservoirs(self) -> None:
-        """(10): the level is the number of live instances, less one while the reader runs."""
+        """Add (10): the level is the number of live instances, less one while the reader runs."""
         at, x, active = self.layout, self.x, self.variables.active
         reads, group = np.unique(at.pair_read, return_inverse=True)
         copy, reader = at.made.copy[at.pair_made], at.read.copy[reads]
@@ -196,15 +196,15 @@ class IntervalRows:
         self.model.add(Reservoir("(5) reservoirs", indptr, time[by], offset[by], change[by], guard[by]))
 
     def _keep(self) -> None:
-        """What is kept is alive at the end: by the last copy that runs, or by one that is chosen for it."""
+        """Hold tensors to keep until the end: the instance of the last copy that runs, or a chosen one."""
         at, x, made = self.layout, self.x, self.layout.made
         plain = np.flatnonzero(at.tables.kept[made.tensor] & (made.runs == EVERY))
         copy = made.copy[plain]
         last = at.copy_rank[copy] + 1 == at.copies[at.copy_node[copy]]
-        # Copy i holds to the end unless copy i + 1 runs; the last copy, where it runs.
+        # Copy i holds to the end unless copy i + 1 runs; the last copy if it runs.
         literal = np.where(last, x.active[copy], ~x.active.index[np.minimum(copy + 1, len(at.copy_node) - 1)])
         literal[last & (at.copy_rank[copy] == 0)] = ALWAYS
-        # A copy that does not run may end anywhere, so nothing is lost by holding it to the end as well.
+        # An instance of an idle copy may end anywhere, so the same row can hold it to the end.
         self.model.add(self._to_the_end("kept to the end", x.end.index[plain], literal))
         chosen = self.variables.kept
         if not len(chosen):
@@ -222,7 +222,7 @@ class IntervalRows:
         return Linear.rows(name, row, end, 1, lower=float(self.layout.horizon + 1), num_rows=len(row), enforce=literal)
 
     def _buffers(self) -> None:
-        """Accumulation buffers: one instance from the first contribution to the last read."""
+        """Add accumulation buffers: one instance from the first contribution to the last read."""
         at, tables, x, literal = self.layout, self.layout.tables, self.x, self.variables.literal
         number = np.full(len(tables.size), -1, dtype=np.int64)
         number[tables.buffers] = np.arange(len(tables.buffers))
@@ -253,7 +253,7 @@ class IntervalRows:
         )  # fmt: skip
 
     def minimise_cost(self) -> None:
-        """(1)."""
+        """Set the objective (1)."""
         at, tables, x = self.layout, self.layout.tables, self.x
         copy, place = expand(self.variables.choice_counts)
         chosen = tables.run_cost[tables.run_first[at.copy_node[copy]] + place]

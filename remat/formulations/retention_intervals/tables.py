@@ -1,4 +1,4 @@
-"""Nodes of retention intervals, their runs, and the tensors that these read, make and fill."""
+"""Nodes of retention intervals, their runs, and the tensors that they read, make and fill."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from remat.formulations.staging import ComputeLimits
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 
-#: Code of the set of all runs of a node. Others: one run by its place, then the sets in `NodeTables.sets`.
+#: Code of the set of all runs of a node. Other codes: first single runs by index, then the sets in `NodeTables.sets`.
 EVERY = -1
 NOTHING: Int = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Touches:
-    """Who touches which tensor, when in its window, and in which of its runs.
+    """Accesses of nodes to tensors, with the segments and the runs in which they occur.
 
     Attributes
     ----------
@@ -41,39 +41,39 @@ class Touches:
 
 @dataclass(frozen=True)
 class NodeTables:
-    """Nodes, their runs, and how these touch the tensors that cross borders.
+    """Nodes, their runs, and their accesses to the tensors that cross borders.
 
-    A *node* is what runs as a whole: an op, or a part of a composite. A *phantom*, what the forward part of a composite
-    saves for its backward part, is a tensor of its own here, numbered after those of the graph: made at the end of a
-    forward run, read before the first sub-step of the backward run with the same option.
+    A *node* runs as a whole: an op, or a part of a composite. A *phantom* is the memory that the forward part of a
+    composite saves for its backward part. Here it is a separate tensor, numbered after those of the graph. It is made
+    at the end of a forward run and read before the first sub-step of the backward run with the same option.
 
     Attributes
     ----------
     position : int64 array, shape (nodes,)
-        In the reference order.
+        Position in the reference order.
     limit : int64 array, shape (nodes,)
-        Most runs of each node by the problem's limits of computes; -1: no limit.
+        Largest number of runs of each node by the problem's limits of computes; -1: no limit.
     run_first : int64 array, shape (nodes + 1,)
         Runs ``run_first[k]:run_first[k + 1]`` are those of node k.
     run_node, run_option, run_cost : int64 arrays, shape (runs,)
     run_segments : int64 array, shape (runs,)
-        How many each has.
+        Number of segments of each run.
     piece_run, piece_begin, piece_end, piece_demand : int64 arrays of one shape
-        Bytes that a run holds besides interfaces in the segments ``begin <= segment < end``.
+        Bytes that a run holds in addition to interfaces in the segments ``begin <= segment < end``.
     reads, makes : Touches
-        Of tensors with one writer, and phantoms.
+        Of tensors with one writer, and of phantoms.
     fills, uses : Touches
-        Of accumulation buffers: contributions, and reads.
+        Contributions to accumulation buffers, and reads of these.
     set_node : int64 array, shape (sets,)
     sets : tuple of tuple of int
-        Places of runs within their node, for sets of more than one run and fewer than all.
+        Indices of runs within their node, for sets of more than one run and fewer than all.
     size : int64 array, shape (tensors and phantoms,)
     kept : bool array, shape (tensors and phantoms,)
-        What must be alive at the end.
+        True for tensors that must be alive at the end.
     buffers : int64 array
         Accumulation buffers that cross borders and are read or kept.
     compute_limits : ComputeLimits or None
-        Of ops in composites; None where every node is an op, which has no more copies than it may have computes.
+        Limits of ops in composites; None if every node is an op, since its number of copies already obeys its limit.
     """
 
     position: Int
@@ -100,17 +100,17 @@ class NodeTables:
 
     @property
     def width(self) -> int:
-        """Most segments of a run: events are as many units of time apart."""
+        """Largest number of segments of a run, and units of time between two events."""
         return int(self.run_segments.max(initial=1))
 
     @property
     def is_plain(self) -> bool:
-        """True if every node has one run of one segment, as ops do."""
+        """True if every node has one run of one segment, as an op has."""
         return self.width == 1 and len(self.run_node) == len(self.position)
 
     @classmethod
     def of_ops(cls, problem: Problem) -> NodeTables:
-        """Every op is a node."""
+        """Return the tables of a problem in which every op is a node."""
         arrays = problem.graph.arrays
         is_buffer, workspace = standing_buffers(problem)
         op = np.arange(len(arrays.cost), dtype=np.int64)

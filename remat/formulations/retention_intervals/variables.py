@@ -1,4 +1,4 @@
-"""Variables of retention intervals, and the literals and times that they stand for."""
+"""Variables of retention intervals, with their literals and times."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from remat.runtime.arrays import Bool, Int
 
 
 class IntervalVariables:
-    """The variables of one model.
+    """Variables of one model.
 
     Parameters
     ----------
     layout : IntervalsLayout
     model : Model
-        They are made in it.
+        Model to which the variables are added.
     covers : bool
-        Whether reads with a choice of instances have cover literals.
+        True: reads with a choice of instances have cover literals.
     """
 
     def __init__(self, layout: IntervalsLayout, model: Model, *, covers: bool) -> None:
@@ -53,39 +53,39 @@ class IntervalVariables:
 
     @cached_property
     def choice_first(self) -> Int:
-        """Place of the first option variable of each copy; copies of nodes with one run have none."""
+        """Index of the first option variable of each copy; copies of nodes with one run have none."""
         counts = self.choice_counts
         return np.cumsum(counts) - counts
 
     @cached_property
     def choice_counts(self) -> Int:
-        """Option variables of each copy."""
+        """Number of option variables of each copy."""
         runs = np.diff(self.layout.tables.run_first)[self.layout.copy_node]
         return np.where(runs > 1, runs, 0)
 
     @cached_property
     def set_counts(self) -> Int:
-        """Sets of options of each copy that have a variable."""
+        """Number of sets of options of each copy that have a variable."""
         nodes = len(self.layout.copy_first)
         return np.bincount(self.layout.tables.set_node, minlength=nodes)[self.layout.copy_node].astype(np.int64)
 
     @cached_property
     def after_table(self) -> Int:
-        """Place in `after` of each (copy, units after its start); -1: none. Shape (copies, width + 1)."""
+        """Index in `after` of each (copy, units after its start); -1: none. Shape (copies, width + 1)."""
         at, tables, again = self.layout, self.layout.tables, self.contributions
         needed = np.zeros((len(at.copy_node), at.width + 1), dtype=np.bool_)
         copy, piece = self.pieces
         needed[copy, tables.piece_begin[piece]] = needed[copy, tables.piece_end[piece]] = True
         needed[at.made.copy, at.made.begin] = True
         needed[again.copy, again.begin] = needed[again.copy, again.last + 1] = True
-        needed[:, 0] = False  # that is the start
+        needed[:, 0] = False  # `start` itself
         table = np.full(needed.shape, -1, dtype=np.int64)
         table[needed] = np.arange(int(needed.sum()))
         return table
 
     @cached_property
     def pieces(self) -> tuple[Int, Int]:
-        """(copy, piece) for every piece of every copy's runs."""
+        """(copy, piece) of every piece of every copy's runs."""
         at, tables = self.layout, self.layout.tables
         node = tables.run_node[tables.piece_run]
         piece, rank = expand(at.copies[node])
@@ -93,7 +93,7 @@ class IntervalVariables:
 
     @cached_property
     def kept(self) -> Int:
-        """Instances that may be the kept one and are made in some runs of their node only."""
+        """Instances that may be kept to the end and that only some runs of their node make."""
         at = self.layout
         return np.flatnonzero(at.tables.kept[at.made.tensor] & (at.made.runs != EVERY))
 
@@ -107,11 +107,11 @@ class IntervalVariables:
 
     @cached_property
     def active(self) -> Int:
-        """The literal by which each copy runs; shape (copies,)."""
+        """Literal that is true if the copy runs; shape (copies,)."""
         return np.where(self.layout.copy_rank == 0, ALWAYS, self.blocks.active.index)
 
     def literal(self, copy: Int, runs: Int) -> Int:
-        """The literal by which a copy runs with one of a set of its options."""
+        """Return the literals that are true if copies run with one of a set of their options."""
         x = self.blocks
         own = self.choice_counts[copy]
         option = self.choice_first[copy] + runs
@@ -124,12 +124,12 @@ class IntervalVariables:
         return result
 
     def time(self, copy: Int, units: Int) -> Int:
-        """The variable of the time so many units after the start of a copy."""
+        """Return the variable of the time `units` after the start of a copy."""
         x, place = self.blocks, self.after_table[copy, units]
         return np.where(units == 0, x.start.index[copy], x.after.index[place] if len(x.after) else x.start.index[copy])
 
     def chosen(self, values: Values) -> Int:
-        """The run of each copy (its place among all runs), or -1 where it does not run; shape (copies,)."""
+        """Return the run of each copy (its index among all runs), -1 for idle copies; shape (copies,)."""
         at, x = self.layout, self.blocks
         run = np.where(values[x.active.index] > 0.5, at.tables.run_first[at.copy_node], -1)
         copy, place = expand(self.choice_counts)
@@ -138,7 +138,7 @@ class IntervalVariables:
         return run
 
     def holds(self, values: Values, copy: Int, runs: Int) -> Bool:
-        """Whether copies run with one of a set of their options, by the values."""
+        """Return whether copies run with one of a set of their options, according to the values."""
         literal = self.literal(copy, runs)
         sure = literal == ALWAYS
         return sure | (values[np.where(sure, 0, literal)] > 0.5)
