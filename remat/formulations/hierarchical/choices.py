@@ -1,4 +1,4 @@
-"""Which variables the hierarchical program has, by phase, and tables of their columns."""
+"""Variables of the hierarchical programme by phase, and tables of their columns."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from remat.runtime.arrays import Bool, Int
 
 
 class Touches(NamedTuple):
-    """Reads, or makes, in the phases in which their nodes may run: by phase, then datum, then node.
+    """Reads, or makes, in the phases in which their nodes may run; sorted by phase, then datum, then node.
 
     Attributes
     ----------
     t, item : int64 arrays
         Phase, and number of the read or make in `Tables`.
     last : bool array
-        Whether it is the datum's last one in that phase.
+        True for the datum's last one in that phase.
     keys : int64 array
-        One ascending number for each.
+        Ascending keys, one for each.
     total : int
-        Reads or makes in `Tables`.
+        Number of reads or makes in `Tables`.
     """
 
     t: Int
@@ -41,30 +41,30 @@ class Touches(NamedTuple):
         return cls(t, item, last_of(t, data[item]), t * len(node) + item, len(node))
 
     def place(self, t: Int | int, item: Int | int) -> Int:
-        """Return the places of reads or makes among these, in phases in which their nodes may run."""
+        """Return the indices of reads or makes among these, in phases in which their nodes may run."""
         return np.searchsorted(self.keys, np.asarray(t) * self.total + item)
 
 
 class Phases:
-    """What may run, be kept and be read in each phase, numbered.
+    """Numbers of the possible runs, retentions and reads in each phase.
 
     Parameters
     ----------
     tables : Tables
     may : bool array, shape (T, T)
-        [t, k]: whether node k may run in phase t.
+        [t, k]: true if node k may run in phase t.
     now : int64 array, optional
-        Some of the phases, ascending, for which alone there are rows in `may`; only `until`, `active` and
-        `phantom_runs` can be asked for then.
+        Phases, ascending, of the rows of `may`, if these are only a sample. Only `until`, `active` and `phantom_runs`
+        are then valid.
 
     Attributes
     ----------
     run_phase, run_node : int64 arrays, shape (slots,)
-        Every (phase, node) that may run, phase after phase, by node.
+        Every (phase, node) that may run, sorted by phase, then node.
     slot : int64 array, shape (T, T)
         Number of the slot, or NONE.
     until : int64 array, shape (data,)
-        Last phase into which it can be of use to keep it; T where it is kept to the end.
+        Last phase into which retaining the datum can be useful; T if it is kept to the end.
     """
 
     def __init__(self, tables: Tables, may: Bool, now: Int | None = None) -> None:
@@ -84,7 +84,7 @@ class Phases:
 
     @cached_property
     def sure(self) -> Bool:
-        """Slots with a single choice that must run, which has no column."""
+        """Mask of the slots with a single choice that must run, and hence no column."""
         return (self.run_phase == self.run_node) & (self.at.num[self.run_node] == 1)
 
     @cached_property
@@ -101,11 +101,11 @@ class Phases:
         number = np.searchsorted(self.run_choice[0], slot) + choice - self.at.first[self.at.node[choice]]
         return np.where(slot == NONE, NONE, np.where(self.sure[slot], ONE, number))
 
-    # -- what is kept between phases ---------------------------------------------------------------------------------
+    # -- retention between phases ------------------------------------------------------------------------------------
 
     @cached_property
     def active(self) -> Bool:
-        """[t, d]: whether a node that may run in phase t reads or makes d; shape (T, data)."""
+        """[t, d]: true if a node that may run in phase t reads or makes d; shape (T, data)."""
         at = self.at
         table = np.zeros((len(self.may), len(at.tensor)), dtype=np.bool_)
         for node, data in ((at.read_node, at.read_data), (at.make_node, at.make_data)):
@@ -114,7 +114,7 @@ class Phases:
         return table
 
     def _numbered(self, from_: Int, to: Int, moves: Bool) -> Int:
-        """Numbers of what is kept into phases ``from_ <= t <= to``, anew where the phase before moves it."""
+        """Number retentions into phases ``from_ <= t <= to``; a phase without `moves` passes its number on."""
         T = self.at.T
         table = np.full((T + 1, len(from_)), NONE, dtype=np.int64)
         owner, rank = expand(np.maximum(0, np.minimum(to, T - 1) - from_ + 1))
@@ -132,19 +132,19 @@ class Phases:
 
     @cached_property
     def parts(self) -> Int:
-        """Makes that are one of several contributions to an accumulation buffer."""
+        """Makes that contribute to an accumulation buffer."""
         return np.flatnonzero(self.at.makers[self.at.make_data] > 1)
 
     @cached_property
     def part_of(self) -> Int:
-        """Place of each make in `parts`, or NONE."""
+        """Index of each make in `parts`, or NONE."""
         table = np.full(len(self.at.make_data), NONE, dtype=np.int64)
         table[self.parts] = np.arange(len(self.parts))
         return table
 
     @cached_property
     def contribution_kept(self) -> Int:
-        """[t, place in `parts`]: number of S; shape (T + 1, parts)."""
+        """[t, index in `parts`]: number of S; shape (T + 1, parts)."""
         node, data = self.at.make_node[self.parts], self.at.make_data[self.parts]
         table = self._numbered(node + 1, self.until[data], self.active[:, data])
         table[-1, self.at.kept[data]] = ONE
@@ -152,7 +152,7 @@ class Phases:
 
     @cached_property
     def contribution(self) -> Int:
-        """[t, place in `parts`]: number of K; shape (T, parts)."""
+        """[t, index in `parts`]: number of K; shape (T, parts)."""
         node = self.at.make_node[self.parts]
         table = np.full((self.at.T, len(node)), NONE, dtype=np.int64)
         there = np.nonzero(self.may[:, node])
@@ -161,7 +161,7 @@ class Phases:
 
     @cached_property
     def phantom_runs(self) -> tuple[Bool, Bool]:
-        """[t, phantom]: whether the forward, and the backward node may run in phase t; shapes (T, phantoms)."""
+        """[t, phantom]: true if the forward, and the backward node may run in phase t; shapes (T, phantoms)."""
         at = self.at
         return self.may[:, at.node[at.phantom_forward]], self.may[:, at.node[at.phantom_backward]]
 
@@ -175,7 +175,7 @@ class Phases:
 
     @cached_property
     def phantom(self) -> tuple[Int, Int]:
-        """[t, phantom]: number of Q where it is a variable, else NONE; and 0: variable, 1: it is Sp[t+1], 2: Sp[t]."""
+        """[t, phantom]: number of Q if it is a variable, else NONE; and its kind, 0: variable, 1: Sp[t+1], 2: Sp[t]."""
         ahead, back = self.phantom_runs
         kind = np.where(ahead & back, 0, np.where(back, 2, 1))
         number = np.full(ahead.shape, NONE, dtype=np.int64)
@@ -192,7 +192,7 @@ class Phases:
 
     @cached_property
     def fixed(self) -> Bool:
-        """[t, d]: whether d is there in phase t, from its last maker on, whatever is chosen; shape (T, data)."""
+        """[t, d]: true if d is live in phase t, from its last maker on, for every choice; shape (T, data)."""
         at = self.at
         table = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
         sure = at.hard
@@ -202,7 +202,7 @@ class Phases:
 
     @cached_property
     def read_terms(self) -> tuple[Int, Int]:
-        """(place in `reads`, column of R) for the choices that read."""
+        """(index in `reads`, column of R) of the choices that read."""
         at = self.at
         t, read, *_ = self.reads
         place, rank = expand(at.read_count[read])
@@ -217,21 +217,21 @@ class Phases:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Columns that say how much of each datum is there, as a phase goes on; NONE and ONE where that is no question.
+    """Columns of the liveness of data at each point of a phase; NONE: never live, ONE: always live.
 
     Attributes
     ----------
     P : int64 array, shape (T + 1, data)
         Before each phase.
     first : int64 array, shape (T, data)
-        After its last maker's place, up to its first reader.
+        After the position of its last maker, up to its first reader.
     live, following : int64 arrays, shape (reads of `Phases.reads`,)
         Up to that reader; after it.
     before, after, over : int64 arrays, shape (makes of `Phases.makes`,)
-        Before that maker; after it; and what must be added to the latter while the maker runs. Where the maker runs
-        for the first time `after` is ONE meanwhile.
+        Before that maker; after it; and the amount to add to the latter while the maker runs. While the maker runs for
+        the first time, ONE replaces `after`.
     phantom : int64 array, shape (T, phantoms)
-        After the forward node's place, up to the backward node's.
+        After the position of the forward node, up to that of the backward node.
     Sp : int64 array, shape (T + 1, phantoms)
         Before each phase.
     """

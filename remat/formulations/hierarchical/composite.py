@@ -1,9 +1,9 @@
-"""Groups of ops as single nodes with options: what a hierarchical formulation is asked about.
+"""Groups of ops as single nodes with options, the input of hierarchical formulations.
 
 A *composite* is a group of ops that is scheduled as a whole, in one of several ways, its *options*. A composite of a
-training graph has two nodes, its forward and its backward part, tied together: a *layer*. An option says in which
-sequence the ops of each part are computed, and so what is saved in between (the *phantom*), what each part needs of the
-tensors that cross the group's border (its *interfaces*), and what it holds at each sub-step.
+training graph has two nodes, its forward and its backward part, which form a *layer*. An option gives the sequence of
+ops of each part. This determines the memory saved in between (the *phantom*), the tensors that cross the group's border
+(its *interfaces*) and that each part needs, and the memory at each sub-step.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Option:
     Attributes
     ----------
     forward : int64 array, shape (computes,)
-        Ops of the flat graph, by number, in the sequence in which the forward part computes them; an op may come
+        Ops of the flat graph, by number, in the sequence in which the forward part computes them; an op may occur
         several times. Frees are implied.
     backward : int64 array, or None
-        The same for the backward part, which may recompute forward ops. None: the backward part cannot be run after
-        this forward one, which saves nothing (*fast-forward*); or the group has no backward part.
+        The same for the backward part, which may recompute forward ops. None: the group has no backward part, or the
+        backward part cannot run after this forward part, which saves nothing (*fast-forward*).
     name : str
-        For messages.
+        Name in messages.
 
     Examples
     --------
@@ -77,15 +77,15 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Composite:
-    """A group of ops that is run as a whole.
+    """Group of ops that runs as a whole.
 
     Attributes
     ----------
     name : str
     forward, backward : int64 arrays
-        Its ops by number; `backward` is empty where the graph has no backward part or the group none.
+        Its ops by number; `backward` is empty if the graph or the group has no backward part.
     options : tuple of Option
-        At least one; of a group with a backward part at least one that has it, too.
+        At least one; if the group has a backward part, at least one with a backward part.
     """
 
     name: str
@@ -111,16 +111,16 @@ class Composite:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """What is computed as a whole: an op alone, or one part of a composite.
+    """Unit of computation: a single op, or one part of a composite.
 
     Attributes
     ----------
     name : str
     composite : int
-        -1: an op alone.
+        -1: a single op.
     is_backward : bool
     ops : int64 array
-        The ops whose outputs it makes for others.
+        Ops whose outputs it makes for other nodes.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class CompositeProblem:
-    """A problem and the composites in it; every op in none of them is a node by itself, with its only option.
+    """Problem with composites; every other op is a node with a single option.
 
     Parameters
     ----------
@@ -141,19 +141,19 @@ class CompositeProblem:
     Attributes
     ----------
     nodes : tuple of Node
-        In a topological order, that of the reference order where groups allow it.
+        In a topological order, that of the reference order if the groups allow it.
     layers : tuple of (int, int)
         Forward and backward node of each composite that has both.
     data : int64 array
-        Tensors of the flat graph that cross between nodes or are kept: all others are inside a node, inside a layer
-        (phantoms), or graph inputs, which are always there.
+        Tensors of the flat graph that cross between nodes or are kept. All others are inside a node, inside a layer
+        (phantoms), or graph inputs, which are always live.
 
     Raises
     ------
     ProblemError
-        In one line: ops that do not exist or are in two composites, groups that depend on each other both ways, groups
-        that are not together in the reference order although the problem fixes it, and options that do not do what
-        they must (an op missing or foreign, an input that is not there).
+        If an op does not exist or is in two composites, if groups depend on each other both ways, if a group is not
+        contiguous in the reference order although the problem fixes it, or if an option is invalid (a missing or
+        foreign op, an input that is not available).
 
     Examples
     --------
@@ -174,14 +174,14 @@ class CompositeProblem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "composites", tuple(self.composites))
         self._check_members()
-        self.nodes  # noqa: B018  (a cycle is found here)
+        self.nodes  # noqa: B018  (detects cycles)
         for number in range(len(self.composites)):
             self._composite_runs[number]
         self._check_order()
 
     @property
     def arrays(self) -> GraphArrays:
-        """Of the flat graph."""
+        """Arrays of the flat graph."""
         return self.problem.graph.arrays
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class CompositeProblem:
 
     @cached_property
     def _parts(self) -> tuple[list[Node], Int]:
-        """The nodes, not yet in order: composites' parts, then ops alone; and the one of each op."""
+        """Nodes before ordering, composites' parts, then single ops; and the node of each op."""
         n = len(self.arrays.cost)
         nodes: list[Node] = []
         node_of = np.full(n, -1, dtype=np.int64)
@@ -230,7 +230,7 @@ class CompositeProblem:
 
     @cached_property
     def _order(self) -> Int:
-        """The parts in a topological order: next comes the one that is ready and begins first in the reference."""
+        """Topological order of the parts: among those that are ready, the first in the reference order is next."""
         nodes, node_of = self._parts
         arrays = self.arrays
         tied = [(int(node_of[c.forward[0]]), int(node_of[c.backward[0]])) for c in self.composites if len(c.backward)]
@@ -280,7 +280,7 @@ class CompositeProblem:
         )  # fmt: skip
 
     def _check_order(self) -> None:
-        """Where the order is fixed, the first computes of the nodes in order are the reference order."""
+        """Require, with a fixed order, that the first computes of the nodes in order are the reference order."""
         if self.problem.order is not OrderRule.FIXED or not self.composites:
             return
         for number, each in enumerate(self.composites):
@@ -305,7 +305,7 @@ class CompositeProblem:
 
     @cached_property
     def border(self) -> Border:
-        """Which tensors are inside composites, and which are there only while they are written."""
+        """Tensors inside composites, and tensors that are live only while they are written."""
         arrays = self.arrays
         n = len(arrays.cost)
         group = n + np.arange(n, dtype=np.int64)
@@ -327,7 +327,7 @@ class CompositeProblem:
     # -- options -----------------------------------------------------------------------------------------------------
 
     def runs(self, node: int) -> tuple[Run, ...]:
-        """What the node can do: a run for each option that it has."""
+        """Return the runs of a node, one for each of its options."""
         this = self.nodes[node]
         if this.composite >= 0:
             return self._composite_runs[this.composite][this.is_backward]
@@ -338,12 +338,12 @@ class CompositeProblem:
 
     @cached_property
     def _runs_alone(self) -> dict[int, tuple[Run, ...]]:
-        """The runs of ops alone that have been asked for: each takes 0.1 ms to make."""
+        """Cache of the runs of single ops, which are built on demand, in 0.1 ms each."""
         return {}
 
     @cached_property
     def most_runs(self) -> Int:
-        """Most runs of each node within the problem's limits of computes, shape (nodes,); -1: no limit."""
+        """Largest number of runs of each node within the limits of computes, shape (nodes,); -1: no limit."""
         limits = self.problem.compute_limits
         found = []
         for node in range(len(self.nodes)):
@@ -356,7 +356,7 @@ class CompositeProblem:
 
     @cached_property
     def compute_limits(self) -> ComputeLimits:
-        """Limits of computes of ops; of ops that the same runs compute as often, the least."""
+        """Limits of computes of ops; ops that every run computes equally often share the lowest of their limits."""
         limits = self.problem.compute_limits
         computes: dict[int, list[tuple[int, int]]] = {}
         for number, run in enumerate(run for node in range(len(self.nodes)) for run in self.runs(node)):
@@ -386,7 +386,7 @@ class CompositeProblem:
 
     @cached_property
     def _composite_runs(self) -> list[tuple[tuple[Run, ...], tuple[Run, ...]]]:
-        """Of each composite the forward and the backward runs."""
+        """Forward and backward runs of each composite."""
         return [self._runs_of(number) for number in range(len(self.composites))]
 
     def _runs_of(self, number: int) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -417,13 +417,13 @@ class CompositeProblem:
         return tuple(forward), tuple(backward)
 
     def _mask(self, ops: Int) -> Bool:
-        """Mark some ops of the graph."""
+        """Return a mask of ops of the graph."""
         mask = np.zeros(len(self.arrays.cost), dtype=np.bool_)
         mask[ops] = True
         return mask
 
     def _check_option(self, option: Option, ahead: Bool, back: Bool, who: str) -> None:
-        """Each part computes ops of the group only, and those that it must."""
+        """Require that each part computes only ops of the group, and all that it must."""
         arrays, border = self.arrays, self.border
         foreign = option.forward[~ahead[option.forward]]
         if option.backward is not None:

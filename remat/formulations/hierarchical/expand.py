@@ -1,4 +1,4 @@
-"""From a sequence of nodes and options to a schedule of the flat graph."""
+"""Expansion of a sequence of nodes and options to a schedule of the flat graph."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Step:
     Attributes
     ----------
     node : int
-        Of :attr:`CompositeProblem.nodes`.
+        Index in :attr:`CompositeProblem.nodes`.
     option : int
-        Of its composite; 0 for an op alone.
+        Option of its composite; 0 for a single op.
     live : int64 array
-        Tensors that are there, complete, from before the step until after it: what writes only these need not be
-        computed again. Without them nothing is left out.
+        Tensors that are live and complete from before the step until after it. Ops that write only such tensors are
+        not computed again.
     """
 
     node: int
@@ -36,12 +36,12 @@ class Step:
 
 
 def find_run(problem: CompositeProblem, node: int, option: int) -> Run:
-    """The run of a node with an option.
+    """Return the run of a node with an option.
 
     Raises
     ------
     ProblemError
-        If there is none.
+        If the node does not exist or does not have the option.
     """
     if not 0 <= node < len(problem.nodes):
         raise ProblemError(f"there is no node {node}, of {len(problem.nodes)} there are")
@@ -52,22 +52,22 @@ def find_run(problem: CompositeProblem, node: int, option: int) -> Run:
 
 
 def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "composites") -> Schedule:
-    """The schedule in which the nodes' options run one after the other, frees implied.
+    """Return the schedule in which the nodes' options run one after the other, with implied frees.
 
-    Left out are recomputations of what is live and complete anyway, as the steps say, and those whose results nobody
-    reads. At no step does it hold more than what the rows of the runs (:attr:`Run.rows`) say with the steps' own plan.
+    It leaves out recomputations of tensors that are live and complete according to the steps, and recomputations whose
+    results are never read. Its memory never exceeds the rows of the runs (:attr:`Run.rows`) for the plan of the steps.
 
     Parameters
     ----------
     problem : CompositeProblem
     steps : iterable of Step
     source : str
-        Who made it.
+        Source recorded in the schedule.
 
     Raises
     ------
     ProblemError
-        If there is no such node or option.
+        If a node or option does not exist.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
 
 
 def _needless(problem: CompositeProblem, ops: Int, live: Int, done: Bool) -> Bool:
-    """Which of `ops` ran before, and write only what is `live`."""
+    """Mark those of `ops` that ran before and write only `live` tensors."""
     arrays, is_live = problem.arrays, problem.border.passing.copy()
     is_live[live] = True
     lacking = np.zeros(len(done), dtype=np.int64)

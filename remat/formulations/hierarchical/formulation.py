@@ -1,4 +1,4 @@
-"""The hierarchical integer program of HiRemate: phases, options, phantoms and corrections."""
+"""Hierarchical integer programme of HiRemate: phases, options, phantoms and corrections."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class HIlp(Formulation):
     k) are those that do. Phases t = 0..T−1: phase t ends with the first compute of node t, and in it every earlier node
     may run once, in order.
 
-    **Variables**, each only where it can be of use (the paper's A, C and D follow from them, see below)::
+    **Variables**, each only where it can be useful (the paper's A, C and D follow from them, see below)::
 
         R[t,k,o]  1 if node k runs with option o in phase t; CR[t,k] = sum_o R[t,k,o]
-        P[t,d]    1 if d is there before phase t
-        S[t,k,d]  1 if it has the contribution of k then; with one contributor this is P
-        K[t,k,d]  1 if k contributes to d in phase t, to stay; with one contributor this is CR
-        Sp[t,j,o] 1 if the phantom of option o of layer j is there before phase t
-        Q[t,j,o]  1 if it is there in phase t between F_j and B_j
-        L[t,d,k]  in [0,1]: d is there in phase t after its previous reader, or its last contributor, up to reader k
-        B[t,k,d]  in [0,1]: d is there in phase t after contributor k, of several that may run in that phase
-        V[t,k,d]  in [0,1]: d is there while its contributor k runs; stated as what is there afterwards, plus `over`
-        U[t,k]    memory while k runs, without what is inside k
+        P[t,d]    1 if d is live before phase t
+        S[t,k,d]  1 if d then contains the contribution of k; with one contributor this is P
+        K[t,k,d]  1 if k contributes to d in phase t and d is retained; with one contributor this is CR
+        Sp[t,j,o] 1 if the phantom of option o of layer j is live before phase t
+        Q[t,j,o]  1 if it is live in phase t between F_j and B_j
+        L[t,d,k]  in [0,1]: d is live in phase t after its previous reader, or its last contributor, up to reader k
+        B[t,k,d]  in [0,1]: d is live in phase t after contributor k, of several that may run in that phase
+        V[t,k,d]  in [0,1]: d is live while its contributor k runs; stated as its liveness afterwards, plus `over`
+        U[t,k]    memory while k runs, without the memory inside k
 
-    **Constraints**, numbered as in the paper where they are there, READ[t,d,k] = sum_{o in O(d,k)} R[t,k,o]::
+    **Constraints**, with the numbers of the paper if it has them, READ[t,d,k] = sum_{o in O(d,k)} R[t,k,o]::
 
         minimise  sum_{t,k,o} cost[k,o] R[t,k,o]
         (5)  CR[t,k] ≤ 1;  CR[t,t] = 1;  CR[t,k] only for k ≤ t
@@ -58,31 +58,31 @@ class HIlp(Formulation):
         (9)  Q[t,j,o] ≥ R[t,B_j,o]
         (d1) S[t,k,d] ≤ P[t,d]
         (d2) S[t+1,k,d] ≤ S[t,k,d] + K[t,k,d];   K[t,k,d] ≤ CR[t,k]
-        (d3) READ[t,d,k'] ≤ K[t,k,d] + S[t,k,d]             for all k → d → k'; at the end S = 1 for what is kept
+        (d3) READ[t,d,k'] ≤ K[t,k,d] + S[t,k,d]             for all k → d → k'; at the end S = 1 for data to keep
         (a1) L[t,d,k] ≥ READ[t,d,k];  L[t,d,k_i] ≥ L[t,d,k_{i+1}], after the last reader P[t+1,d] in its place
         (a2) B[t,k_i,d] ≥ B[t,k_{i−1},d], K[t,k_i,d], P[t,d];  at most the first L
-        (a3) V[t,k,d] ≥ CR[t,k], what is there after k
-        (u)  U[t,k] = sum_d s_d (P, B, V or L: whichever says that d is there) + sum_{j,o} p[j,o] (Sp or Q)
+        (a3) V[t,k,d] ≥ CR[t,k], liveness after k
+        (u)  U[t,k] = sum_d s_d (P, B, V or L, the liveness of d at k) + sum_{j,o} p[j,o] (Sp or Q)
         (10) U[t,k] + sum_o m[i,k,o] R[t,k,o] − sum_{d in F_i} s_d D[t,k,d] − sum_{d in G_i} s_d C[t,k,d] ≤ budget
 
-    with one contributor k of d, (d2) and (d3) are L[t,d,k'] ≤ CR[t,k] + P[t,d] for the first reader k'.
+    With one contributor k of d, (d2) and (d3) are L[t,d,k'] ≤ CR[t,k] + P[t,d] for the first reader k'.
 
-    **Liveness.** What the paper calls A[t,k,d], d is there after k, are P, B and L; D[t,k,d] = L before − L after
-    reader k (V − L for a contributor), C[t,k,d] = V − P. Where the paper makes D equal to a conjunction, with a large
-    coefficient, (a1) holds a tensor as long as somebody reads it: the same schedules, and a tighter relaxation.
+    **Liveness.** The paper's A[t,k,d], d is live after k, is P, B or L; D[t,k,d] = L before − L after reader k (V − L
+    for a contributor), C[t,k,d] = V − P. The paper equates D with a conjunction, by a large coefficient. (a1) instead
+    holds a tensor as long as any reader runs: the same schedules, and a tighter relaxation.
 
-    **Corrections.** (10) is one row for each set of sub-steps i of k's options with the same F_i (interfaces that the
-    sub-step comes after the last use of) and G_i (outputs not made yet); m[i,k,o] is the memory inside, without
-    interfaces, less what U has of it: the phantom of a forward part. For options without such sub-steps m is what their
-    own rows imply; rows that others imply are left out. So every option has its rows, fast-forwards as well, and what
-    is subtracted is a part of U.
+    **Corrections.** (10) is one row for each set of sub-steps i of k's options with the same F_i (interfaces whose last
+    use is before the sub-step) and G_i (outputs not made yet). m[i,k,o] is the memory inside, without interfaces, less
+    the part that U contains, the phantom of a forward part. For options without such sub-steps, m is the value that
+    their own rows imply. Rows that others imply are left out. Every option has its rows, including fast-forwards, and
+    the subtracted bytes are always part of U.
 
-    **Options of their own.** What one option of B_j reads, others need not: it stands in O(d,k) and nowhere else.
-    What a forward part saves stays at least until the next phase, or B_j's turn: an option without a backward part is
-    for when nothing is wanted but the outputs.
+    **Reads of single options.** A tensor that only one option of B_j reads binds that option alone, through O(d,k).
+    The phantom of a forward part stays at least until the next phase, or until B_j may run. An option without a
+    backward part is therefore better if only the outputs are needed.
 
-    Without composites every node is an op, and with one output for each this is the question of `checkmate`; buffers
-    may be dropped and filled again.
+    Without composites every node is an op. If each op has one output, the schedules are those of `checkmate`, except
+    that buffers may be freed and filled again.
 
     Examples
     --------
@@ -104,16 +104,16 @@ class HIlp(Formulation):
                 "the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'", "order-rule"
             )
         self.whole = CompositeProblem(problem, self.options.composites)
-        MemoryScale.of(problem, standing_buffers(problem)[1])  # a budget below what is always held is refused here
+        MemoryScale.of(problem, standing_buffers(problem)[1])  # raises if the budget is below what is always held
 
     @cached_property
     def tables(self) -> Tables:
-        """What there is to choose from."""
+        """Nodes, choices and data, by number."""
         return Tables(self.whole, self.options.corrections, self.deadline)
 
     @cached_property
     def phases(self) -> Phases:
-        """What there are variables for."""
+        """Numbers of the variables, by phase."""
         every = np.arange(self.tables.T)
         return Phases(self.tables, self._may_run(every))
 
@@ -129,7 +129,7 @@ class HIlp(Formulation):
         return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES, *notes))
 
     def estimate(self) -> ModelSize:
-        """Size of the model, from some of its phases."""
+        """Estimate the size of the model from a sample of its phases."""
         at = self.tables
         now = some_stages(at.T)
         phases = Phases(at, self._may_run(now), now)
@@ -150,13 +150,13 @@ class HIlp(Formulation):
 
     @cached_property
     def statement(self) -> Program:
-        """The model, and where it says what is there."""
+        """Model, with its columns of liveness."""
         return Program(self.name, self.phases, self.deadline)
 
     # -- translation -------------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
-        """Where its runs can be read in two ways, the values that claim less."""
+        """Encode a schedule; if its runs can be recognised in several ways, return the values that claim least."""
         return encoded(
             self.whole, schedule, lambda runs: values_of(self.statement, Plan.of(self.tables, runs)), self._claimed
         )
@@ -169,12 +169,12 @@ class HIlp(Formulation):
             if isinstance(record, Linear) and record.name == "(10) budget":
                 terms = record.value * values[record.column]
                 held.append(np.bincount(record.row, terms, len(record)) - record.upper)
-        decoded = self.problem.simulate(self.decode(values)).cost  # less where an option computes what is not read
+        decoded = self.problem.simulate(self.decode(values)).cost  # lower if an option computes tensors never read
         return np.concatenate(held).max(initial=0), model.objective.value(values), decoded
 
     def decode(self, values: Values) -> Schedule:
         return expand_steps(self.whole, self.steps(values), self.name)
 
     def steps(self, values: Values) -> list[Step]:
-        """The nodes computed, with their options, and what is there throughout each."""
+        """Return the nodes computed, with their options, and the tensors live throughout each."""
         return steps_in(self.statement, values)

@@ -1,4 +1,4 @@
-"""Retention intervals of composites: optional intervals for each copy of a node, whose option is chosen with it."""
+"""Retention intervals of composites: optional intervals for each copy of a node, with a choice of its option."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class HierarchicalIntervalsOptions(Options):
     Attributes
     ----------
     composites : tuple of Composite
-        The groups that are run as a whole, and how they can be; every other op is a node by itself.
+        Groups that run as a whole, with their options; every other op is a node.
     copies : int
         C_k of the nodes for which the problem sets no limit of computes.
     profile : ``"exact"`` or ``"peak"``
-        What an option holds while it runs: segment by segment, with its interfaces there only while they are; or, in
-        a smaller model, its most at once and all of its interfaces throughout.
+        Memory of an option while it runs. ``"exact"``: segment by segment, with each interface only while it is live.
+        ``"peak"``, a smaller model: its peak, with all of its interfaces throughout.
     """
 
     composites: tuple[Composite, ...] = ()
@@ -50,25 +50,25 @@ class HierarchicalIntervals(RetentionIntervals):
     r"""Retention intervals of composites, each of whose copies chooses an option.
 
     After Moccasin (Bartan et al., ICML 2023; :class:`~remat.formulations.retention_intervals.RetentionIntervals`) for
-    the hierarchical question of HiRemate (Gusak et al. 2024, appendix B).
+    the hierarchical problem of HiRemate (Gusak et al. 2024, appendix B).
 
-    **Sets.** Nodes k ∈ K: an op alone, or the forward or backward part of a composite. Options o ∈ O_k, each a
-    sequence of ops with a cost w_{k,o}. Copies i = 1..C_k of each node. A run with option o is cut into *segments*
-    0..Q_{k,o} − 1 where one of its interfaces comes or goes; p_{k,o,q} are the most bytes that it holds in segment q
-    besides interfaces. Q is the largest Q_{k,o}; time is a set D of events, and event d is the *window* of the Q units
-    of time from (d − 1) Q + 1 on. *Tensors* t with size m_t are those that cross borders, and the phantoms: phantom
-    (j, o) is what layer j holds between its parts with option o. In a run with option o, tensor t is made at segment
-    b_{o,t} and touched last at l_{o,t}; a phantom is made at b = Q_{F_j,o}, after the last, and read at l = −1, before
-    the first.
+    **Sets.** Nodes k ∈ K: a single op, or the forward or backward part of a composite. Options o ∈ O_k, each a sequence
+    of ops with a cost w_{k,o}. Copies i = 1..C_k of each node. A run with option o is divided into *segments*
+    0..Q_{k,o} − 1 at each sub-step where one of its interfaces is made or freed; p_{k,o,q} is the peak of the bytes
+    that it holds in segment q in addition to interfaces. Q is the largest Q_{k,o}. Time is a set D of events, and event
+    d is the *window* of the Q units of time from (d − 1) Q + 1 on. *Tensors* t with size m_t are those that cross
+    borders, and the phantoms: phantom (j, o) is the memory that layer j holds between its parts with option o. In a run
+    with option o, tensor t is made at segment b_{o,t} and last touched at l_{o,t}; a phantom is made at b = Q_{F_j,o},
+    after the last, and read at l = −1, before the first.
 
-    **Variables.** s_k^i: start of copy i, at the beginning of a window; a_k^i ∈ {0, 1}: whether it runs;
-    x_{k,o}^i ∈ {0, 1}: with option o. For a set O of options that touch t alike, x_O is their sum. e_t^i: unit of time
-    before which the instance of t that copy i makes is freed (exclusive). An op alone has no x, but a.
+    **Variables.** s_k^i: start of copy i, at the start of a window; a_k^i ∈ {0, 1}: it runs; x_{k,o}^i ∈ {0, 1}: it
+    runs with option o. For a set O of options with equal accesses to t, x_O is their sum. e_t^i: unit of time before
+    which the instance of t that copy i makes is freed (exclusive). A single op has a in place of x.
 
     **Constraints**, with the numbers of retention intervals::
 
         (1)  minimise  sum_{k,i,o} w_{k,o} x_{k,o}^i
-        (2)  x_O^i  ⇒  s_k^i + l_{O,t} + 1 ≤ e_t^i                              where options O make t
+        (2)  x_O^i  ⇒  s_k^i + l_{O,t} + 1 ≤ e_t^i                              if options O make t
         (3)  a_k^{i+1}  ⇒  s_k^i + Q ≤ s_k^{i+1};   x_O^{i+1}  ⇒  e_t^i ≤ s_k^{i+1} + b_{O,t};   a_k^{i+1} ≤ a_k^i
         (4)  sum of m_t over instances with s + b ≤ τ < e, plus p_{k,o,q} of runs with s + q = τ,  ≤ M  for every τ
         (5)  x_O^i  ⇒  for every t that options O need, there is an instance (t, j) that a copy of node u makes, with
@@ -78,31 +78,31 @@ class HierarchicalIntervals(RetentionIntervals):
         (8)  sum_o x_{k,o}^i = a_k^i
         (14) sum over copies and options of (computes of op v in option o) x_{k,o}^i ≤ limit of op v
 
-    (5) for phantoms ties the parts of a layer: a backward part runs with option o only if a forward part with option o
-    ran before and its phantom is held, an interval whose demand depends on the option (HiRemate's (7)–(9)). What only
-    some options need binds these alone. (4) is one `Cumulative`; as an interface is there from the segment that makes
-    it to the last that touches it, HiRemate's correction terms are in it. With the **fixed order** nodes take the
-    place of ops in Moccasin's stages: stage n of the grid has n events, the k-th for node k alone.
+    (5) for phantoms links the parts of a layer: a backward part runs with option o only if a forward part with option o
+    ran before and its phantom is held, an interval whose demand depends on the option (HiRemate's (7)–(9)). A tensor
+    that only some options need binds these alone. (4) is one `Cumulative`. It includes HiRemate's correction terms,
+    since an interface is live from the segment that makes it to the last that touches it. With the **fixed order**,
+    nodes replace ops in Moccasin's stages: stage n of the grid has n events, the k-th for node k alone.
 
-    Without composites Q = 1, every op is a node, and the model is that of retention intervals: variables and records
-    are made by the same code. An instance of a kept tensor that only some options make is chosen by a Boolean.
+    Without composites Q = 1, every op is a node, and the model is that of retention intervals, built by the same code.
+    A Boolean chooses the instance of a kept tensor that only some options make.
 
-    **Least peak.** Where the problem asks for it, M is a variable, and is minimised.
+    **Least peak.** With this objective, M is a variable and is minimised.
 
     **Accumulation buffers** that cross borders are filled once, by the first copies of the nodes that write them, and
     read afterwards::
 
         buffer_start ≤ s_k^1 + b,   s_k^1 + l + 1 ≤ buffer_end             for every node k that writes it
-        x_O^i  ⇒  s_u^1 + Q ≤ s_k^i   and   s_k^i + l + 1 ≤ buffer_end     where options O read it, for every
+        x_O^i  ⇒  s_u^1 + Q ≤ s_k^i   and   s_k^i + l + 1 ≤ buffer_end     if options O read it, for every
                                                                            other node u that writes it
 
-    A later copy of a writer adds nothing while the buffer is live (*masked*: s + l + 1 ≤ buffer_end), and holds it for
-    itself in segments b..l otherwise (*transient*). Buffers inside a run are part of p.
+    A later copy of a writer adds nothing while the buffer is live (*masked*: s + l + 1 ≤ buffer_end). Otherwise it
+    holds a copy in segments b..l (*transient*). Buffers inside a run are part of p.
 
-    **Never too little.** Every read of the expanded schedule is served by an instance that is live from its writer to
-    that read, or is in p; with implied frees the schedule holds no more than that. It holds less where a run makes
-    anew what is live, where a phantom stays on for another backward run, and where a forward run saves what nobody
-    reads. With ``profile="peak"`` every run is one segment, which claims more.
+    **The model never claims too little memory.** Every read of the expanded schedule is served by an instance that is
+    live from its writer to that read, or that is part of p. With implied frees, the schedule holds no more than that.
+    It holds less if a run recomputes live tensors, if a phantom is held for another backward run, or if a forward run
+    saves tensors that are never read. With ``profile="peak"`` every run is one segment, which claims more.
 
     Examples
     --------
@@ -123,12 +123,12 @@ class HierarchicalIntervals(RetentionIntervals):
         self.whole = CompositeProblem(problem, self.choices.composites)
 
     def tables(self) -> NodeTables:
-        """Return the nodes, and what their runs touch."""
+        """Return the nodes, with the tensors that their runs touch."""
         return tables_of(self.whole, self.choices.profile, self.deadline)
 
     @cached_property
     def capacity(self) -> int:
-        """Units that the budget leaves for what is not always held; without one, or for the least peak, all copies."""
+        """Units left by the budget; without one, or with the peak as the objective, enough for all copies at once."""
         tables, copies = self.layout.tables, self.layout.copies
         held = int((tables.size[tables.makes.tensor] * copies[tables.makes.node]).sum())
         held += int(tables.size[tables.fills.tensor].sum()) * int(copies.max(initial=1))
@@ -158,12 +158,12 @@ class HierarchicalIntervals(RetentionIntervals):
         return self.estimate()
 
     def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
-        """Offer none: they have no options."""
+        """Offer no other forms, since they cannot express options."""
 
     # -- translation ---------------------------------------------------------------------------------------------------
 
     def encode_runs(self, schedule: Schedule) -> Values:
-        """Values that stand for a schedule; where its runs can be read in two ways, those that claim less."""
+        """Encode a schedule; if its runs can be recognised in several ways, return the values that claim least."""
 
         def encode(steps: list[FoundRun]) -> Values:
             return IntervalsEncoder(self, self._runs(steps)).values()
@@ -187,7 +187,7 @@ class HierarchicalIntervals(RetentionIntervals):
         return expand_steps(self.whole, self.steps(values), self.name)
 
     def steps(self, values: Values) -> list[Step]:
-        """The runs that `values` stand for, in sequence, with the tensors that each finds and leaves there."""
+        """Return the runs that `values` represent, in sequence, with the tensors live throughout each."""
         at, variables, x = self.layout, self.statement, self.statement.blocks
         tables, made = at.tables, at.made
         start, end = (values[block.index].round().astype(np.int64) for block in (x.start, x.end))

@@ -1,4 +1,4 @@
-"""What the hierarchical retention intervals know of nodes: segments of runs, and what they read, make and fill."""
+"""Tables of nodes for hierarchical retention intervals: segments of runs, and the tensors read, made and filled."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ Profile = Literal["exact", "peak"]
 
 @dataclass(frozen=True)
 class Segments:
-    """A run cut where one of its interfaces comes or goes; of the sub-steps in between the one that holds most counts.
+    """Segments of a run, divided where one of its interfaces is made or freed; each has the peak of its sub-steps.
 
     Attributes
     ----------
     demand : int64 array, shape (segments,)
-        Bytes besides interfaces.
+        Bytes held in addition to interfaces.
     begin, last : int64 arrays, shape (interfaces of the run,)
-        Segment in which each is made (0 where it is there before), and the last that touches it.
+        Segment in which each is made (0 if it is live before), and the last that touches it.
     of_step : int64 array, shape (sub-steps,)
+        Segment of each sub-step.
     memory : int64 array, shape (sub-steps,)
-        Bytes besides interfaces at each sub-step.
+        Bytes held in addition to interfaces at each sub-step.
     """
 
     demand: Int
@@ -40,9 +41,9 @@ class Segments:
 
     @classmethod
     def of(cls, run: Run, size: Int, is_buffer: Bool, profile: Profile) -> Segments:
-        """Of a run.
+        """Return the segments of a run.
 
-        What a run makes more than once counts as an interface from the last time on, as its own before.
+        A tensor that a run makes more than once counts as an interface from the last time on, and as internal before.
         """
         steps = len(run.ops)
         memory = run.memory.copy()
@@ -73,19 +74,19 @@ class Segments:
 
 
 def tables_of(whole: CompositeProblem, profile: Profile, clock: Deadline) -> NodeTables:
-    """Tables of a problem with composites; the clock is checked between nodes."""
+    """Return the tables of a problem with composites; check the clock between nodes."""
     return _Gatherer(whole, profile).tables(clock)
 
 
 class _Gatherer:
-    """Goes through the nodes and notes what their runs touch."""
+    """Builder of the tables of nodes and the tensors that their runs touch."""
 
     def __init__(self, whole: CompositeProblem, profile: Profile) -> None:
         self.whole, self.profile = whole, profile
         arrays = whole.arrays
         self.size = arrays.size
         self.is_buffer = standing_buffers(whole.problem)[0] & ~whole.border.internal
-        # (node, tensor, first segment, last segment, set of runs) of each table of touches
+        # rows (node, tensor, first segment, last segment, set of runs) of each table
         self.touches: dict[str, list[tuple[int, ...]]] = {name: [] for name in ("reads", "makes", "fills", "uses")}
         self.codes: dict[tuple[int, tuple[int, ...]], int] = {}
         self.sets_of: dict[int, int] = {}
@@ -145,7 +146,7 @@ class _Gatherer:
         )  # fmt: skip
 
     def _touches(self, node: int, runs: tuple[Run, ...], segments: list[Segments]) -> None:
-        """Interfaces of a node, those alike in several runs taken together."""
+        """Add the interfaces of a node; runs with equal accesses share an entry."""
         alike: dict[tuple[str, int, int, int], list[int]] = {}
         for place, (run, cut) in enumerate(zip(runs, segments, strict=True)):
             for i, tensor in enumerate(run.tensor.tolist()):
@@ -174,7 +175,7 @@ class _Gatherer:
 
 
 def _pieces(demand: Int) -> list[tuple[int, int, int]]:
-    """(begin, end, bytes) of neighbouring segments that hold the same, if anything."""
+    """Return (begin, end, bytes) of adjacent segments with equal, positive demand."""
     marks = np.flatnonzero(np.append(True, demand[1:] != demand[:-1])).tolist()
     ends = [*marks[1:], len(demand)]
     return [(begin, end, int(demand[begin])) for begin, end in zip(marks, ends, strict=True) if demand[begin] > 0]

@@ -1,4 +1,4 @@
-"""Options of the hierarchical program, and its tables: nodes and their choices, data, who reads and makes them."""
+"""Options of the hierarchical programme, and its tables: nodes and their choices, data, reads and makes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.formulations.staging import useful_runs
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options
 
-#: Cost beyond any that a schedule can have (sums of two stay exact in int64).
+#: Larger than any amount of bytes; sums of two stay exact in int64.
 NEVER = 2**62
 
 
@@ -25,14 +25,13 @@ class HIlpOptions(Options):
     Attributes
     ----------
     composites : tuple of Composite
-        Without any, every op is a node by itself.
+        Composites; every other op is a node.
     corrections : bool
-        Whether interfaces that come and go inside a composite are counted for as long as they are there. Without (the
-        levels below the top in the paper) they are taken to be there while the whole node runs: fewer rows, and
-        schedules that hold less than the model says.
+        True: interfaces count only while they are live inside a composite. False, as below the top level in the paper:
+        they count throughout the node, with fewer rows and schedules that hold less than the model claims.
     ahead : bool
-        Whether a phase may run nodes anew that only later phases need. Without it the model is smaller, and its
-        optimum, one among fewer schedules, is mostly the same.
+        True: a phase may recompute nodes that only later phases need. False: the model is smaller, and its optimum,
+        among fewer schedules, is mostly the same.
     """
 
     composites: tuple[Composite, ...] = ()
@@ -46,15 +45,15 @@ class HIlpOptions(Options):
 
 @dataclass(frozen=True, eq=False)
 class NodeRow:
-    """A row of memory of a node, for all its choices together.
+    """Memory row of a node, for all its choices.
 
-    Memory with everything there that is there before or after, plus `memory` of the choice, less what is `freed` with
-    the node and what of `hidden` it makes.
+    Its value is the memory of all data that are live before or after the node, plus `memory` of the choice, less data
+    in `freed` that are freed with the node, less data in `hidden` that the node makes.
 
     Attributes
     ----------
     memory : int64 array, shape (choices of the node,)
-        Bytes; for a choice without such a row what its own rows imply.
+        Bytes; for a choice without such a row, the value that its own rows imply.
     freed, hidden : int64 arrays
         Data, by number.
     """
@@ -72,31 +71,31 @@ class Tables:
     whole : CompositeProblem
     corrections : bool
     clock : Deadline
-        Looked at between the rows of memory of two nodes.
+        Checked between the memory rows of two nodes.
 
     Attributes
     ----------
     T : int
         Number of nodes, and of phases: phase t ends with the first compute of node t.
     runs : list of Run
-        Of all choices, node by node.
+        Runs of all choices, node by node.
     node, cost, saved : int64 arrays, shape (choices,)
-        Cost units; bytes of the phantom.
+        Node; cost in units; bytes of the phantom.
     first, num : int64 arrays, shape (nodes,)
-        First choice of each node, and how many it has.
+        First choice of each node, and number of its choices.
     tensor, size : int64 arrays, shape (data,)
         Tensor of the flat graph, and its bytes.
     kept : bool array, shape (data,)
     read_node, read_data, read_count : int64 arrays, shape (reads,)
-        Which nodes read which data with at least one of their choices, by data, then node; with how many.
+        Pairs of a node and a datum that at least one of its choices reads, by datum, then node; number of choices.
     read_first : int64 array
         First of each read's choices in `read_choice`.
     read_choice : int64 array
         Choices that read.
     make_node, make_data : int64 arrays, shape (makes,)
-        Which nodes contribute to which data, by data, then node.
+        Pairs of a node and a datum to which it contributes, by datum, then node.
     makers, first_make : int64 arrays, shape (data,)
-        How many nodes contribute; the first of them among the makes.
+        Number of nodes that contribute, and the first of them among the makes.
     layer_forward, layer_backward : int64 arrays, shape (layers,)
         Nodes.
     phantom_layer, phantom_forward, phantom_backward : int64 arrays, shape (phantoms,)
@@ -165,7 +164,7 @@ class Tables:
 
     @cached_property
     def hard(self) -> Bool:
-        """Whether every choice of the node reads it; shape (reads,)."""
+        """Mask of the reads by every choice of the node; shape (reads,)."""
         return self.read_count == self.num[self.read_node]
 
     @cached_property
@@ -175,12 +174,12 @@ class Tables:
 
     @cached_property
     def last_maker(self) -> Int:
-        """Last one."""
+        """Last node that makes each datum; shape (data,)."""
         return self.make_node[self.first_make + self.makers - 1]
 
     @cached_property
     def single(self) -> Bool:
-        """Nodes that are computed for the sake of one datum alone: one output, nothing saved; shape (nodes,)."""
+        """Mask of the nodes with a single output and no phantom; shape (nodes,)."""
         made = np.bincount(self.make_node, minlength=self.T)
         phantoms = np.zeros(self.T, dtype=np.bool_)
         phantoms[self.node[self.saved > 0]] = True
@@ -189,7 +188,7 @@ class Tables:
 
     @cached_property
     def base(self) -> int:
-        """No schedule costs less: each node once, with its cheapest choice."""
+        """Lower bound on the cost: each node once, with its cheapest choice."""
         return int(self.cheapest.sum())
 
     @cached_property
@@ -199,14 +198,14 @@ class Tables:
 
     @cached_property
     def once(self) -> Bool:
-        """Nodes that cannot run twice within the limits of computes."""
+        """Mask of the nodes that the limits of computes allow to run only once."""
         return self.whole.most_runs == 1
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def rows(self) -> list[list[NodeRow]]:
-        """Rows of memory of each node."""
+        """Memory rows of each node."""
         return [self._rows_of(k) for k in self.clock.each(range(self.T), 1)]
 
     def _rows_of(self, k: int) -> list[NodeRow]:
@@ -224,7 +223,7 @@ class Tables:
             freed[i, np.searchsorted(data, self.number[row.freed])] = True
             hidden[i, np.searchsorted(data, self.number[row.not_made])] = True
         _, distinct = np.unique(np.hstack([freed, hidden]), axis=0, return_index=True)
-        # row i implies one with corrections j and its own memory, less what i corrects and j does not
+        # row i implies a row with corrections j and its own memory, less the corrections of i that j lacks
         less = (freed * size) @ (~freed[distinct]).T + (hidden * size) @ (~hidden[distinct]).T
         implied = memory[:, None] - less
         table = np.full((len(runs), len(distinct)), -NEVER, dtype=np.int64)
@@ -238,18 +237,18 @@ class Tables:
 
     @cached_property
     def unit(self) -> int:
-        """Bytes: the greatest common divisor of all sizes."""
+        """Bytes per unit: the greatest common divisor of all sizes."""
         memory = [row.memory for rows in self.rows for row in rows]
         return int(np.gcd.reduce(np.concatenate([self.size, self.saved, *memory]))) or 1
 
     @cached_property
     def held(self) -> int:
-        """Bytes that are always held: graph inputs, and constant memory where it counts."""
+        """Bytes that are always held: graph inputs, and constant memory if the problem counts it."""
         return self.whole.arrays.input_bytes + self.whole.problem.constant_bytes
 
     @cached_property
     def most(self) -> int:
-        """Units that everything at once takes."""
+        """Units of all data, phantoms and the largest run together."""
         return (int(self.size.sum() + self.saved.sum()) + max(run.peak for run in self.runs)) // self.unit
 
     @cached_property
@@ -260,14 +259,14 @@ class Tables:
             return self.most
         return min(self.most, (budget - self.held) // self.unit)
 
-    # -- what can be of use ------------------------------------------------------------------------------------------
+    # -- useful runs -------------------------------------------------------------------------------------------------
 
     def may_run(self, most_extra: int | None, phases: Int, clock: Deadline, *, ahead: bool = True) -> Bool:
-        """[t, k]: whether node k may run in ``phases[t]``: its first compute, or one that can be of use.
+        """Mark possible runs: entry [t, k] is node k in ``phases[t]``, its first run or a useful one.
 
-        Recomputing node k in phase t serves a reader that runs for the first time in that phase or later, or a
-        recomputation there that is of use itself; so it costs at least the cheapest such path of readers. Without
-        `ahead` it serves what runs for the first time in that very phase.
+        A useful run of node k in phase t has a reader that runs for the first time in that phase or later, or another
+        useful run in the phase that reads it. It costs at least the cheapest such path of readers. Without `ahead`, the
+        path must end at the node that runs for the first time in that phase.
         """
         readers: list[list[int]] = [[] for _ in range(self.T)]
         final = np.zeros(self.T, dtype=np.bool_)

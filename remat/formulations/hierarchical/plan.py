@@ -1,4 +1,4 @@
-"""Between schedules, plans (nodes computed with options, phase by phase) and values of the hierarchical program."""
+"""Conversions between plans (nodes with options, by phase), schedules and values of the hierarchical programme."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from remat.runtime.arrays import Int
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Nodes in the sequence in which they are computed, each with one of its choices.
+    """Sequence of computed nodes, each with one of its choices.
 
     Attributes
     ----------
     node, choice, phase : int64 arrays, shape (steps,)
         Choices are numbered over all nodes.
     left_out : sequence of int64 arrays, shape (steps,)
-        Ops of each step that need not be computed, as what they write is there.
+        Ops of each step that are not computed, since their outputs are live.
     """
 
     node: Int
@@ -38,12 +38,13 @@ class Plan:
 
     @classmethod
     def of(cls, at: Tables, runs: Sequence[FoundRun]) -> Plan:
-        """Runs of nodes with the phase of each step: phase t ends with the first compute of node t.
+        """Return the plan of a sequence of runs: phase t ends with the first compute of node t.
 
         Raises
         ------
         ProblemError
-            Naming the node, if first computes leave the order of nodes, or a phase runs one twice or out of order.
+            If first computes leave the order of nodes, or a phase runs a node twice or out of order; the message names
+            the node.
         """
         names = [each.name for each in at.whole.nodes]
         number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(at.node, at.runs, strict=True))}
@@ -54,12 +55,12 @@ class Plan:
 
 
 def values_of(program: Program, plan: Plan) -> Values:
-    """Values of the model that stand for a plan, with as little kept as can be.
+    """Return values of the model that represent a plan, with the least retention.
 
     Raises
     ------
     ProblemError
-        If the model lacks what the plan keeps or computes.
+        If the model lacks a variable for a run or a retention of the plan.
     """
     model, x, phases = program.model, program.x, program.phases
     values = np.zeros(model.num_vars)
@@ -75,7 +76,7 @@ def values_of(program: Program, plan: Plan) -> Values:
 
 
 def _keep(program: Program, plan: Plan, values: Values) -> None:
-    """P, S, K and Sp by a scan from the end: who needs what until when."""
+    """Set P, S, K and Sp by a backward scan for the last uses of data."""
     x, at, phases = program.x, program.at, program.phases
     tables = {
         "P": column(x.P, phases.kept),
@@ -106,7 +107,7 @@ def _keep(program: Program, plan: Plan, values: Values) -> None:
         needs = at.number[run.tensor[run.needs]].tolist()
         there = _held(program, plan, step, until)
         made = [d for d in at.number[run.tensor[run.makes]].tolist() if d not in there]
-        for d in needs:  # of a buffer that it contributes to as well: read after that
+        for d in needs:  # a run that also contributes to a buffer reads it afterwards
             if d in makers:
                 until.setdefault(d, phase)
                 lacking[d] = set(makers[d])
@@ -128,12 +129,12 @@ def _keep(program: Program, plan: Plan, values: Values) -> None:
         if choice in begun:
             number = begun[choice]
             back = int(at.node[at.phantom_backward[number]])
-            least = phase if phases.may[phase, back] else phase + 1  # it is saved at least until then
+            least = phase if phases.may[phase, back] else phase + 1  # phantoms are held at least until then
             keep("Sp", number, phase, max(wanted.pop(number, least), least))
 
 
 def _held(program: Program, plan: Plan, step: int, until: dict[int, int]) -> set[int]:
-    """Data that are there throughout a step that therefore leaves out making them; `until` is when they are read."""
+    """Return data that are live throughout a step that leaves out their ops; `until`: phase of their last read."""
     at, arrays = program.at, program.at.whole.arrays
     phase, left_out = int(plan.phase[step]), plan.left_out[step]
     ops = np.setdiff1d(at.runs[int(plan.choice[step])].ops, left_out)
@@ -143,14 +144,14 @@ def _held(program: Program, plan: Plan, step: int, until: dict[int, int]) -> set
             if d >= 0 and d not in until and any(int(at.tensor[d]) in arrays.op_inputs[other] for other in ops):
                 until[d] = phase + (
                     program.phases.kept[phase + 1, d] != NONE
-                )  # what is live throughout stays live after it
+                )  # live throughout the step, hence also after it
             if d in until:
                 found.add(d)
     return found
 
 
 def _fill(program: Program, values: Values) -> None:
-    """The values of Q, L, B, over and U that go with the others: the least."""
+    """Set Q, L, B, over and U to the least values that the others allow."""
     x, at, phases, levels = program.x, program.at, program.phases, program.levels
     worth = known(values)
     number, _ = phases.phantom
@@ -175,7 +176,7 @@ def _fill(program: Program, values: Values) -> None:
 
 
 def known(values: Values) -> Callable[[Int], Values]:
-    """Values of columns; 0 for NONE and 1 for ONE."""
+    """Return a function from columns to their values; 0 for NONE and 1 for ONE."""
 
     def worth(columns: Int) -> Values:
         found = np.where(columns == ONE, 1.0, 0.0)
@@ -189,7 +190,7 @@ def known(values: Values) -> Callable[[Int], Values]:
 
 
 def plan_in(program: Program, values: Values) -> Plan:
-    """The plan that values stand for, without recomputations of single outputs that are not there afterwards."""
+    """Return the plan that values represent, less recomputations of single outputs that are not live afterwards."""
     x, at, phases, levels = program.x, program.at, program.phases, program.levels
     slot, choice = (part[values[x.R.index] > 0.5] for part in phases.run_choice)
     sure = np.flatnonzero(phases.sure)
@@ -208,7 +209,7 @@ def plan_in(program: Program, values: Values) -> Plan:
 
 
 def steps_in(program: Program, values: Values) -> list[Step]:
-    """The steps that values stand for, with what is there throughout each of them."""
+    """Return the steps that values represent, with the tensors live throughout each of them."""
     at, plan = program.at, plan_in(program, values)
     steps = []
     for k, choice, phase in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
@@ -219,7 +220,7 @@ def steps_in(program: Program, values: Values) -> list[Step]:
 
 
 def _live(program: Program, values: Values, phase: int, k: int, choice: int) -> Int:
-    """Of what the run writes, the tensors that are there and complete from before node k until after it."""
+    """Return the tensors that the run writes and that are live and complete from before node k until after it."""
     x, at, phases, levels = program.x, program.at, program.phases, program.levels
     arrays, worth = at.whole.arrays, known(values)
     written = np.unique(np.concatenate([arrays.op_outputs[op] for op in at.runs[choice].ops.tolist()]))
@@ -239,7 +240,7 @@ def _live(program: Program, values: Values, phase: int, k: int, choice: int) -> 
 
 
 def _level(program: Program, phase: int, k: int, d: int) -> int:
-    """Column that says whether datum d is there when node k, after its makers, begins."""
+    """Return the column of the liveness of datum d when node k, after its makers, starts."""
     at, phases, levels = program.at, program.phases, program.levels
     first, end = np.searchsorted(at.read_data, [d, d + 1])
     readers = first + np.flatnonzero(phases.may[phase, at.read_node[first:end]])

@@ -1,4 +1,4 @@
-"""The model of the hierarchical program: its variables, where it says what is there, and its rows."""
+"""Model of the hierarchical programme: its variables, columns of liveness, and rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _is_plain(rows: list[NodeRow]) -> bool:
 
 
 def stated(rows: list[NodeRow]) -> list[NodeRow]:
-    """The rows of a node that say more than the bound of U."""
+    """Return the rows of a node that are tighter than the bound of U."""
     return [] if _is_plain(rows) and (rows[0].memory <= 0).all() else rows
 
 
 class Program:
-    """The model, stated from what there is to choose from; the rows have the numbers of :class:`HIlp`.
+    """Model of the choices in `phases`; the rows have the numbers of :class:`HIlp`.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Program:
         Its variables.
     R : Vars
     levels : Levels
-        Where the model says what is there.
+        Columns of liveness.
     """
 
     def __init__(self, name: str, phases: Phases, clock: Deadline) -> None:
@@ -78,7 +78,7 @@ class Program:
         self.x = model.named
 
     def _computes(self, t: Int, node: Int) -> tuple[Int, Int]:
-        """(place, column of R) for all choices of nodes in phases; nothing where they cannot run."""
+        """Return (index, column of R) of all choices of nodes in phases; none for nodes that cannot run."""
         at, phases = self.at, self.phases
         place, rank = expand(np.where(phases.may[t, node], at.num[node], 0))
         return place, column(self.R, phases.run_column(t[place], at.first[node[place]] + rank))
@@ -90,7 +90,7 @@ class Program:
         return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
 
     def _chain(self, tail: Int) -> tuple[Int, Int]:
-        """(a1): L of each read and what follows it."""
+        """Add (a1); return the columns of L up to each read and after it."""
         at, phases = self.at, self.phases
         t, read, last, *_ = phases.reads
         data = at.read_data[read]
@@ -115,7 +115,7 @@ class Program:
         return live, following
 
     def _making(self, p: Int, first: Int) -> tuple[Int, Int]:
-        """Return the columns of liveness before and after each maker; (a2)."""
+        """Add B of (a2); return the columns of liveness before and after each maker."""
         at, phases = self.at, self.phases
         t, make, last, *_ = phases.makes
         data = at.make_data[make]
@@ -129,7 +129,7 @@ class Program:
         return before, after
 
     def _over(self, after: Int) -> Int:
-        """(a3) where a recomputation may make what nobody wants."""
+        """Add (a3) for recomputations that may make unused data; return the columns of `over`."""
         at, phases = self.at, self.phases
         t, make, *_ = phases.makes
         node, data = at.make_node[make], at.make_data[make]
@@ -146,7 +146,7 @@ class Program:
         return columns
 
     def _runs(self) -> None:
-        """(5)."""
+        """Add (5)."""
         at, phases = self.at, self.phases
         several = np.flatnonzero(at.num[phases.run_node] > 1)
         t, node = phases.run_phase[several], phases.run_node[several]
@@ -155,7 +155,7 @@ class Program:
         self.model.add(rows_from("(5) one option", (place, term, 1), num_rows=len(several), lower=least, upper=1))
 
     def _phantoms(self) -> None:
-        """(6) to (9)."""
+        """Add (6) to (9)."""
         at, phases = self.at, self.phases
         t, phantom = np.nonzero(np.arange(at.T)[:, None] >= at.node[at.phantom_forward])
         q, into, onward = self.levels.phantom[t, phantom], self.levels.Sp[t, phantom], self.levels.Sp[t + 1, phantom]
@@ -179,15 +179,15 @@ class Program:
         )
 
     def _data(self, S: Vars, K: Vars) -> None:
-        """(d1) to (d3) and (a2)."""
+        """Add (d1) to (d3) and (a2)."""
         at, phases, levels = self.at, self.phases, self.levels
-        # one contributor: what is there first, or is carried on, was there before or is made
+        # one contributor: a datum that is live after it was live before or is made
         t, d = np.nonzero(np.arange(at.T)[:, None] >= at.maker)
         alone = (at.makers[d] == 1) & (t > at.maker[d]) & (levels.first[t, d] != NONE)
         alone &= levels.first[t, d] != levels.P[t, d]
         t, d = t[alone], d[alone]
         self._made("(d2)-(d3) kept or made", t, at.maker[d], levels.first[t, d], levels.P[t, d])
-        # several
+        # several contributors
         parts = phases.parts
         node, data = at.make_node[parts], at.make_data[parts]
         s, k = column(S, phases.contribution_kept), column(K, phases.contribution)
@@ -201,14 +201,14 @@ class Program:
         self._contributions(k)
 
     def _made(self, name: str, t: Int, node: Int, there: Int, *before: Int) -> None:
-        """A datum is there only if it was before, or if the node runs in the phase."""
+        """Add rows: a datum is live only if it was before, or if the node runs in the phase."""
         row = np.arange(len(t), dtype=np.int64)
         place, term = self._computes(t, node)
         kept = ((row, columns, -1) for columns in before)
         self.model.add(rows_from(name, (row, there, 1), *kept, (place, term, -1), num_rows=len(t), upper=0))
 
     def _complete(self, s: Int, k: Int) -> None:
-        """(d3) for accumulation buffers."""
+        """Add (d3) for accumulation buffers."""
         at, phases = self.at, self.phases
         t, read, *_ = phases.reads
         shared = np.flatnonzero(at.makers[at.read_data[read]] > 1)
@@ -231,7 +231,7 @@ class Program:
         )
 
     def _contributions(self, k: Int) -> None:
-        """(a2)."""
+        """Add the rows (a2)."""
         at, phases, levels = self.at, self.phases, self.levels
         t, make, *_ = phases.makes
         shared = np.flatnonzero(at.makers[at.make_data[make]] > 1)
@@ -242,7 +242,7 @@ class Program:
             self.model.add(sum_rows(name, low[use], levels.after[shared][use]))
 
     def _limits(self) -> None:
-        """Limits of computes of ops."""
+        """Add the limits of computes of ops."""
         at, phases = self.at, self.phases
         limits = at.whole.compute_limits
         t, entry = np.nonzero(phases.may[:, at.node[limits.run]])
@@ -255,9 +255,9 @@ class Program:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _memory(self) -> None:
-        """(u) and (10); the variables U are units, one for each slot."""
+        """Add (u) and (10), with a variable U in units for each slot."""
         at, phases = self.at, self.phases
-        # where interfaces come and go inside a node, what it holds is less than U
+        # a node with corrections holds less than U, so the budget does not bound its U
         loose = np.array([not _is_plain(rows) for rows in at.rows], dtype=np.bool_)[phases.run_node]
         U = self.model.implied("U", len(phases.run_phase), 0, np.where(loose, at.most, at.capacity))
         keys = phases.run_phase * at.T + phases.run_node
@@ -272,7 +272,7 @@ class Program:
         self._budget(U)
 
     def _changes(self) -> list[tuple[Int, Int, Int, Int]]:
-        """(phase, node from which on it holds, column, bytes) of all that comes and goes within phases."""
+        """Return the changes of memory within phases: (phase, node from which it holds, column, bytes)."""
         at, phases, levels, found = self.at, self.phases, self.levels, []
 
         def put(t: Int, slot: Int, there: Int, size: Int) -> None:
@@ -281,7 +281,7 @@ class Program:
         zero = np.zeros(1, dtype=np.int64)
         t, d = np.nonzero(np.arange(at.T)[:, None] > at.maker)
         put(t, zero, levels.P[t, d], at.size[d])
-        # where no maker may run, it is what is read later that is there after the last one's place
+        # if no maker may run in the phase, `first` replaces P from the position of the last maker on
         runs = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
         phase, make, *_ = phases.makes
         runs[phase, at.make_data[make]] = True
@@ -308,7 +308,7 @@ class Program:
         return found
 
     def _budget(self, U: Vars) -> None:
-        """(10) where it is more than the bound of U."""
+        """Add the rows (10) that are tighter than the bound of U."""
         at, phases = self.at, self.phases
         terms: list[tuple[Int, Int, Int]] = []
         count = 0
@@ -327,7 +327,7 @@ class Program:
             self.model.add(rows_from("(10) budget", (row, there, units), num_rows=count, upper=at.capacity))
 
     def corrections(self, k: int, slots: Int, row: NodeRow) -> list[tuple[Int, int]]:
-        """(columns by slot, bytes) of a row of node k besides U: less D of what is freed, and C of what is hidden."""
+        """Return the corrections (columns by slot, bytes) of a row of node k: less D of freed and C of hidden data."""
         at, phases, levels = self.at, self.phases, self.levels
         t, size = phases.run_phase[slots], at.size
         found: list[tuple[Int, int]] = []

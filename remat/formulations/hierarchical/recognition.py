@@ -1,4 +1,4 @@
-"""Which runs of nodes a schedule of the flat graph consists of."""
+"""Recognition of the runs of nodes in a schedule of the flat graph."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from remat.formulations.sequence import check_limits, computed_ops, useful_compu
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
-#: Which of the runs that fit at a place is taken: see :func:`encoded`.
+#: Rules to choose among the runs that match at a position: see :func:`encoded`.
 WAYS = ("whole", "longest", "apart")
 
 
 @dataclass(frozen=True, eq=False)
 class FoundRun:
-    """A run that a schedule has.
+    """Run recognised in a schedule.
 
     Attributes
     ----------
     node, option : int
         As in :class:`remat.formulations.hierarchical.expand.Step`.
     left_out : int64 array
-        Ops of the option that are not computed, as what they write is there.
+        Ops of the option that are not computed, since their outputs are live.
     live : int64 array
         Tensors that it reads and that ops left out of it would have made.
     """
@@ -41,9 +41,9 @@ class FoundRun:
 
 @dataclass
 class _Part:
-    """A node in the sequence, the computes of it there, and the runs that it may be: least is left out of the first.
+    """Node in the sequence, its computes there, and the runs that match, those with the fewest ops left out first.
 
-    `live` has, by option, the tensors that a run reads and that ops left out of it would have made.
+    `live` contains, by option, the tensors that a run reads and that ops left out of it would have made.
     """
 
     node: int
@@ -68,29 +68,33 @@ def encoded(
     encode: Callable[[list[FoundRun]], Values],
     claim: Callable[[Values], tuple[float, ...]],
 ) -> Values:
-    """Values that stand for a schedule: of all ways to read it that can be encoded those with the least claim.
+    """Return values that represent a schedule; among several encodings, those with the least claim.
 
-    Recomputations may have been left out of runs. At each place one of the runs that fit there is taken: the longest of
-    which nothing is left out, or else the longest; or the longest in any case; or forward parts before longer backward
-    parts that begin like them, since in their place a forward part and another backward part may have run, which hold
-    less where a forward part's outputs are live. What comes out the same is not encoded again. A run that may be
-    several options is the one of the backward run that follows; a forward run without one is a fast-forward, or else
-    what saves least.
+    Runs may leave out recomputations. Each of three rules divides the schedule into runs by the choice at each
+    position:
+
+    * *whole*: the longest run with nothing left out, otherwise the longest;
+    * *longest*: the longest run;
+    * *apart*: as *whole*, but forward parts before longer backward parts that start with the same ops. A forward part
+      and another backward part may have run instead, and hold less if the forward part's outputs are live.
+
+    Equal results are encoded once. A run that matches several options has that of the backward run that follows. A
+    forward run without a backward run is a fast-forward, otherwise the option that saves least.
 
     Parameters
     ----------
     whole : CompositeProblem
     schedule : Schedule
     encode : callable
-        Values of the runs in sequence; raises ProblemError where it has none.
+        Returns values of the runs in sequence; raises ProblemError if there are none.
     claim : callable
-        Of values; asked only where there is a choice.
+        Returns the claim of values; called only if there are several encodings.
 
     Raises
     ------
     ProblemError
-        If the schedule names an unknown op, misses one or computes one too often, or it can be encoded in no way: why
-        it cannot in the last one.
+        If the schedule names an unknown op, misses one or computes one too often; or if no rule gives an encoding, with
+        the reason of the last one.
     """
     sequence = computed_ops(whole.problem, schedule)
     sequence = sequence[useful_computes(whole.problem, sequence, refills=True)]
@@ -114,7 +118,7 @@ def encoded(
 
 
 def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
-    """The sequence in parts, from its beginning."""
+    """Divide the sequence into parts, from its start."""
     layer_of = {node: layer for layer in whole.layers for node in layer}
     forward_of = {backward: forward for forward, backward in whole.layers}
     done = np.zeros(len(whole.arrays.cost), dtype=np.bool_)
@@ -150,10 +154,10 @@ def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
 
 
 def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bool) -> tuple[int, int, set[int]]:
-    """How many computes from `start` on are those of a run, how many of it are left out, and what has to be live then.
+    """Return the number of computes from `start` that match a run, the number left out, and tensors that must be live.
 
-    Left out may be what ran before, unless it is the only one to make what the run reads later. Without any computes
-    the run is not there.
+    Ops that ran before may be left out, unless the run later reads an internal tensor that only they make. If the run
+    does not match, the number of computes is 0.
     """
     window = sequence[start : start + len(ops)]
     if len(window) == len(ops) and (window == ops).all():
@@ -182,7 +186,7 @@ def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bo
 
 
 def _settle(whole: CompositeProblem, parts: list[_Part]) -> None:
-    """One run for each part, so that a backward part has the option of the forward part before it."""
+    """Choose one run for each part, so that a backward part has the option of the forward part before it."""
     by_node: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
         by_node.setdefault(part.node, []).append(place)

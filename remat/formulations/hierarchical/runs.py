@@ -1,4 +1,4 @@
-"""What one part of an option holds, sub-step by sub-step, and what it needs of the tensors that cross its border."""
+"""Runs of the parts of options: memory by sub-step, and the tensors that cross the border of the group."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from remat.graphs.arrays import GraphArrays
 from remat.modeling.rows import expand
 from remat.runtime.arrays import Bool, Int
 
-#: Most rows of memory of one run: what compares them takes the square of it for each interface.
+#: Largest number of memory rows of one run: comparing them takes its square for each interface.
 MOST_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Sub-steps of a run at which the same of its interfaces are there; of these the one that holds most.
+    """Sub-steps of a run at which the same of its interfaces are live, with the largest memory among them.
 
-    Memory while the run is at such a sub-step is what is held after the run, plus `memory`, plus the bytes of all
-    interfaces that are freed with the run, less those in `freed` that are, less those in `not_made` that the run makes.
+    The memory of the schedule at such a sub-step is the memory held after the run, plus `memory`, plus all interfaces
+    that are freed with the run, less those of them in `freed`, less those in `not_made` that the run makes.
 
     Attributes
     ----------
     memory : int
-        Bytes of internal tensors and workspace; interfaces are not among them.
+        Bytes of internal tensors and workspace, without interfaces.
     freed : int64 array
-        Interfaces that the run is done with before these sub-steps: gone here if they are freed with the run.
+        Interfaces whose last use in the run is before these sub-steps: not live here if they are freed with the run.
     not_made : int64 array
-        Interfaces that the run has not made yet (or again): not there if it is this run that makes them.
+        Interfaces that the run has not made yet (or again): not live here if this run makes them.
     """
 
     memory: int
@@ -47,24 +47,24 @@ class Run:
     Attributes
     ----------
     option : int
-        Number of the option among those of its composite; 0 for an op alone.
+        Number of the option among those of its composite; 0 for a single op.
     ops : int64 array, shape (sub-steps,)
-        Ops of the flat graph in the order in which they are computed; one may come several times.
+        Ops of the flat graph in the order in which they are computed; an op may occur several times.
     cost : int
-        Of all of them.
+        Cost of all sub-steps.
     memory : int64 array, shape (sub-steps,)
-        Bytes held at each sub-step besides interfaces: internal tensors (with what the forward part saved for the
-        backward part), copies of interfaces that the run makes for itself alone, and the op's workspace.
+        Bytes held at each sub-step in addition to interfaces: internal tensors (including those that the forward part
+        saved for the backward part), the run's private copies of interfaces, and the op's workspace.
     saved : int
         Bytes of internal tensors that are held afterwards, for the backward part: the phantom. 0 for backward parts.
     tensor : int64 array, shape (interfaces,)
         Tensors of the flat graph that cross the border and that this run needs or makes, ascending.
     needs, makes : bool arrays, shape (interfaces,)
-        Whether it must be there and complete beforehand; whether the run writes it for others.
+        True if the tensor must be live and complete before the run; true if the run writes it for other nodes.
     last : int64 array, shape (interfaces,)
         Last sub-step that reads or writes it.
     absent_tensor, absent_from, absent_until : int64 arrays
-        Sub-steps ``from <= i < until`` in which an interface that the run makes is not there, unless it was before.
+        Sub-steps ``from <= i < until`` in which an interface that the run makes is not live, unless it was before.
     """
 
     option: int
@@ -87,10 +87,10 @@ class Run:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The run's memory with interfaces, by sub-steps that have the same of them; none holds whenever another does.
+        """Memory rows of the run, by sub-steps with the same live interfaces; no row implies another.
 
-        A schedule in which every row of the chosen run is within the budget is within it at every sub-step. Of long
-        runs, sub-steps that follow one another share a row, which has the most memory and the corrections of them all.
+        If every row of the chosen run keeps the budget, the schedule keeps it at every sub-step. In long runs,
+        consecutive sub-steps share a row, which has their largest memory and the corrections that all of them have.
         """
         steps = len(self.ops)
         marks = np.concatenate([[0], self.last + 1, self.absent_from, self.absent_until])
@@ -112,7 +112,7 @@ class Run:
 
 
 def undominated(rows: list[Row]) -> tuple[Row, ...]:
-    """Rows that none of the others implies: one with at most as many corrections and at least as much memory does."""
+    """Return the rows that no other implies by a subset of the corrections and at least as much memory."""
     found: list[tuple[Row, frozenset[int], frozenset[int]]] = []
     for row in sorted(rows, key=lambda each: (-each.memory, len(each.freed) + len(each.not_made))):
         freed, hidden = frozenset(row.freed.tolist()), frozenset(row.not_made.tolist())
@@ -123,15 +123,15 @@ def undominated(rows: list[Row]) -> tuple[Row, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Border:
-    """What the parts of one group see of the graph.
+    """Border between groups: the tensors of a graph that do not cross it.
 
     Attributes
     ----------
     graph : ComputeGraph
     internal : bool array, shape (tensors,)
-        Touched by ops of this group alone, and not kept to the end.
+        Tensors that only ops of one group touch, and that are not kept to the end.
     passing : bool array, shape (tensors,)
-        Nobody reads or keeps it: it is there only while it is written.
+        Tensors that are neither read nor kept: live only while they are written.
     """
 
     graph: ComputeGraph
@@ -140,12 +140,12 @@ class Border:
 
     @property
     def arrays(self) -> GraphArrays:
-        """Of the graph."""
+        """Arrays of the graph."""
         return self.graph.arrays
 
 
 class _Touches(NamedTuple):
-    """All reads and writes of a sequence of ops, by tensor, then sub-step; no graph inputs."""
+    """All reads and writes of a sequence of ops, by tensor, then sub-step; without graph inputs."""
 
     tensor: Int
     step: Int
@@ -169,7 +169,7 @@ def _touches(arrays: GraphArrays, ops: Int) -> _Touches:
 
 
 def _early_reads(arrays: GraphArrays, touches: _Touches, ops: Int, buffers: Int) -> Int:
-    """Of `buffers`, those that are read before all their writers have run here."""
+    """Return those of `buffers` that are read before all their writers have run here."""
     tensor, step, written = touches
     early = []
     for buffer in buffers.tolist():
@@ -186,32 +186,32 @@ def _early_reads(arrays: GraphArrays, touches: _Touches, ops: Int, buffers: Int)
 def make_run(
     border: Border, ops: Int, own: Bool, *, option: int, saved: Int, taken: Int | None, who: str
 ) -> tuple[Run, Int]:
-    """The run of a sequence of ops.
+    """Build the run of a sequence of ops.
 
     Parameters
     ----------
     border : Border
     ops : int64 array
     own : bool array, shape (ops of the graph,)
-        The ops whose outputs the node makes for others; what other ops of the sequence write is a copy for itself.
+        Ops whose outputs the node makes for others; outputs of other ops of the sequence are private copies.
     option : int
     saved : int64 array
         Internal tensors that are held afterwards.
     taken : int64 array or None
-        Internal tensors that are there at the beginning; None: whichever it reads before they are written.
+        Internal tensors that are live at the start; None: those that the sequence reads before it writes them.
     who : str
-        For messages.
+        Name of the part in messages.
 
     Returns
     -------
     run : Run
     taken : int64 array
-        Internal tensors that are there at the beginning.
+        Internal tensors that are live at the start.
 
     Raises
     ------
     ProblemError
-        If the sequence reads an internal tensor that is not there, or an output of its own before it is made.
+        If the sequence reads an internal tensor that is not live, or one of its own outputs before making it.
     """
     arrays, steps = border.arrays, len(ops)
     size = arrays.size
@@ -224,7 +224,7 @@ def make_run(
     is_read, is_saved = (np.zeros(len(size), dtype=np.bool_) for _ in range(2))
     is_read[tensor[~written]] = True
     is_saved[saved] = True
-    # an accumulation buffer is held from its first contribution on, if anybody needs it; otherwise it comes and goes
+    # an accumulation buffer is held from its first contribution on if it is needed, otherwise only while it is written
     held = (arrays.producers.counts > 1) & (is_read | is_saved | mine)
     begins = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
     begins |= written & ~held[tensor]
@@ -254,10 +254,10 @@ def make_run(
     need = np.zeros(len(crossing), dtype=np.bool_)
     need[place[what[needs]]] = True
     used = np.zeros(len(crossing), dtype=np.int64)
-    counts = (place[what] >= 0) & (needs | mine[what])  # a copy made later is no use of it
+    counts = (place[what] >= 0) & (needs | mine[what])  # a later private copy is not a use
     np.maximum.at(used, place[what[counts]], end[counts])
     made = mine[what] & ~outside
-    before = np.append(0, end[:-1] + 1)[: len(what)]  # an instance is gone from its last use to the next one
+    before = np.append(0, end[:-1] + 1)[: len(what)]  # an instance is freed after its last use, until the next one
     before = np.where(np.append(True, what[1:] != what[:-1])[: len(what)], 0, before)
     made &= before < start
     run = Run(
@@ -269,7 +269,7 @@ def make_run(
 
 
 def _check_there(border: Border, missing: Int, ops: Int, who: str) -> None:
-    """Refuse a sequence that reads any of `missing`."""
+    """Raise an error if the sequence reads any of `missing`."""
     for tensor in missing.tolist():
         reader = next(op for op in ops.tolist() if tensor in border.arrays.op_inputs[op])
         name, what = border.graph.op_names[reader], border.graph.tensors[tensor].name

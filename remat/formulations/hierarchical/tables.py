@@ -1,4 +1,4 @@
-"""Composites and options as tables in files: how pydantic reads them."""
+"""Pydantic schemas of composites and options, which are tables in files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def numbers() -> CoreSchema:
-    """A list of numbers of ops."""
+    """Return the schema of a list of op numbers."""
     from pydantic_core import core_schema
 
     return core_schema.list_schema(core_schema.int_schema(ge=0))
 
 
 def table_schema(kind: type, make: Callable[..., Any], required: dict[str, Any], other: dict[str, Any]) -> CoreSchema:
-    """Of a class whose objects are tables with these keys in a file, of which `make` makes one."""
+    """Return the schema of a class whose objects are tables with these keys; `make` builds one from a table."""
     from pydantic_core import core_schema
 
     fields = {key: core_schema.typed_dict_field(schema) for key, schema in required.items()}
