@@ -202,9 +202,8 @@ def test_what_is_not_needed_is_not_loaded(process: str) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_are_small_documented_and_safe(path: Path) -> None:
+def test_modules_are_documented_and_safe(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 450
     tree = parse(source)
     assert ast.get_docstring(tree), "no docstring"
     for node in ast.walk(tree):
