@@ -17,7 +17,7 @@ from remat.io.text import printable, together
 
 if TYPE_CHECKING:
     from remat.deploy import Comparison
-    from remat.deploy.onnx_file import OnnxFile
+    from remat.deploy.runtimes import ModelFile
     from remat.graphs import ComputeGraph
     from remat.graphs.rewriting.check import NumericalCheck
     from remat.ordering.rewriting_search import RewritingResult
@@ -58,9 +58,7 @@ class Rewriting:
 def command(
     graph: Graph,
     *,
-    output: Path = typer.Option(
-        ..., "--output", "-o", help="Graph file to write (-: standard output), or .onnx for the rewritten model."
-    ),
+    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write (-: standard output), or a model."),
     wanted: Rewriting,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -69,7 +67,7 @@ def command(
 
     Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
     shapes of tensors and attributes of ops: graphs of the zoo, ONNX and TensorFlow Lite models, and captured graphs
-    have them. A rewritten ONNX model has nodes for parts, with slices of weights.
+    have them. A rewritten model has ops for parts, with slices of weights.
 
     Exit code 0: done, also after Ctrl-C or without any rewrite; 2: an error; 130: Ctrl-C during the check, with the
     graph written.
@@ -92,7 +90,7 @@ def command(
     options = RewriteOptions(
         chosen, wanted.min_parts, wanted.parts, wanted.accumulator_bytes, wanted.split_workspace, wanted.kernels
     )
-    file = _model_file(graph) if is_model else None
+    file = _model_file(graph, check=wanted.check) if is_model else None
     loaded = load_graph(graph) if file is None else file.graph
 
     def report(line: str) -> None:
@@ -118,19 +116,23 @@ def command(
         if as_json:
             print_json(_facts(loaded, result, verified) | _model_facts(made, compared), stream)
         else:
-            lines = _lines(loaded, result, verified, search=wanted.search) + _model_lines(made, compared)
+            lines = _lines(loaded, result, verified, search=wanted.search) + _model_lines(made, compared, result)
             for word, text in lines:
                 print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
     outputs.leave(INTERRUPTED if isinstance(verified, str) else OK)
 
 
-def _model_file(path: str) -> OnnxFile:
-    from remat.deploy import read_rewritable
+def _model_file(path: str, *, check: bool) -> ModelFile:
+    """Return the model; raise before the search where it cannot be rewritten or compared."""
+    from remat.deploy import comparing_runtime, read_rewritable
 
-    return read_rewritable(path)
+    file = read_rewritable(path)
+    if check:
+        comparing_runtime(file)
+    return file
 
 
-def _model(file: OnnxFile, after: ComputeGraph, *, check: bool) -> tuple[OnnxFile, Comparison | None]:
+def _model(file: ModelFile, after: ComputeGraph, *, check: bool) -> tuple[ModelFile, Comparison | None]:
     """Return the rewritten model, compared with the model in `file` on request."""
     from remat.deploy import compare_outputs, rewritten
 
@@ -167,15 +169,17 @@ def _lines(
     return lines
 
 
-def _model_lines(made: OnnxFile | None, compared: Comparison | None) -> list[tuple[str, str]]:
+def _model_lines(made: ModelFile | None, compared: Comparison | None, result: RewritingResult) -> list[tuple[str, str]]:
     if made is None:
         return []
-    size = f"{len(made.operators)} nodes, {made.graph.reference_peak:,} bytes in their order; "
-    lines = [("model", size + "an addition holds both terms and the sum")]
+    peak = made.graph.reference_peak
+    more = "; more than without rewriting" if peak > result.before.peak else ""
+    size = f"{len(made.operators)} ops, {peak:,} bytes in their order; an addition holds both terms and the sum"
+    lines = [("model", size + more)]
     return lines if compared is None else [*lines, ("", str(compared))]
 
 
-def _model_facts(made: OnnxFile | None, compared: Comparison | None) -> dict[str, Any]:
+def _model_facts(made: ModelFile | None, compared: Comparison | None) -> dict[str, Any]:
     if made is None:
         return {}
     facts = None if compared is None else asdict(compared)

@@ -1,6 +1,6 @@
 """Deployed models in and out: what each runtime counts, writers of ONNX and TensorFlow Lite, checks in the runtime."""
 
-from remat.deploy.comparison import Comparison, compare_outputs
+from remat.deploy.comparison import Comparison, compare_outputs, comparing_runtime
 from remat.deploy.deployment import (
     Check,
     Deployment,
@@ -10,13 +10,14 @@ from remat.deploy.deployment import (
     deployed,
     read_model_file,
     read_rewritable,
+    rewritten,
     write_answer,
     write_model,
 )
-from remat.deploy.onnx_rewriting import rewritten
 from remat.deploy.runtimes import Runtime
 
 __all__ = [
-    "Check", "Comparison", "Deployment", "Runtime", "Search", "check_models", "compare_outputs", "deploy", "deployed",
+    "Check", "Comparison", "Deployment", "Runtime", "Search", "check_models", "compare_outputs", "comparing_runtime",
+    "deploy", "deployed",
     "read_model_file", "read_rewritable", "rewritten", "write_answer", "write_model",
 ]  # fmt: skip

@@ -11,8 +11,8 @@ import numpy as np
 
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.runs import is_installed, random_values, run_models
-from remat.deploy.runtimes import RULES, Runtime
-from remat.errors import VerificationError
+from remat.deploy.runtimes import RULES, ModelFile, Runtime
+from remat.errors import RematError, VerificationError
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,43 @@ class Comparison:
         return f"{count} with the model within {self.difference:.1e} by {self.by}"
 
 
-def compare_outputs(before: OnnxFile, after: OnnxFile) -> Comparison:
-    """Run two models on the same random inputs: in ONNX Runtime, or by ONNX's reference where it is not installed.
+def comparing_runtime(file: ModelFile) -> Runtime | None:
+    """Return the runtime that compares models of this format; None: ONNX's reference does.
+
+    Raises
+    ------
+    RematError
+        If the file is one of TensorFlow Lite and no runtime is installed.
+    """
+    wanted = [runtime for runtime in (Runtime.LITERT, Runtime.TFLM, Runtime.ONNXRUNTIME)
+              if isinstance(file, RULES[runtime].file)]  # fmt: skip
+    found = next((runtime for runtime in wanted if is_installed(runtime)), None)
+    if found is None and not isinstance(file, OnnxFile):
+        package = RULES[wanted[0]].package
+        raise RematError(f"--check runs the model, and no runtime is installed: pip install {package}", "unavailable",
+                         package)  # fmt: skip
+    return found
+
+
+def compare_outputs(before: ModelFile, after: ModelFile) -> Comparison:
+    """Run two models on the same random inputs in a runtime; ONNX's reference where ONNX Runtime is not installed.
 
     Partial sums are added in another order, so an output may differ by the square root of its type's machine epsilon
     (3.5e-4 for float32): half of the digits.
 
     Raises
     ------
+    RematError
+        If no runtime of TensorFlow Lite models is installed.
     VerificationError
         If a model does not run, or an output differs by more.
     """
-    is_ort = is_installed(Runtime.ONNXRUNTIME)
-    by = RULES[Runtime.ONNXRUNTIME].title if is_ort else "ONNX's reference"
-    old, new = _in_runtime(before, after) if is_ort else (_by_reference(before), _by_reference(after))
+    runtime = comparing_runtime(before)
+    if runtime is None and isinstance(before, OnnxFile) and isinstance(after, OnnxFile):
+        by, old, new = "ONNX's reference", _by_reference(before), _by_reference(after)
+    else:
+        assert runtime is not None
+        by, (old, new) = RULES[runtime].title, _in_runtime(before, after, runtime)
     largest = 0.0
     for name, first, second in zip(before.outputs, old, new, strict=True):
         difference = _difference(first, second)
@@ -70,14 +93,15 @@ def _difference(first: Any, second: Any) -> float:
     return float(np.max(apart, initial=0.0) / max(1.0, np.max(np.abs(a), initial=0.0)))
 
 
-def _in_runtime(before: OnnxFile, after: OnnxFile) -> tuple[list[Any], list[Any]]:
+def _in_runtime(before: ModelFile, after: ModelFile, runtime: Runtime) -> tuple[list[Any], list[Any]]:
     with tempfile.TemporaryDirectory(prefix="remat-") as folder:
-        models = [Path(folder) / "before.onnx", Path(folder) / "after.onnx"]
+        models = [Path(folder) / "before", Path(folder) / "after"]
         for path, file in zip(models, (before, after), strict=True):
             path.write_bytes(file.data)
-        for report in run_models(Runtime.ONNXRUNTIME, models, Path(folder), dims=before.dims):
+        dims = before.dims if isinstance(before, OnnxFile) else None
+        for report in run_models(runtime, models, Path(folder), dims=dims):
             if "error" in report:
-                raise VerificationError(f"ONNX Runtime does not run the model: {report['error']}", "not-run")
+                raise VerificationError(f"{RULES[runtime].title} does not run the model: {report['error']}", "not-run")
         with np.load(Path(folder) / "0.npz") as old, np.load(Path(folder) / "1.npz") as new:
             return [old[name] for name in old.files], [new[name] for name in new.files]
 

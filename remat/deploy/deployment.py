@@ -16,12 +16,14 @@ from remat.backends.choice import BackendLike
 from remat.deadline import Deadline
 from remat.deploy.arena import planned, runtime_head
 from remat.deploy.onnx_file import OnnxFile
-from remat.deploy.onnx_rewriting import check_rewritable
+from remat.deploy.onnx_rewriting import check_rewritable, rewritten_onnx
 from remat.deploy.runs import run_models
 from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, runtime_for, runtime_graph
 from remat.deploy.scratch import kernel_scratch
 from remat.deploy.tflite_file import TfliteFile
+from remat.deploy.tflite_rewriting import check_variables, rewritten_tflite
 from remat.errors import FormatError, RematError, VerificationError
+from remat.graphs import ComputeGraph
 from remat.graphs.formats.onnx.wire import looks_like_model
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import read_bytes, write_atomic
@@ -122,24 +124,33 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     return file
 
 
-def read_rewritable(path: str | os.PathLike[str]) -> OnnxFile:
+def read_rewritable(path: str | os.PathLike[str]) -> ModelFile:
     """Return the model in a file whose rewriting can be written back.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is no ONNX model, or has weights in files of their own.
+        Naming the file, if it is no model, or if no rewriting of it can be written.
     """
     file = read_model_file(path)
-    if isinstance(file, TfliteFile):
-        raise FormatError(
-            f"{path}: rewritten TensorFlow Lite models cannot be written back; write .json", "suffix", str(path)
-        )
     try:
-        check_rewritable(file)
+        check_variables(file) if isinstance(file, TfliteFile) else check_rewritable(file)
     except FormatError as error:
         raise FormatError(f"{path}: {error}", error.kind.rpartition(".")[2], str(path)) from None
     return file
+
+
+def rewritten(file: ModelFile, graph: ComputeGraph) -> ModelFile:
+    """Return the model of a graph made of ``file.graph`` by rewriting; see the functions of the two formats.
+
+    Raises
+    ------
+    FormatError
+        If the model cannot be written or is not read as expected.
+    GraphError
+        Naming the op, where the graph does not compute what the model computes.
+    """
+    return rewritten_tflite(file, graph) if isinstance(file, TfliteFile) else rewritten_onnx(file, graph)
 
 
 def deploy(

@@ -21,7 +21,7 @@ from remat.io.text import short
 _LISTED = 4
 
 
-def rewritten(file: OnnxFile, graph: ComputeGraph) -> OnnxFile:
+def rewritten_onnx(file: OnnxFile, graph: ComputeGraph) -> OnnxFile:
     """Return the model of a graph that was made of ``file.graph`` by rewriting, nodes in its reference order.
 
     Parts of an op are nodes of its type with slices of its weights. Partial sums are added by ``Add`` in the order of

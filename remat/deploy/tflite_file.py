@@ -27,9 +27,9 @@ _MODEL: Fields = {0: 4} | dict.fromkeys(range(1, 10), LINK)
 _SUBGRAPHS, _BUFFERS, _METADATA = 2, 4, 6
 _SUBGRAPH: Fields = dict.fromkeys(range(5), LINK) | {5: 4}
 _TENSORS, _INPUTS, _OUTPUTS, _OPERATORS = range(4)
-_TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8: 1, 10: 4}
+TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8: 1, 10: 4}
 _TENSOR_NAME = 3
-_OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
+OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
 _OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _OP_LARGE = 1, 2, 4, 9
 #: Ops that run other subgraphs: fields of their options that name them.
 _CALLS = {"IF": (0, 1), "WHILE": (0, 1), "CALL": (0,), "CALL_ONCE": (0,)}
@@ -109,7 +109,7 @@ class TfliteFile:
         variable = {k for k, tensor in enumerate(self.tables[0].tensors) if tensor.is_variable}
         origin = 0 if self.source is None else len(self.data) - len(self.source.data)
         for k, (entry, place) in enumerate(zip(self.tables[0].operators, self.places[0], strict=True)):
-            fields = self.flat.fields(place, _OPERATOR, f"op {k} ({entry.kind})")
+            fields = self.flat.fields(place, OPERATOR, f"op {k} ({entry.kind})")
             shown = {
                 number: value if isinstance(value, bytes) else value - origin
                 for number, value in sorted(fields.items())
@@ -196,7 +196,7 @@ class TfliteFile:
                 operators.append(places[each.op])
                 continue
             entry = self.tables[0].operators[each.op]
-            fields: dict[int, bytes | int | Piece] = {**self.flat.fields(places[each.op], _OPERATOR, op.label)}
+            fields: dict[int, bytes | int | Piece] = {**self.flat.fields(places[each.op], OPERATOR, op.label)}
             positions = [number.get(use, old) for use, old in zip(uses, (*entry.inputs, *entry.outputs), strict=True)]
             fields[_OP_INPUTS] = numbers(positions[: len(op.reads)])
             fields[_OP_OUTPUTS] = numbers(positions[len(op.reads) :])
@@ -205,19 +205,19 @@ class TfliteFile:
         if number:
             changed[_TENSORS] = links(tensors)
         subgraph = table({**self.flat.fields(main, _SUBGRAPH, "the main subgraph"), **changed})
-        return self._with_model({_SUBGRAPHS: links([subgraph, *self.subgraphs[1:]])})
+        return self.with_fields({_SUBGRAPHS: links([subgraph, *self.subgraphs[1:]])})
 
     def _renamed(self, value: Value, version: int) -> Piece:
         assert isinstance(value, int)
         place = self.flat.tables(self.subgraphs[0], _TENSORS)[value]
-        fields: dict[int, bytes | int | Piece] = {**self.flat.fields(place, _TENSOR, f"tensor {value}")}
+        fields: dict[int, bytes | int | Piece] = {**self.flat.fields(place, TENSOR, f"tensor {value}")}
         fields[_TENSOR_NAME] = text(f"{self.tables[0].tensors[value].name}#{version}".encode())
         return table(fields)
 
-    def _with_model(self, changed: dict[int, Piece]) -> TfliteFile:
+    def with_fields(self, changed: dict[int, Piece]) -> TfliteFile:
         """Return the file with other fields of its main table."""
         if self.source is not None:
-            return self.source._with_model({**self.changed, **changed})
+            return self.source.with_fields({**self.changed, **changed})
         outside = [
             buffer for buffer in self.flat.tables(self.flat.root, _BUFFERS) if self.flat.scalar(buffer, 1, "Q") > 1
         ]
@@ -240,7 +240,7 @@ class TfliteFile:
             if p in touched or known[p].data:
                 tensors.append(place)
                 continue
-            fields = self.flat.fields(place, _TENSOR, f"tensor {p}")
+            fields = self.flat.fields(place, TENSOR, f"tensor {p}")
             tensors.append(table({number: fields[number] for number in (1, 2, 3, 4) if number in fields}
                                  | {0: numbers([0])}))  # fmt: skip
         given = [p for p in dict.fromkeys(entry.inputs) if p >= 0 and not known[p].data and not known[p].is_variable]
@@ -250,7 +250,7 @@ class TfliteFile:
             _OUTPUTS: numbers([p for p in entry.outputs if p >= 0]),
             _OPERATORS: links([self.places[0][position]]),
         })  # fmt: skip
-        made = self._with_model({_SUBGRAPHS: links([subgraph])})
+        made = self.with_fields({_SUBGRAPHS: links([subgraph])})
         return made.with_plan([ONLINE if known[p].data or known[p].is_variable else 0 for p in range(len(known))])
 
     def with_plan(self, offsets: Sequence[int]) -> TfliteFile:
@@ -268,7 +268,7 @@ class TfliteFile:
         plan = table({0: content(struct.pack(f"<{len(words)}i", *words))})
         entry = table({0: text(PLAN_NAME), 1: struct.pack("<I", len(buffers))})
         kept = [each for each in old.flat.tables(old.flat.root, _METADATA) if each != old._metadata()]
-        return self._with_model({_BUFFERS: links([*buffers, plan]), _METADATA: links([*kept, entry])})
+        return self.with_fields({_BUFFERS: links([*buffers, plan]), _METADATA: links([*kept, entry])})
 
 
 def _written(ops: Sequence[FileOp], instances: Sequence[Instance]) -> Iterator[tuple[Instance, Value, int]]:

@@ -65,7 +65,7 @@ def test_orders_and_schedules_are_written_as_models(models: Path) -> None:
     assert runtime_head(TfliteFile(Path("o.tflite").read_bytes())) <= 6144
     for name in ("x.onnx", "x.tflite"):
         check_text("shell.model-suffix", ok(f"order vgg16 -o {name}", code=2).err)
-    check_text("shell.model-suffix", ok("rewrite m.tflite -o x.tflite", code=2).err)
+    check_text("shell.model-suffix", ok("rewrite m.tflite -o x.onnx", code=2).err)
     check_text("shell.model-suffix", ok("solve m.onnx -b 100% -o x.tflite", code=2).err)
 
 

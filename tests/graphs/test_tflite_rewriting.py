@@ -1,12 +1,16 @@
 """TensorFlow Lite models: what a graph computes is what the interpreter computes, and what is not plain stays."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 from shell import facts, ok
 from tflite_models import OPS, G, O, T, model, tflite
 
+from remat.deploy import deploy, rewritten
+from remat.deploy.tflite_file import TfliteFile
 from remat.graphs import read_graph
 from remat.graphs.formats.tflite import graph_from_tflite
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
@@ -90,8 +94,25 @@ def test_ops_and_their_parts(case) -> None:
             for each in (graph, done.graph)
         ]  # fmt: skip
         assert np.allclose(*found, rtol=1e-12, atol=1e-12)
-        expected = interpreted(data, given)
-        assert expected is None or np.allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+        made = rewritten(TfliteFile(data), done.graph).data
+        assert np.allclose(computed(made, given), found[0], rtol=1e-5, atol=1e-5)
+        for each in (data, made):
+            expected = interpreted(each, given)
+            assert expected is None or np.allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def computed(data, given):
+    """The output of a model as its reader describes it, with the constants of the file."""
+    file = TfliteFile(data)
+    flat, places = file.flat, file.flat.tables(file.subgraphs[0], 0)
+
+    def stored(op, entry):
+        position = file.tables[0].operators[file.assembly.position_of[op]].inputs[entry["input"]]
+        buffer = flat.tables(flat.root, 4)[flat.scalar(places[position], 2, "I")]
+        values = np.array(flat.numbers(buffer, 0, "B"), dtype=np.uint8).view("<f4")
+        return values.reshape(entry["shape"]).astype(float)
+
+    return run(Draft(file.graph), lambda shape: shape, 0, inputs=given, weights=stored)["y"]
 
 
 def interpreted(data, given):
@@ -126,8 +147,18 @@ def test_a_cell_is_rewritten_checked_and_certified(tmp_path, monkeypatch) -> Non
     assert found["peak"] == [6 * part, 3 * part + 2 * result] == [6144, graph.reference_peak]
     piece = pieces(graph)["CONV_2D_1/part1"]
     assert (piece.of, piece.role, piece.constants, piece.activation) == ("CONV_2D_1", "sum", {1: (3, 4, 8)}, "relu")
+    ok("rewrite m.tflite -o n.tflite")
+    new = TfliteFile(Path("n.tflite").read_bytes())
+    kinds = [entry.kind for entry in new.tables[0].operators]
+    assert (kinds.count("CONV_2D"), kinds.count("ADD"), len(kinds)) == (3, 2, 5)
+    activations = [entry.options["FusedActivationFunction"] for entry in new.tables[0].operators]
+    assert activations == [0, 0, 0, 0, RELU]
+    assert new.graph.reference_peak == part + 3 * result  # at the first addition
+    assert deploy(new, measure=False).after <= part + 3 * result
     wrong = dict(graph.meta["attrs"]["CONV_2D_1/part0"], activation="relu6")
-    assert wrong != graph.meta["attrs"]["CONV_2D_1/part0"]
+    hostile = replace(graph, meta=graph.meta | {"attrs": graph.meta["attrs"] | {"CONV_2D_1/part0": wrong}})
+    with refused("graph.pieces", culprit="CONV_2D_1/part0"):
+        rewritten(TfliteFile(Path("m.tflite").read_bytes()), hostile)
 
 
 def quantised():
@@ -168,3 +199,5 @@ def test_what_is_not_plain_stays_as_it_is(trap) -> None:
     done = rewrite_graph(graph, RewriteOptions(min_parts=2))
     assert not done.rewrites
     assert check_numerics(graph, done.graph).difference == 0
+    made = rewritten(TfliteFile(TRAPS[trap]), done.graph)
+    assert made.tables[0].operators == TfliteFile(TRAPS[trap]).tables[0].operators
