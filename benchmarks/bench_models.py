@@ -27,7 +27,8 @@ from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
-from remat.hierarchy.options import Budgets, Effort, options_of
+from remat.hierarchy.effort import Effort
+from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.subproblem import SubProblem, translated
 from remat.registry import make_backend

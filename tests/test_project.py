@@ -181,7 +181,7 @@ LOADED = {
     ],
     "solvers": [
         ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
-        ("import remat.solving.min_peak", "remat.solving.solve"),  # so that solve() can ask it
+        ("import remat.solving.least_known_budget", "remat.solving.solve"),  # so that solve() can ask it
         ("import remat.heuristics.blocks", "networkx"),
         ("from remat.solving.solve import solve; assert remat.solve is solve", ""),
         ("import remat.graphs.zoo; solve(remat.Problem(remat.graphs.zoo.vgg16(), '80%'))", "ortools highspy"),

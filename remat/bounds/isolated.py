@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
 from remat.backends.base import StopReason
 from remat.backends.highs import Highs
@@ -27,25 +26,27 @@ PRELOAD = (*Highs.preload, "remat.bounds.report", "numba")
 PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "measure", "cause", "note")
 
 
-def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | None, **more: Any) -> Iterator[Bound]:
-    """Yield the bounds of :func:`remat.bounds.report.bounds_in_turn`, computed in a child process.
+def isolated_bounds(
+    compute: Callable[[], Iterator[Bound]], problem: Problem, deadline: Deadline, memory_limit: int | None
+) -> Iterator[Bound]:
+    """Yield the bounds of `problem` that a generator yields, which runs in a child process.
 
     The child is killed if it exceeds the deadline or `memory_limit`, or if the iterator is closed. Bounds received by
     then remain valid. If the child did not finish, the note of the last bound gives the reason.
 
     Parameters
     ----------
+    compute : callable
+        Returns the generator; it is pickled.
     memory_limit : int or None
         Bytes that the process may hold.
-    more
-        Further arguments of :func:`remat.bounds.report.bounds_in_turn`.
 
     Raises
     ------
     RematError
         If computing the bounds raises it in the child.
     """
-    given = (problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
+    given = (compute, memory_limit, dict(os.environ))
     child = Supervised(_serve, given, PRELOAD, deadline, memory_limit, grace=GRACE, passes_interrupt=False)
     with child:
         for message in child.messages():
@@ -86,18 +87,19 @@ def _bound(message: wire.Message) -> Bound:
 
 
 def _serve(
-    connection: Connection, problem: Problem, deadline: Deadline, more: dict[str, Any], environment: dict[str, str]
+    connection: Connection,
+    compute: Callable[[], Iterator[Bound]],
+    memory_limit: int | None,
+    environment: dict[str, str],
 ) -> None:
     """Send each bound when it is found, and exit; runs in the child."""
-    from remat.bounds.report import bounds_in_turn
-
     guard.enter_child(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
-    if more["memory_limit"] is not None:
-        cap(os.getpid(), more["memory_limit"])
+    if memory_limit is not None:
+        cap(os.getpid(), memory_limit)
     try:
         try:
-            for bound in bounds_in_turn(problem, deadline, **more):
+            for bound in compute():
                 wire.write(connection, _message(bound))
             wire.write(connection, wire.Message("done"))
         except MemoryError:

@@ -104,9 +104,11 @@ def bounds_in_turn(
         raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
     clock = Deadline.of(deadline)
     if isolate:
-        yield from isolated_bounds(
-            problem, clock, memory_limit, threads=threads, relaxations=tuple(relaxations), enough=enough
-        )
+        compute = partial(
+            bounds_in_turn, problem, clock, threads=threads, memory_limit=memory_limit, relaxations=tuple(relaxations),
+            enough=enough,
+        )  # fmt: skip
+        yield from isolated_bounds(compute, problem, clock, memory_limit)
         return
     first = structural_bound(problem)
     yield first

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import OK, load_graph, print_table
+from remat.cli.common import load_graph, print_table
+from remat.cli.exit_codes import OK
 from remat.cli.options import Graph, Quiet, Threads, time_option
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
+from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, print_json, print_table
+from remat.cli.common import print_json, print_table
+from remat.cli.exit_codes import INTERRUPTED, NO
 from remat.cli.options import RULES, Given, Graph, Order, shared, time_option
 
 if TYPE_CHECKING:

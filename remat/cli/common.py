@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.io.files import is_standard_stream
 from remat.io.text import aligned, json_text, printable
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
     from remat.schedule import Schedule
     from remat.solving.result import Result
-
-#: Exit codes; the last two are those of a process terminated by a signal: Ctrl-C, a closed pipe.
-OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK, class_or_name
+from remat.cli.common import class_or_name
+from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
+from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing

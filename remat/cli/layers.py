@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from remat.cli.common import OK, load_graph, load_schedule, print_json
+from remat.cli.common import load_graph, load_schedule, print_json
+from remat.cli.exit_codes import OK
 from remat.cli.options import ConstantMemory, Graph, Json, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs

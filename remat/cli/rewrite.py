@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import INTERRUPTED, OK, load_graph, print_json
+from remat.cli.common import load_graph, print_json
+from remat.cli.exit_codes import INTERRUPTED, OK
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
 from remat.io.text import printable, together
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from remat.cli.common import ERROR
+from remat.cli.exit_codes import ERROR
 from remat.cli.signals import rescued_by
 from remat.cli.terminal import say
 from remat.errors import FormatError

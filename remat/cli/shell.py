@@ -39,7 +39,7 @@ from remat.cli import (
     validate,
     warm_up,
 )
-from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
+from remat.cli.exit_codes import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.options import time_option
 from remat.cli.terminal import guarded, say
 from remat.compiled.sets import CompilingRemark

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from remat.cli.common import OK, load_graph, load_schedule
+from remat.cli.common import load_graph, load_schedule
+from remat.cli.exit_codes import OK
 from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from remat.cli.common import NO, OK, print_json
+from remat.cli.common import print_json
+from remat.cli.exit_codes import NO, OK
 from remat.cli.options import RULES, Given, Graph, Order, ScheduleFile, shared
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, ClassVar
 
-from remat.compiled import child, places
+from remat.compiled import launcher, places
 from remat.deadline import Deadline, OverdueError
 from remat.interruption import interrupted
 
@@ -192,7 +192,7 @@ def _begin(sets: Sequence[KernelSet]) -> bool:
                     mine.append((one, lock.fileno()))
         if not mine:
             return in_progress
-        started = child.start([(one.module, one.name) for one, _ in mine], [lock for _, lock in mine])
+        started = launcher.start([(one.module, one.name) for one, _ in mine], [lock for _, lock in mine])
         return in_progress or (started and mine[-1][0] is sets[-1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite
-from remat.hierarchy.options import Effort
+from remat.hierarchy.effort import Effort
 from remat.hierarchy.quotient import Choice, choice_of
 from remat.hierarchy.refine import refined
 from remat.problem import Objective

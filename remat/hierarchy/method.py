@@ -17,8 +17,9 @@ from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
+from remat.hierarchy.effort import Effort, Solvers
 from remat.hierarchy.identical import COST_TOLERANCE
-from remat.hierarchy.options import Budgets, Effort, Solvers
+from remat.hierarchy.options import Budgets
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store

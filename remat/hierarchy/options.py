@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from remat.backends.base import MOST, Backend, SolveOptions
-from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.deadline import Deadline
+from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.hierarchy.effort import Effort, answered
+from remat.hierarchy.quotient import choice_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
-from remat.solving.method import FormulationMethod, MethodLike, make_method
-from remat.solving.result import base_versions
-from remat.solving.session import Session
-from remat.solving.warm_start import take_warm_start
 
 #: Changes of options to try per child of a group, for each budget.
 GROUP_MOVES = 1
-#: Sub-problems run in parallel.
-ONE_THREAD = SolveOptions(threads=1)
 
 
 @dataclass(frozen=True)
@@ -260,104 +253,6 @@ def plain_options(part: SubProblem) -> list[Option]:
     ]
 
 
-@dataclass
-class Solvers:
-    """Solvers of the models of groups.
-
-    Attributes
-    ----------
-    versions : dict of str to dict of str to str
-        Versions of packages and programs, by the full name of the backend that uses them.
-    faults : dict of str to str
-        First error of each backend that failed.
-    """
-
-    versions: dict[str, dict[str, str]] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
-
-    def add(self, other: Solvers) -> None:
-        """Add versions and faults of `other`."""
-        for backend, versions in other.versions.items():
-            self.versions.setdefault(backend, {}).update(versions)
-        self.faults = other.faults | self.faults
-
-    def __str__(self) -> str:
-        shown = [
-            f"{backend} ({', '.join(map(' '.join, versions.items()))})" if versions else backend
-            for backend, versions in sorted(self.versions.items())
-        ]
-        failed = [f"{backend} failed on groups: {fault}" for backend, fault in sorted(self.faults.items())]
-        return "; ".join(([f"groups solved by {', '.join(shown)}"] if shown else []) + failed)
-
-
-@dataclass(frozen=True)
-class Effort:
-    """Methods and solver of sub-problems, with their time.
-
-    Attributes
-    ----------
-    methods : tuple
-        Names, classes or objects of methods. Each solves the group for every budget, and the best certified schedule is
-        kept. The first one also solves problems whose ops are groups with one option each
-        (:mod:`remat.hierarchy.quotient`). Methods that do not apply to a sub-problem are skipped.
-    seconds : float
-        Seconds for each method and budget.
-    backend : Backend, optional
-        Solves models; without one, methods that solve models are skipped.
-    call : SolveOptions
-        Seed, gap, isolation and solver options. Its deadline is ignored.
-    solvers : Solvers
-        Collects reports of the backend.
-    """
-
-    methods: tuple[MethodLike, ...] = ("drops",)
-    seconds: float = 2.0
-    backend: Backend | None = None
-    call: SolveOptions = ONE_THREAD
-    solvers: Solvers = field(default_factory=Solvers, compare=False)
-
-    def seeded(self, number: int) -> Effort:
-        """Return the same with another seed for each `number`."""
-        return replace(self, call=replace(self.call, seed=(self.call.seed + number) % (MOST + 1)))
-
-
-def answered(
-    problem: Problem, method: MethodLike, effort: Effort, deadline: Deadline, *, start: Schedule | None = None,
-    composites: Sequence[Composite] = (), over: bool = False,
-) -> Schedule | None:  # fmt: skip
-    """Return the best certified schedule that a method finds for a problem with a budget, or None.
-
-    A formulation that accepts composites gets them. A method that does not apply, or fails, finds nothing. With `over`,
-    the schedule of least peak is returned if none keeps the budget.
-    """
-    call, solver = replace(effort.call, deadline=deadline.earlier(effort.seconds)), None
-    try:
-        answerer = make_method(method if isinstance(method, str | type) else deepcopy(method))  # one per thread
-        if composites and isinstance(answerer, FormulationMethod) and answerer.has_option("composites"):
-            answerer = answerer.with_options(composites=tuple(composites))
-        if answerer.needs_backend:
-            if effort.backend is None:
-                return None
-            solver = effort.backend
-        session = Session(problem, call, answerer.name, solver=solver, warm_start=start)
-        if start is not None and not session.decided:
-            take_warm_start(session.incumbents, start)
-        if not session.enough:
-            with contextlib.suppress(OverdueError):
-                answerer.run(session)
-    except ProblemError:
-        return None
-    except (ModelError, BackendError) as error:
-        if solver is not None:
-            effort.solvers.faults.setdefault(solver.full_name, str(error))
-        return None
-    if solver is not None and session.size is not None:
-        versions = {name: text for name, text in session.versions.items() if name not in base_versions()}
-        effort.solvers.add(Solvers({solver.full_name: versions}))
-    best = session.incumbents.least_peak if over and session.best is None else session.best
-    return None if best is None else best.schedule
-
-
 def options_of(
     part: SubProblem, budgets: Budgets, effort: Effort, deadline: Deadline, composites: Sequence[Composite] = ()
 ) -> list[Measured]:
@@ -383,8 +278,6 @@ def options_of(
     for problem in reversed(budgets.of(part)):
         best = frontier.start(problem)
         if composites and not deadline.expired:
-            from remat.hierarchy.quotient import choice_of
-
             choice = choice_of(problem, composites, deadline.earlier(effort.seconds), effort=effort, moves=GROUP_MOVES)
             best = _cheaper(problem, best, choice.schedule if choice is not None and choice.fits else None)
         for method in effort.methods:

@@ -17,7 +17,7 @@ from remat.formulations.hierarchical import Composite, CompositeProblem, Run, St
 from remat.formulations.sequence import allowed_computes
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
-from remat.hierarchy.options import Effort, answered
+from remat.hierarchy.effort import Effort, answered
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents

@@ -16,17 +16,9 @@ from remat.backends.processes.workers import WorkerPool
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
+from remat.hierarchy.effort import Effort
 from remat.hierarchy.identical import COST_TOLERANCE, Classes
-from remat.hierarchy.options import (
-    Budgets,
-    Effort,
-    Measured,
-    farthest_first,
-    measured,
-    repriced,
-    shared_out,
-    undominated,
-)
+from remat.hierarchy.options import Budgets, Measured, farthest_first, measured, repriced, shared_out, undominated
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here

@@ -10,7 +10,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
-from remat.hierarchy.options import Effort, answered
+from remat.hierarchy.effort import Effort, answered
 from remat.hierarchy.quotient import Choice, Quotient
 from remat.hierarchy.subproblem import SubProblem, translated
 from remat.hierarchy.tree import Group

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from remat.errors import FormatError, ProblemError
-from remat.hierarchy.options import Solvers
+from remat.hierarchy.effort import Solvers
 from remat.hierarchy.tasks import Answer
 from remat.io.documents import Document, check_header, decoded
 from remat.io.files import read_json, write_atomic

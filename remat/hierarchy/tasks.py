@@ -16,7 +16,8 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.formulations.hierarchical import Composite
-from remat.hierarchy.options import Budgets, Effort, Solvers, options_of
+from remat.hierarchy.effort import Effort, Solvers
+from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.subproblem import SubProblem
 
 #: Seconds between two checks of the deadline while workers run.

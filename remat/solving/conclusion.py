@@ -14,7 +14,7 @@ from remat.registry import load
 from remat.schedule.validate import validate
 from remat.scope import EVERY_SCHEDULE, covers
 from remat.solving.incumbents import Certified, Incumbents
-from remat.solving.min_peak import least_known_budget
+from remat.solving.least_known_budget import least_known_budget
 from remat.solving.result import Result
 from remat.solving.session import NOT_COMPILED, Session
 

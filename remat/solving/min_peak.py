@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.choice import BackendLike
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph
-from remat.interruption import interrupted
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
-from remat.solving.incumbents import Certified
-from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.least_known_budget import least_known_budget
+from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
-from remat.solving.session import Session
-from remat.solving.stop import Stop, stopping
+from remat.solving.result import Result
+from remat.solving.solve import solve
+from remat.solving.stop import Stop
 
-if TYPE_CHECKING:
-    from remat.solving.method import MethodLike
-    from remat.solving.result import Result
+__all__ = ["least_known_budget", "minimize"]
 
 
 def minimize(
@@ -84,8 +81,6 @@ def minimize(
     >>> found.peak, found.proved, found.cost, found.cost_proved
     (3, True, 15, True)
     """
-    from remat.solving.solve import solve
-
     if isinstance(problem, ComputeGraph):
         problem = Problem(problem, objective=Objective.LEAST_PEAK)
     elif isinstance(problem, Problem):
@@ -94,39 +89,3 @@ def minimize(
         problem, method, backend, stop=stop, warm_start=warm_start, options=options, method_options=method_options,
         on_progress=on_progress,
     )  # fmt: skip
-
-
-def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0, seed: int = 0) -> Certified:
-    """Return a schedule with a low peak, found by heuristics alone, to report when a budget is refused.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its budget is ignored.
-    deadline : float, Deadline or None
-        A second or two suffice for some hundreds of ops.
-    seed : int
-
-    Returns
-    -------
-    Certified
-        The schedule, its certificate (whose `peak` is a sufficient budget) and its source.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        At Ctrl-C.
-
-    Examples
-    --------
-    >>> from remat.graphs.families import unit_chain
-    >>> least_known_budget(Problem(unit_chain(6), 2)).certificate.peak < unit_chain(6).reference_peak
-    True
-    """
-    call, _ = stopping(deadline, SolveOptions(threads=1, seed=seed))
-    session = Session(replace(problem, budget=None, objective=Objective.LEAST_PEAK), call, "auto")
-    MinPeakSearch(session, quick=True).run()
-    if interrupted():
-        raise KeyboardInterrupt
-    assert session.incumbents.least_peak is not None
-    return session.incumbents.least_peak

@@ -279,7 +279,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the notebook's view: the lines of ``str(result)`` as a table, and the memory of the schedule."""
-        return as_html(self)
+        return as_html(self.rows(), self.problem, self.schedule)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the lines of ``str(result)`` as pairs of label and text."""

@@ -4,51 +4,51 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
 from remat.io.text import printable
-
-if TYPE_CHECKING:
-    from remat.solving.result import Result
+from remat.problem import Problem
+from remat.schedule import Schedule
 
 _WORD = "text-align: left; vertical-align: top; padding-right: 1em"
 _TEXT = "text-align: left; white-space: pre-wrap; overflow-wrap: anywhere"
 
 
-def as_html(result: Result) -> str:
-    """Return a table of ``str(result)`` and, if there is a schedule, a plot of its memory.
+def as_html(rows: Iterable[tuple[str, str]], problem: Problem, schedule: Schedule | None) -> str:
+    """Return a table of a result's rows and, if there is a schedule, a plot of its memory.
 
     Names come from files and are escaped. The page loads and runs nothing; the plot is embedded.
 
     Parameters
     ----------
-    result : Result
+    rows : iterable of (str, str)
+        Label and text of each line.
+    problem : Problem
+    schedule : Schedule or None
 
     Returns
     -------
     str
         HTML.
     """
-    rows = "".join(
-        f'<tr><th style="{_WORD}">{_text(word)}</th><td style="{_TEXT}">{_text(text)}</td></tr>'
-        for word, text in result.rows()
+    lines = "".join(
+        f'<tr><th style="{_WORD}">{_text(word)}</th><td style="{_TEXT}">{_text(text)}</td></tr>' for word, text in rows
     )
-    return f"<div><table>{rows}</table>{_picture(result)}</div>"
+    picture = "" if schedule is None else _picture(problem, schedule)
+    return f"<div><table>{lines}</table>{picture}</div>"
 
 
 def _text(text: str) -> str:
     return escape(printable(text))
 
 
-def _picture(result: Result) -> str:
-    if result.schedule is None:
-        return ""
+def _picture(problem: Problem, schedule: Schedule) -> str:
     from remat.schedule.plots import empty_figure, plot_memory
 
-    problem, figure, buffer = result.problem, empty_figure((10, 4)), io.BytesIO()
+    figure, buffer = empty_figure((10, 4)), io.BytesIO()
     plot_memory(
-        problem.graph, result.schedule, problem.budget_bytes, figure.subplots(), keep=problem.keep,
+        problem.graph, schedule, problem.budget_bytes, figure.subplots(), keep=problem.keep,
         count_constant_memory=problem.count_constant_memory,
     )  # fmt: skip
     figure.savefig(buffer, format="png", dpi=80)

@@ -221,7 +221,7 @@ def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError("no such thing")
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(sets.child, "start", lambda *_: False)
+    monkeypatch.setattr(sets.launcher, "start", lambda *_: False)
     with pytest.raises(OSError, match="no such thing"):
         KernelSet("faulty", __name__, example).ready()
 
@@ -292,7 +292,7 @@ def test_fourteen_threads_and_forks_before_meanwhile_and_after(tmp_path: Path, k
 
 def test_threads_that_wait_see_one_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(sets.child, "start", lambda *_: False)
+    monkeypatch.setattr(sets.launcher, "start", lambda *_: False)
     calls: list[int] = []
     found = KernelSet("counted", __name__, lambda: calls.append(1))
     with ThreadPoolExecutor(14) as pool:
@@ -307,7 +307,7 @@ def test_sets_for_one_processor_are_compiled_in_order_by_one_process(
     """The one that is needed first does not share the processor with the others; with two, they are dealt out."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     started: list[list[str]] = []
-    monkeypatch.setattr(sets.child, "start", lambda some, locks: started.append([name for _, name in some]) or True)
+    monkeypatch.setattr(sets.launcher, "start", lambda some, locks: started.append([name for _, name in some]) or True)
     three = [KernelSet(f"in order {number}", "nowhere", lambda: None) for number in range(3)]
     sets.begin(*three, processes=1)
     assert started == [["in order 0", "in order 1", "in order 2"]]

@@ -21,6 +21,7 @@ from remat.heuristics.rotor import Rotor, RotorOptions
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import BlockOption, Chain
 from remat.heuristics.rotor.heuristic import Table, ways_to_cut
+from remat.heuristics.rotor.options import chain_of
 from remat.heuristics.rotor.programme import KERNELS, Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
@@ -196,7 +197,7 @@ def test_values_without_bytes_are_saved() -> None:
     b.op("g1", inputs=["g2", "shape", "f0"], size=4, cost=1, phase="backward")
     b.op("g0", inputs=["g1", "f0"], size=4, cost=1, phase="backward")
     blocks = Blocks(Reads.of(TrainingStep.of(Problem(b.build()))), np.array([0]))
-    everything, *others = blocks.chain(Deadline()).options[0]
+    everything, *others = chain_of(blocks, Deadline()).options[0]
     assert everything.saved == 8  # what the loss reads is not counted
     assert min(option.cost for option in others if option.saved == 0) == everything.cost + 1
 

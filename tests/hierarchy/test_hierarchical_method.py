@@ -31,8 +31,9 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy import Group, Hierarchy, method, recursion
 from remat.hierarchy.choosing import Chosen
+from remat.hierarchy.effort import Effort
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
-from remat.hierarchy.options import Budgets, Effort, options_of
+from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
 from remat.hierarchy.recursion import Recursion, RecursionSettings

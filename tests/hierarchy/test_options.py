@@ -13,7 +13,8 @@ from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.eviction import Eviction
-from remat.hierarchy.options import Budgets, Effort, Measured, farthest_first, options_of
+from remat.hierarchy.effort import Effort
+from remat.hierarchy.options import Budgets, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Group
 from remat.runtime.arrays import Int

@@ -11,7 +11,8 @@ from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.sequence import useful_computes
 from remat.graphs.families import unit_chain
-from remat.hierarchy.options import Effort, plain_options
+from remat.hierarchy.effort import Effort
+from remat.hierarchy.options import plain_options
 from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import (
     Availability,
@@ -21,6 +20,7 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.bookkeeping import Bookkeeping
+from remat.backends.highs.arrays import pass_model
 from remat.backends.highs.threads import SCHEDULER
 from remat.backends.rounding import rounded
 from remat.errors import BackendError
@@ -96,27 +96,6 @@ class Highs(Backend):
         matrix = to_matrix(lowered.model, options.deadline)
         versions = {"highspy": importlib.metadata.version("highspy")}
         return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
-
-
-def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.int32], name: str) -> None:
-    """Pass `matrix` to HiGHS with these column kinds; takes seconds for a large one.
-
-    Raises
-    ------
-    BackendError
-        If HiGHS rejects the model; names it.
-    """
-    rows, columns = matrix.shape
-    lower, upper, cost = matrix.lower, matrix.upper, matrix.cost
-    if not columns:  # HiGHS ignores the rows of a model without columns
-        lower = upper = cost = np.zeros(1)
-        integral, columns = np.zeros(1, dtype=np.int32), 1
-    status = solver.passModel(
-        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
-        cost, lower, upper, matrix.row_lower, matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, integral,
-    )  # fmt: skip
-    if status == highspy.HighsStatus.kError:
-        raise BackendError(f"HiGHS does not take model {name!r}", "model-refused")
 
 
 def _common_step(model: Model) -> float:

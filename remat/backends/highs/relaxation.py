@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from remat.backends.base import SolveOptions, StopReason
-from remat.backends.highs.backend import pass_model
+from remat.backends.highs.arrays import pass_model
 from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.errors import BackendError
 from remat.modeling import Lowered

@@ -19,8 +19,7 @@ import numpy as np
 from remat.backends.base import Run, SolveOptions, Status, StopReason, Values
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.families import family
-from remat.backends.programs import find_program
-from remat.backends.pyomo.backend import SOLVERS, Pyomo, Solver, program
+from remat.backends.pyomo.solvers import SOLVERS, PyomoBackend, Solver, program, with_trusted_program
 from remat.backends.rounding import rounded
 from remat.deadline import Deadline
 from remat.modeling import Lowered, Model, lower, violations
@@ -30,45 +29,8 @@ from remat.modeling.matrix import Matrix, to_matrix
 MANY_ROWS = 100_000
 #: Seconds before the deadline at which the solver must stop, to leave time for reading and sending its solution.
 READING = 0.25
-#: Names in Pyomo that stand for other solvers, or for any program that they are given.
-NO_SOLVERS = frozenset({"asl", "py", "neos", "path", "gams", "multistart", "scipampl"})
 #: Relative error of bounds parsed from printed text (six digits).
 CUT_OFF = 1e-5
-
-
-def known_to_pyomo(name: str) -> str:
-    """Return why a solver cannot be used through Pyomo's older interface; empty if it can.
-
-    Only names registered with Pyomo are accepted: it treats any other as a program, searches the current folder too,
-    and runs it.
-    """
-    import pyomo.environ as pyo
-
-    logging.getLogger("pyomo").setLevel(logging.CRITICAL)
-    unknown = f"Pyomo has no usable solver {name!r}; known are {', '.join(SOLVERS)} and others of its own"
-    if name.startswith("_") or name in NO_SOLVERS or name not in pyo.SolverFactory:
-        return unknown
-    try:
-        solver = pyo.SolverFactory(name)
-        fault = _with_trusted_program(solver)
-        return fault or ("" if solver.available(exception_flag=False) else unknown)
-    except Exception as error:
-        return " ".join(str(error).split())[:200]
-
-
-def _with_trusted_program(solver: Any) -> str:
-    """Make a Pyomo object run its program by an absolute path outside the current folder; return an error or ""."""
-    default = getattr(solver, "_default_executable", None)
-    if default is None:
-        return ""  # it needs no program
-    path = default()
-    if path is None:
-        return "its program is not installed"
-    found = find_program(Path(str(path)).name)
-    if found is None:
-        return f"its program {Path(str(path)).name!r} is in no folder of PATH but the current one"
-    solver.set_executable(found, validate=False)
-    return ""
 
 
 @dataclass
@@ -90,7 +52,7 @@ class _Answer:
     message: str = ""
 
 
-class PyomoRun(Pyomo):
+class PyomoRun(PyomoBackend):
     """Pyomo in the current process; :class:`~remat.backends.pyomo.Pyomo` runs it in a child."""
 
     # Pyomo imports scipy.stats at its first solve, which takes a second
@@ -268,7 +230,7 @@ class _Call(Run):
 
         chosen = {"executable": str(self.own or program(self.name))} if self.solver.programs else {}
         opt = self.opt = pyo.SolverFactory(self.solver.legacy, **chosen)
-        if not chosen and (fault := _with_trusted_program(opt)):
+        if not chosen and (fault := with_trusted_program(opt)):
             self.answer = _Answer(message=fault)
             return
         version = ".".join(map(str, opt.version() or ("unknown",)))

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import occurrences
 from remat.heuristics.rotor.chain import Chain
@@ -132,25 +131,6 @@ class Blocks:
             live = (written >= start) & (written < place) & (reads.last_read >= place)
             found[k] = size[live].sum()
         return found
-
-    def chain(self, deadline: Deadline) -> Chain:
-        """Return the chain with the options of each block.
-
-        Raises
-        ------
-        OverdueError
-            At the deadline.
-        """
-        from remat.heuristics.rotor.options import Maker
-
-        maker = Maker(self)
-        sweeps = [maker.sweep(block) for block in range(self.num_blocks)]
-        options = tuple(maker.options(block) for block in deadline.each(range(self.num_blocks), 1))
-        return Chain(
-            np.array([cost for cost, _, _ in sweeps], dtype=np.float64),
-            np.array([peak for _, peak, _ in sweeps], dtype=np.int64), self.between, self.above, options,
-            tuple(np.array(ops, dtype=np.int64) for _, _, ops in sweeps),
-        )  # fmt: skip
 
     def sequence(self, chain: Chain, plan: Iterable[tuple[str, int, int]]) -> Int:
         """Return the ops that a plan computes, in order, without computes beyond the limits.

@@ -19,6 +19,7 @@ from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.rotor import programme
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import Chain
+from remat.heuristics.rotor.options import chain_of
 from remat.heuristics.rotor.programme import Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
@@ -135,7 +136,7 @@ class Table:
         problem = reads.step.problem
         assert problem.budget_bytes is not None
         blocks = Blocks(reads, cuts[level], tuple(cuts[:level]))
-        chain = blocks.chain(deadline)
+        chain = chain_of(blocks, deadline)
         budget = max(1, problem.budget_bytes - reads.held)
         most = int(MOST * budget) + 1
         while True:

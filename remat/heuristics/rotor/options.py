@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.heuristics.rotor.chain import BlockOption
+from remat.deadline import Deadline
+from remat.heuristics.rotor.blocks import Blocks
+from remat.heuristics.rotor.chain import BlockOption, Chain
 from remat.runtime.arrays import Int
-
-if TYPE_CHECKING:
-    from remat.heuristics.rotor.blocks import Blocks
-
 
 #: Largest number of values for which each next value to drop is chosen by exact cost.
 EXACT = 60
 #: Shares of the bytes a backward part reads that options save, in addition to those of inner cuts.
 SHARES = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
+
+
+def chain_of(blocks: Blocks, deadline: Deadline) -> Chain:
+    """Return the chain of blocks with the options of each.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+    """
+    maker = Maker(blocks)
+    sweeps = [maker.sweep(block) for block in range(blocks.num_blocks)]
+    options = tuple(maker.options(block) for block in deadline.each(range(blocks.num_blocks), 1))
+    return Chain(
+        np.array([cost for cost, _, _ in sweeps], dtype=np.float64),
+        np.array([peak for _, peak, _ in sweeps], dtype=np.int64), blocks.between, blocks.above, options,
+        tuple(np.array(ops, dtype=np.int64) for _, _, ops in sweeps),
+    )  # fmt: skip
 
 
 class Maker:

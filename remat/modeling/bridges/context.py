@@ -37,7 +37,7 @@ class LoweringContext:
         self.model = source.copy(source.name)
         self.model.records = []
         self.domains = Domains(source, self.model)
-        self.order = OrderEncoding(self)
+        self.order = OrderEncoding(self.model, self.domains, self.add_vars)
         self._blocks: list[tuple[Int, Complete]] = []
 
     def add_vars(

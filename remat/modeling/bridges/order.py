@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +13,6 @@ from remat.modeling.bridges.literals import NEVER, literal_differences, ranges
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Domain, Linear, Record
 from remat.runtime.arrays import Bool, Float, Int
-
-if TYPE_CHECKING:
-    from remat.modeling.bridges.context import LoweringContext
-
 
 #: Maximum number of values over all variables of one record.
 MAX_VALUES = 20_000_000
@@ -103,24 +99,32 @@ class OrderEncoding:
     With the values ``d[0] < ... < d[k]`` of x: ``y[x, d[j]] <= y[x, d[j + 1]]``, and
     ``x = d[k] - sum((d[j + 1] - d[j]) * y[x, d[j]] for j < k)``. The last Boolean is the constant true; that of a
     0/1 variable is the variable's negation.
+
+    Parameters
+    ----------
+    model : Model
+        Model under construction.
+    domains : Domains
+    add_vars : callable
+        :meth:`remat.modeling.bridges.context.LoweringContext.add_vars`.
     """
 
-    def __init__(self, context: LoweringContext) -> None:
-        self._context = context
+    def __init__(self, model: Model, domains: Domains, add_vars: Callable[..., Int]) -> None:
+        self._model, self._domains, self._add_vars = model, domains, add_vars
         empty = np.zeros(0, dtype=np.int64)
-        self._slot = np.full(context.model.num_vars, -1, dtype=np.int64)
+        self._slot = np.full(model.num_vars, -1, dtype=np.int64)
         self._indptr = np.zeros(1, dtype=np.int64)
         self._values, self._literals, self._owner = empty, empty, empty
 
     def encode(self, variables: Int) -> list[Record]:
         """Encode those of `variables` that have no encoding yet; return the rows."""
-        model = self._context.model
+        model = self._model
         self._slot = np.append(self._slot, np.full(model.num_vars - len(self._slot), -1))
         new = np.unique(variables)
         new = new[self._slot[new] < 0]
         if not len(new):
             return []
-        indptr, values = self._context.domains.values(new)
+        indptr, values = self._domains.values(new)
         records: list[Record] = []
         sizes = np.diff(indptr)
         owner = np.repeat(np.arange(len(new)), sizes)
@@ -137,7 +141,7 @@ class OrderEncoding:
                 x = full[variable]
                 return np.where(np.isnan(x), np.nan, (x <= threshold + 0.5).astype(np.float64))
 
-            literals[fresh] = self._context.add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
+            literals[fresh] = self._add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
             successor = fresh[~last[fresh + 1]]
             records.append(literal_differences("order monotone", literals[successor + 1], literals[successor]))
         open_ = ~own & (model.lower[new] < model.upper[new])
@@ -184,7 +188,7 @@ class OrderEncoding:
         low, high = int(self._values.min()), int(self._values.max())
         span = high - low + 2
         if span * len(self._indptr) >= 2**62:
-            raise ModelError(f"model {self._context.model.name!r} has too wide values for the order encoding")
+            raise ModelError(f"model {self._model.name!r} has too wide values for the order encoding")
         keys = self._owner * span + (self._values - low)
         wanted = np.clip(np.asarray(bounds, dtype=np.int64), low - 1, high)
         place = np.searchsorted(keys, slot * span + (wanted - low), side="right") - 1
