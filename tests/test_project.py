@@ -9,6 +9,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 import yaml
 
@@ -31,6 +32,24 @@ APART = {
     "formulations": {"backends"},
     "jax": {"torch"},
 }
+#: Modules that still import each other; no others may.
+CIRCLES: list[list[str]] = [
+    [
+        "remat.formulations.retention_intervals",
+        "remat.formulations.retention_intervals.encoder",
+        "remat.formulations.retention_intervals.formulation",
+        "remat.formulations.retention_intervals.leeway",
+        "remat.formulations.retention_intervals.linear",
+        "remat.formulations.retention_intervals.minizinc",
+    ],
+    [
+        "remat.graphs.arrays",
+        "remat.graphs.builder",
+        "remat.graphs.exchange",
+        "remat.graphs.graph",
+        "remat.graphs.references",
+    ],
+]
 #: The package itself and what starts it import their parts lazily.
 TOP = {"__init__", "__main__"}
 
@@ -39,8 +58,8 @@ TOP = {"__init__", "__main__"}
 parse = cache(ast.parse)
 
 
-def imported_parts(source: str, module: str) -> set[str]:
-    """Parts of remat that `source` imports anywhere, functions and ``if TYPE_CHECKING`` included.
+def imported_names(source: str, module: str) -> set[str]:
+    """Return the dotted names that `source` imports anywhere, functions and ``if TYPE_CHECKING`` included.
 
     `module` is its dotted name (a package's own name for an ``__init__``, with a trailing dot).
     """
@@ -53,7 +72,28 @@ def imported_parts(source: str, module: str) -> set[str]:
             if node.level:
                 base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
             names.update(f"{base}.{alias.name}" for alias in node.names)
-    return {name.split(".")[1] for name in names if name.startswith("remat.")}
+    return names
+
+
+def imported_parts(source: str, module: str) -> set[str]:
+    """Return the parts of remat that `source` imports anywhere."""
+    return {name.split(".")[1] for name in imported_names(source, module) if name.startswith("remat.")}
+
+
+def circles(sources: dict[str, str]) -> list[set[str]]:
+    """Return the sets of modules that import each other, directly or not, anywhere in their sources, by dotted name.
+
+    The package itself is left out: it imports its parts lazily, by name.
+    """
+    home = {module.rstrip("."): module for module in sources}
+    imports: nx.DiGraph[str] = nx.DiGraph()
+    for name, module in home.items():
+        for imported in imported_names(sources[module], module):
+            while imported and imported not in home:  # a name in a module
+                imported = imported.rpartition(".")[0]
+            if "." in imported and imported != name:
+                imports.add_edge(name, imported)
+    return [group for group in nx.strongly_connected_components(imports) if len(group) > 1]
 
 
 def dotted(path: Path) -> str:
@@ -84,6 +124,20 @@ def later():
     assert found == {"cli", "solve", "backends", "heuristics", "config", "bounds"}
     assert violations("schedule", "from remat.modeling import Model", "remat.schedule.x") == {"modeling"}
     assert violations("schedule", "from remat.graphs import ComputeGraph", "remat.schedule.x") == set()
+
+
+def test_no_modules_import_each_other() -> None:
+    """At load time, in functions or for types."""
+    tiny = {
+        "remat.": "from remat.a import f",
+        "remat.a": "def f():\n    from remat.sub import g",
+        "remat.sub.": "from .b import g",
+        "remat.sub.b": "if TYPE_CHECKING:\n    import remat.a.f",
+        "remat.c": "from remat import a, c, sub",
+    }
+    assert circles(tiny) == [{"remat.a", "remat.sub", "remat.sub.b"}]
+    found = circles({dotted(path): path.read_text(encoding="utf-8") for path in MODULES})
+    assert sorted(map(sorted, found)) == CIRCLES
 
 
 def test_imports_point_down() -> None:

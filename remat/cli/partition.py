@@ -35,7 +35,7 @@ def command(
     from remat.config import make_options
     from remat.deadline import Deadline, OverdueError
     from remat.errors import ProblemError
-    from remat.hierarchy.identical import COST_TOLERANCE
+    from remat.hierarchy.classes import COST_TOLERANCE
     from remat.hierarchy.outline import figures
     from remat.hierarchy.outline import outline as outlined
     from remat.hierarchy.partition.base import as_partitioner
@@ -52,9 +52,9 @@ def command(
         made = kind(make_options(word, values, kind=kind, group="partitioners")) if values else as_partitioner(named)
         try:
             hierarchy = made.partition(problem, Deadline.after(time_limit))
-            found[word] = figures(hierarchy, tolerance)
+            found[word] = figures(problem, hierarchy.root, tolerance)
             if outline:
-                found[word]["outline"] = outlined(hierarchy, tolerance)
+                found[word]["outline"] = outlined(problem, hierarchy.root, tolerance)
         except (ProblemError, OverdueError) as error:
             left_out[word] = str(error)
     if as_json:

@@ -17,13 +17,14 @@ from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
+from remat.hierarchy.classes import COST_TOLERANCE
 from remat.hierarchy.effort import Effort, Solvers
-from remat.hierarchy.identical import COST_TOLERANCE
+from remat.hierarchy.groups import Group
 from remat.hierarchy.options import Budgets
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
-from remat.hierarchy.tree import Group, Hierarchy
+from remat.hierarchy.tree import Hierarchy
 from remat.problem import Objective
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule

@@ -44,7 +44,7 @@ class Budgets:
         Examples
         --------
         >>> from remat.graphs.families import unit_chain
-        >>> from remat.hierarchy.tree import Group
+        >>> from remat.hierarchy.groups import Group
         >>> part = SubProblem.of(Problem(unit_chain(6)), Group("g", np.arange(1, 5), np.arange(8, 12)))
         >>> [problem.budget_bytes for problem in Budgets(3, 2).of(part)]
         [7, 7, 5, 4]
@@ -268,7 +268,7 @@ def options_of(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.hierarchy.tree import Group
+    >>> from remat.hierarchy.groups import Group
     >>> part = SubProblem.of(Problem(unit_chain(6)), Group("g", np.arange(1, 5), np.arange(8, 12)))
     >>> found = options_of(part, Budgets(3, 3), Effort(("eviction",)), Deadline.after(10))
     >>> sorted((one.saved, one.cost) for one in found if one.option.backward is not None)

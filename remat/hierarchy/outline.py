@@ -1,4 +1,4 @@
-"""A hierarchy as an indented table."""
+"""Groups within groups as an indented table, and their figures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import groupby
 
 import numpy as np
 
-from remat.hierarchy.identical import COST_TOLERANCE, identical_groups
-from remat.hierarchy.tree import Group, Hierarchy, interface
+from remat.hierarchy.classes import COST_TOLERANCE, Classes
+from remat.hierarchy.groups import Group, interface
 from remat.io.text import aligned
 from remat.problem import Problem
 
@@ -15,38 +15,40 @@ from remat.problem import Problem
 MAX_LINES = 60
 
 
-def figures(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> dict[str, int]:
-    """Return the figures of HiRemate's Table 3(b) for a hierarchy.
+def figures(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) -> dict[str, int]:
+    """Return the figures of HiRemate's Table 3(b) for a hierarchy's root.
 
     `depth` counts the levels, the whole graph included; `groups` and `unique_groups` leave it out. `largest_group` has
     the most nodes in its forward part: ops, and groups of the level below.
 
     Parameters
     ----------
-    hierarchy : Hierarchy
+    problem : Problem
+    root : Group
     tolerance : float
-        Share by which costs of identical groups may differ, as in :func:`identical_groups`.
+        Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 
     Examples
     --------
     >>> from remat.graphs.zoo.gpt import gpt
     >>> from remat.hierarchy.partition.modules import Modules
-    >>> figures(Modules().partition(Problem(gpt(layers=12))))
+    >>> problem = Problem(gpt(layers=12))
+    >>> figures(problem, Modules().partition(problem).root)
     {'depth': 4, 'groups': 39, 'unique_groups': 6, 'largest_group': 12}
     """
     nodes = [
         len(group.children) + len(np.setdiff1d(group.alone, group.backward))
-        for group in hierarchy.groups() if group is not hierarchy.root
+        for group in root.walk() if group is not root
     ]  # fmt: skip
     return {
-        "depth": hierarchy.depth,
+        "depth": root.height,
         "groups": len(nodes),
-        "unique_groups": len(identical_groups(hierarchy, tolerance)) - 1,
+        "unique_groups": len(set(_representatives(problem, root, tolerance).values())) - 1,
         "largest_group": max(nodes, default=0),
     }
 
 
-def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
+def outline(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) -> str:
     """Return the tree with ops (forward and backward), and bytes that forward ops of a group read and export.
 
     Identical neighbours (:mod:`remat.hierarchy.identical`) share a line. Values that only the group's own backward ops
@@ -54,9 +56,10 @@ def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
 
     Parameters
     ----------
-    hierarchy : Hierarchy
+    problem : Problem
+    root : Group
     tolerance : float
-        Share by which costs of identical groups may differ, as in :func:`identical_groups`.
+        Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 
     Examples
     --------
@@ -66,19 +69,17 @@ def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
     >>> problem = Problem(unit_chain(4))
     >>> parts = [Group("a", np.array([0, 1]), np.array([7, 8])), Group("b", np.array([2, 3]), np.array([5, 6]))]
     >>> root = Group("unit-chain-4", np.arange(5), np.arange(5, 9), tuple(parts))
-    >>> print(outline(Hierarchy(problem, root)))
+    >>> print(outline(problem, root))
     group           ops  bytes in  bytes out
     unit-chain-4    5+4         0          0
       a             2+2         0          1
       b             2+2         1          1
       1 forward op
     """
-    figures = {id(part): _bytes(hierarchy.problem, part) for part in hierarchy.groups()}
-    kind = {
-        id(part): number for number, each in enumerate(identical_groups(hierarchy, tolerance)) for part in each.members
-    }
+    figures = {id(part): _bytes(problem, part) for part in root.walk()}
+    kind = _representatives(problem, root, tolerance)
     lines: list[tuple[str, str, str, str]] = []
-    stack: list[tuple[Group | str, int, int]] = [(hierarchy.root, 1, 0)]
+    stack: list[tuple[Group | str, int, int]] = [(root, 1, 0)]
     while stack:
         group, count, level = stack.pop()
         indent = "  " * level
@@ -100,6 +101,12 @@ def outline(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) -> str:
     if len(lines) > MAX_LINES:
         text.append(f"... and {len(lines) - MAX_LINES} more lines")
     return "\n".join(text)
+
+
+def _representatives(problem: Problem, root: Group, tolerance: float) -> dict[int, int]:
+    """Return the identity of the representative of each group's class, by the identity of the group."""
+    classes = Classes(problem, tolerance)
+    return {id(group): id(classes.of(group)[1]) for group in root.walk()}
 
 
 def _bytes(problem: Problem, group: Group) -> tuple[int, int]:

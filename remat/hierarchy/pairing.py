@@ -16,7 +16,8 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.heuristics.checkpointing.step import TrainingStep, training_step
-from remat.hierarchy.tree import NONE, Group, Hierarchy, components
+from remat.hierarchy.groups import NONE, Group
+from remat.hierarchy.tree import Hierarchy, components
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.schedule.rules import OrderRule

@@ -16,13 +16,14 @@ from remat.backends.processes.workers import WorkerPool
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
+from remat.hierarchy.classes import COST_TOLERANCE, Classes
 from remat.hierarchy.effort import Effort
-from remat.hierarchy.identical import COST_TOLERANCE, Classes
+from remat.hierarchy.groups import Group
 from remat.hierarchy.options import Budgets, Measured, farthest_first, measured, repriced, shared_out, undominated
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here
-from remat.hierarchy.tree import Group, Hierarchy
+from remat.hierarchy.tree import Hierarchy
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.resources import available_cpus

@@ -11,9 +11,9 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.effort import Effort, answered
+from remat.hierarchy.groups import Group
 from remat.hierarchy.quotient import Choice, Quotient
 from remat.hierarchy.subproblem import SubProblem, translated
-from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.schedule.simulate import simulate
 

@@ -10,7 +10,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, Op, Tensor
-from remat.hierarchy.tree import NONE, Group
+from remat.hierarchy.groups import NONE, Group
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule

@@ -100,7 +100,7 @@ def signature(part: SubProblem) -> str:
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.hierarchy.tree import Group
+    >>> from remat.hierarchy.groups import Group
     >>> from remat.problem import Problem
     >>> chain = Problem(unit_chain(8))
     >>> groups = [Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (1, 3, 5)]

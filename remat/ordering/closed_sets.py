@@ -7,10 +7,11 @@ from typing import Annotated
 
 import numpy as np
 
+from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import ENDLESS, FOLLOWERS, KERNELS, ClosedSets, Ending, Programme
+from remat.ordering.programme import ENDLESS, FOLLOWERS, ClosedSets, Ending, Programme
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range
 
@@ -20,6 +21,21 @@ PIECE = 20_000
 FIRST_WIDTH, MORE_WIDTH = 32, 4
 #: Bytes of a state besides its two sets: in a level, and in the best-first search with its heap.
 LEVEL_BYTES, HEAP_BYTES = 40, 76
+
+
+def _example() -> None:
+    from remat.graphs.families import unit_chain
+    from remat.problem import Problem
+
+    instance = OrderInstance.of(Problem(unit_chain(2)))
+    programme = Programme(instance, 2**20)
+    programme.kernel.place(np.zeros((1, 1), dtype=np.uint64), 1, np.zeros(2, dtype=np.int32))
+    programme.run(Deadline())
+    BestFirstOrder().search(instance)
+
+
+#: Kernels of the searches.
+KERNELS = KernelSet("closed-sets", __name__, _example)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.compiled import KernelSet
 from remat.deadline import Deadline, Slices
 from remat.graphs.arrays import Csr
 from remat.ordering.instance import OrderInstance
@@ -233,19 +232,3 @@ def _grown(states: States, larger: States) -> States:
     for new, old in zip(larger, states, strict=True):
         new[: len(old)] = old
     return larger
-
-
-def _example() -> None:
-    from remat.graphs.families import unit_chain
-    from remat.ordering.closed_sets import BestFirstOrder
-    from remat.problem import Problem
-
-    instance = OrderInstance.of(Problem(unit_chain(2)))
-    programme = Programme(instance, 2**20)
-    programme.kernel.place(np.zeros((1, 1), dtype=np.uint64), 1, np.zeros(2, dtype=np.int32))
-    programme.run(Deadline())
-    BestFirstOrder().search(instance)
-
-
-#: Kernels of the searches.
-KERNELS = KernelSet("closed-sets", __name__, _example)

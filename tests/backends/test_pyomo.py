@@ -12,8 +12,8 @@ from test_answers import lp
 
 from remat.backends.base import AvailabilityState, Status, StopReason
 from remat.backends.highs import Highs
-from remat.backends.pyomo import backend as module
 from remat.backends.pyomo import run
+from remat.backends.pyomo import solvers as module
 from remat.backends.pyomo.backend import Pyomo, export
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations

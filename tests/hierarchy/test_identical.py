@@ -15,7 +15,8 @@ from remat.graphs import ComputeGraph, Tensor
 from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.gpt import gpt
 from remat.hierarchy import Group
-from remat.hierarchy.identical import COST_TOLERANCE, Forms, identical_groups, translate
+from remat.hierarchy.classes import COST_TOLERANCE, Forms
+from remat.hierarchy.identical import identical_groups, translate
 from remat.hierarchy.partition.base import as_partitioner
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions

@@ -14,9 +14,9 @@ from remat.heuristics.base import HeuristicRun
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.groups import Group
 from remat.hierarchy.options import Budgets, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
-from remat.hierarchy.tree import Group
 from remat.runtime.arrays import Int
 from remat.schedule import Certificate, Schedule
 from remat.schedule.validate import validate

@@ -12,11 +12,11 @@ from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.sequence import useful_computes
 from remat.graphs.families import unit_chain
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.groups import Group
 from remat.hierarchy.options import plain_options
 from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem
-from remat.hierarchy.tree import Group
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 

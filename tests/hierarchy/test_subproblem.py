@@ -13,8 +13,8 @@ from remat.errors import ProblemError
 from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.hierarchy.groups import Group
 from remat.hierarchy.subproblem import SubProblem, translated
-from remat.hierarchy.tree import Group
 from remat.schedule import Schedule, simulate
 from remat.schedule.validate import validate
 from remat.testing.graphs import random_graph

@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.hierarchy.groups import Group
 from remat.hierarchy.labels import articulation_labels
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_runs, joined
-from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range

@@ -10,7 +10,8 @@ from remat import registry
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
 from remat.heuristics.checkpointing.step import training_step
-from remat.hierarchy.tree import Group, Hierarchy
+from remat.hierarchy.groups import Group
+from remat.hierarchy.tree import Hierarchy
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, region_candidates, run_candidates
 from remat.hierarchy.partition.runs import groups_of, in_order, joined, nodes_of
-from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive, Range

@@ -10,9 +10,9 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.graphs.arrays import staircase
+from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
-from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range

@@ -9,10 +9,11 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.heuristics.cuts import module_paths
+from remat.hierarchy.groups import Group
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_order, in_runs
-from remat.hierarchy.tree import Group, dependencies
+from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Range

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.rounds import Level
-from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
+from remat.ordering.closed_sets import KERNELS
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import ENDLESS, KERNELS, Ending
+from remat.ordering.programme import ENDLESS, Ending
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import segments
 from remat.runtime.arrays import Int
