@@ -50,7 +50,7 @@ class FormatError(RematError):
 
 
 class FormatRemark(UserWarning):
-    """What is not wrong with a file, and yet to be known; the message is one line and names the file."""
+    """Remark on a file that is read all the same; the message is one line and names the file."""
 
 
 class CaptureRemark(UserWarning):

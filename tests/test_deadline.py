@@ -68,7 +68,7 @@ def test_models_are_not_built_when_time_is_over(kind):
     (Stages, 60, Stages.build, 36),
 ])  # fmt: skip
 def test_what_grows_with_the_graph_is_made_in_pieces(kind, ops, work, least, monkeypatch):
-    """With thousands of ops each of them went on for up to 5 s after the deadline."""
+    """With thousands of ops each of them ran for up to 5 s after the deadline."""
     monkeypatch.setattr(liveness, "ENTRIES", 1000)
     monkeypatch.setattr(clauses, "PIECE", 1000)
     monkeypatch.setattr("remat.formulations.stages.formulation.ROWS", 500, raising=False)
@@ -109,7 +109,7 @@ def test_a_heuristic_that_is_late_is_waited_for():
 
     result = solve(Problem(unit_chain(8), 7), Late, stop=0.2)
     assert result.source == "late"
-    assert "late went on for 1.2 s after its deadline" in result.message
+    assert "late continued for 1.2 s after its deadline" in result.message
 
 
 def test_a_build_that_is_late_ends_with_the_deadline():

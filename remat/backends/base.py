@@ -429,7 +429,7 @@ class Backend(ABC):
 def _followed(run: Run, books: Bookkeeping, deadline: Deadline) -> bool:
     """Run to the end; return whether Ctrl-C stopped it."""
     if not run.keeps_deadline:
-        return run_interruptible(run.run, books.ask_to_stop, deadline)
+        return run_interruptible(run.run, books.request_stop, deadline)
     with interrupts():
         try:
             run.run()

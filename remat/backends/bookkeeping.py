@@ -94,16 +94,16 @@ class Bookkeeping:
             return
         try:
             if callback(*arguments):
-                self.ask_to_stop()
+                self.request_stop()
         except BaseException as error:  # must not propagate into the solver's thread
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Store the first exception, to be raised at the end, and ask the solver to stop."""
         self.failure = self.failure or error
-        self.ask_to_stop()
+        self.request_stop()
 
-    def ask_to_stop(self, reason: StopReason = StopReason.INTERRUPTED) -> None:
+    def request_stop(self, reason: StopReason = StopReason.INTERRUPTED) -> None:
         """Ask the solver to stop soon. The first reason counts; after the deadline it is the deadline."""
         if self.clock.expired:
             reason = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE

@@ -88,9 +88,13 @@ class HeuristicRun:
         """Return the same run with another deadline."""
         return replace(self, options=replace(self.options, deadline=deadline))
 
-    def tell(self, schedule: Schedule) -> bool:
+    def report(self, schedule: Schedule) -> bool:
         """Pass on a schedule; return whether the search may stop."""
         return self.on_schedule is not None and bool(self.on_schedule(schedule))
+
+    def tell(self, schedule: Schedule) -> bool:
+        """Call :meth:`report`; deprecated name, kept for plug-ins."""
+        return self.report(schedule)
 
 
 class Best:
@@ -127,7 +131,7 @@ class Best:
         self, problem: Problem, run: HeuristicRun, bound: int | None = None, *, over_budget: bool = False
     ) -> None:
         self.problem, self.run, self.bound = problem, run, bound
-        self._told = (Verdict.VALID, Verdict.OVER_BUDGET) if over_budget else (Verdict.VALID,)
+        self._reported = (Verdict.VALID, Verdict.OVER_BUDGET) if over_budget else (Verdict.VALID,)
         self.schedule: Schedule | None = None
         self.certificate: Certificate | None = None
         self.enough = False
@@ -142,13 +146,13 @@ class Best:
         """Return the :func:`rank` of the best schedule, or the worst rank without one."""
         return rank_of(self.certificate) if self.certificate is not None else (True, sys.maxsize, 0)
 
-    def offer(self, schedule: Schedule, *, tell: bool = True) -> Certificate:
-        """Validate a schedule, keep it if it is the best, and pass it on unless `tell` is false."""
+    def offer(self, schedule: Schedule, *, report: bool = True) -> Certificate:
+        """Validate a schedule, keep it if it is the best, and pass it on unless `report` is false."""
         certificate = self.problem.validate(schedule)
         if rank_of(certificate) < self.rank:
             self.schedule, self.certificate = schedule, certificate
-            if tell and certificate.verdict in self._told:
-                self.enough |= self.run.tell(schedule)
+            if report and certificate.verdict in self._reported:
+                self.enough |= self.run.report(schedule)
             self.enough |= self.bound is not None and certificate.accepted and certificate.cost <= self.bound
         return certificate
 
@@ -187,7 +191,7 @@ class Heuristic(Algorithm):
         """
 
 
-def went_on(heuristic: Heuristic, deadline: Deadline) -> str:
+def overrun_remark(heuristic: Heuristic, deadline: Deadline) -> str:
     """Return a remark on a heuristic that overran its deadline, or an empty string."""
     late = deadline.elapsed - deadline.seconds
-    return f"{heuristic.name} went on for {late:.1f} s after its deadline" if late > LATE else ""
+    return f"{heuristic.name} continued for {late:.1f} s after its deadline" if late > LATE else ""

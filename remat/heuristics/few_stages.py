@@ -20,7 +20,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
-from remat.heuristics.neighbourhoods import Landscape
+from remat.heuristics.neighbourhoods import ScheduleProfile
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
@@ -89,7 +89,7 @@ class FewStages(Heuristic):
             return Schedule.reference(problem.graph)
         search = _Search(self, problem, run)
         if run.start is not None:
-            search.best.offer(run.start, tell=False)
+            search.best.offer(run.start, report=False)
         with contextlib.suppress(OverdueError):  # keep what was found before the deadline
             search.go()
         if search.solved and problem.order is OrderRule.FIXED and not problem.graph.in_place:
@@ -134,9 +134,9 @@ class _Search:
             schedule = schedule_of_held(self.problem, relaxation.events, held)
             self.best.offer(schedule)
             if self.drops.prepared(self.call.deadline.earlier(0.0)):
-                mended = self.drops.mended(self.problem, schedule, self.call.deadline)
-                if mended is not None:
-                    self.best.offer(mended)
+                improved = self.drops.improved(self.problem, schedule, self.call.deadline)
+                if improved is not None:
+                    self.best.offer(improved)
             if not self._add(schedule):
                 if raw.status is Status.OPTIMAL or share >= 1:
                     return
@@ -211,9 +211,9 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
     >>> stage_memory(problem, Schedule.reference(problem.graph)).tolist()
     [1, 2, 3, 4, 3, 0]
     """
-    land = Landscape(problem, schedule)
-    most = np.zeros(land.num_ops + 1, dtype=np.int64)
-    np.maximum.at(most, land.stage, land.memory)
+    profile = ScheduleProfile(problem, schedule)
+    most = np.zeros(profile.num_ops + 1, dtype=np.int64)
+    np.maximum.at(most, profile.stage, profile.memory)
     return most
 
 

@@ -17,7 +17,7 @@ from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank_of
 from remat.heuristics.greedy import Greedy
-from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
+from remat.heuristics.neighbourhoods import KINDS, Portfolio, ScheduleProfile, around_highest
 from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import Model
 from remat.problem import Problem
@@ -224,16 +224,16 @@ class _Search:
         repair = Portfolio({"highest": around_highest}, self.options.size, num_ops)
         polish = Portfolio(KINDS, self.options.size, num_ops)
         failed, solved, idle = 0, 0, 0
-        land = Landscape(self.problem, self.work.schedule)
+        profile = ScheduleProfile(self.problem, self.work.schedule)
         while not (self.best.enough or self.call.deadline.expired):
             if not self.fits and self.statement.preliminary is None:
                 return
             portfolio = polish if self.fits else repair
-            name, part = portfolio.choose(land, self.random)
+            name, part = portfolio.choose(profile, self.random)
             everything = bool(part.ops.all()) and part.first == 0 and part.last == num_ops - 1
             best = self.best.schedule
             try:
-                new, raw = self._think(part, noisy=self.fits and not everything and self.random.random() < NOISY)
+                new, raw = self._reoptimise(part, noisy=self.fits and not everything and self.random.random() < NOISY)
             except _SolverFailedError as failure:
                 failed += 1
                 if failed >= FAILURES and not solved:
@@ -249,7 +249,7 @@ class _Search:
             idle = 0 if self.best.schedule is not best else idle + 1
             if new is not None and (better or self._near(new, idle)) and new.schedule != self.work.schedule:
                 self._go_to(new)
-                land = Landscape(self.problem, new.schedule)
+                profile = ScheduleProfile(self.problem, new.schedule)
             if raw is not None and raw.stop is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             if (everything and finished and not better) or (
@@ -270,7 +270,7 @@ class _Search:
         travel = self.options.travel * (1 + idle / PATIENCE_TO_TRAVEL)
         return new.certificate.cost - base <= (1 + travel) * (self.best.cost - base)
 
-    def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
+    def _reoptimise(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
         """Solve the model of a part; return its schedule and result, each None if there is none."""
         small, hint = self.statement.cut(self.work.schedule, part, preliminary=not self.fits)
         if not len(small.model.objective.index):

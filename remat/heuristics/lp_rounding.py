@@ -82,14 +82,14 @@ class Rounded:
     allowance : float
     threshold : float or None
         None: randomised.
-    mended : bool
+    improved : bool
     cost, peak : int
     fits : bool
     """
 
     allowance: float
     threshold: float | None
-    mended: bool
+    improved: bool
     cost: int
     peak: int
     fits: bool
@@ -145,7 +145,7 @@ class LpRounding(Heuristic):
             search.best.bound = self.bound
             if share is not None:
                 for threshold, S in self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])):
-                    search.look(S, allowance, threshold)
+                    search.evaluate(S, allowance, threshold)
                     if search.finished:
                         break
             if search.finished:
@@ -223,7 +223,7 @@ class _Search:
         """True when the optimum is proved, the receiver stops the search, or time is up."""
         return self.best.enough or self.run.deadline.expired
 
-    def look(self, S: Bool, allowance: float, threshold: float | None) -> None:
+    def evaluate(self, S: Bool, allowance: float, threshold: float | None) -> None:
         """Evaluate the schedule of `S`, and that of drops from it, unless `S` was evaluated before."""
         key = np.packbits(S).tobytes()
         if key in self._seen:
@@ -233,10 +233,10 @@ class _Search:
         schedule = schedule_for(self.problem, S, name, self.run.deadline)
         self._take(schedule, allowance, threshold, False)
         if self.heuristic.options.mend and not self.finished and self.drops.prepared(self.run.deadline):
-            mended = self.drops.mended(self.problem, schedule, self.run.deadline)
-            if mended is not None:
-                self._take(replace(mended, source=f"{name}, mended"), allowance, threshold, True)
+            improved = self.drops.improved(self.problem, schedule, self.run.deadline)
+            if improved is not None:
+                self._take(replace(improved, source=f"{name}, improved"), allowance, threshold, True)
 
-    def _take(self, schedule: Schedule, allowance: float, threshold: float | None, mended: bool) -> None:
+    def _take(self, schedule: Schedule, allowance: float, threshold: float | None, improved: bool) -> None:
         found = self.best.offer(schedule)
-        self.heuristic.tried.append(Rounded(allowance, threshold, mended, found.cost, found.peak, found.accepted))
+        self.heuristic.tried.append(Rounded(allowance, threshold, improved, found.cost, found.peak, found.accepted))

@@ -22,7 +22,7 @@ FADING, FLOOR = 0.1, 0.08
 GROWTH, DECAY = 1.15, 0.85
 
 
-class Landscape:
+class ScheduleProfile:
     """Schedule as seen by neighbourhoods: computes, stages, memory and recomputations.
 
     Attributes
@@ -53,30 +53,30 @@ class Landscape:
 
 
 #: Returns a part of about the given number of ops.
-Pick = Callable[[Landscape, np.random.Generator, int], Part]
+Pick = Callable[[ScheduleProfile, np.random.Generator, int], Part]
 
 
-def part_of(land: Landscape, ops: Int, centre: int, span: int) -> Part:
+def part_of(profile: ScheduleProfile, ops: Int, centre: int, span: int) -> Part:
     """Return the part with those ops, in about `span` stages around that of step `centre`."""
-    chosen = np.zeros(land.num_ops, dtype=np.bool_)
+    chosen = np.zeros(profile.num_ops, dtype=np.bool_)
     chosen[ops] = True
-    middle = int(land.stage[centre])
+    middle = int(profile.stage[centre])
     first = max(0, middle - span // 2)
-    return Part(chosen, first, min(land.num_ops - 1, first + span))
+    return Part(chosen, first, min(profile.num_ops - 1, first + span))
 
 
-def _around(land: Landscape, rng: np.random.Generator, size: int, step: int) -> Part:
+def _around(profile: ScheduleProfile, rng: np.random.Generator, size: int, step: int) -> Part:
     """Return a part of ops held at a step, and of ops computed before and after it, the nearest first."""
-    held = rng.permutation(land.held_at(step))
-    by_distance = land.sequence[np.argsort(np.abs(np.arange(len(land.sequence)) - step), kind="stable")]
+    held = rng.permutation(profile.held_at(step))
+    by_distance = profile.sequence[np.argsort(np.abs(np.arange(len(profile.sequence)) - step), kind="stable")]
     half = held[: max(1, 2 * size // 3)]
     ops = _first_different(np.concatenate([half, by_distance, held]), size)
-    return part_of(land, ops, step, _span(land, rng))
+    return part_of(profile, ops, step, _span(profile, rng))
 
 
-def _span(land: Landscape, rng: np.random.Generator) -> int:
+def _span(profile: ScheduleProfile, rng: np.random.Generator) -> int:
     """Return a random number of stages, from an eighth of all to all."""
-    return round(land.num_ops * 2.0 ** rng.uniform(-3, 0))
+    return round(profile.num_ops * 2.0 ** rng.uniform(-3, 0))
 
 
 def _first_different(ops: Int, count: int) -> Int:
@@ -85,44 +85,44 @@ def _first_different(ops: Int, count: int) -> Int:
     return ops[np.sort(first)[:count]]
 
 
-def in_time(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def in_time(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a part around a random step."""
-    return _around(land, rng, size, int(rng.integers(len(land.sequence))))
+    return _around(profile, rng, size, int(rng.integers(len(profile.sequence))))
 
 
-def around_peak(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def around_peak(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a part around one of the steps with the most memory."""
-    rank = np.argsort(-land.memory, kind="stable")
-    return _around(land, rng, size, int(rank[int(len(rank) * rng.random() ** 4)]))
+    rank = np.argsort(-profile.memory, kind="stable")
+    return _around(profile, rng, size, int(rank[int(len(rank) * rng.random() ** 4)]))
 
 
-def around_highest(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def around_highest(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a part around a step of the largest memory."""
-    highest = np.flatnonzero(land.memory == land.memory.max())
-    return _around(land, rng, size, int(rng.choice(highest)))
+    highest = np.flatnonzero(profile.memory == profile.memory.max())
+    return _around(profile, rng, size, int(rng.choice(highest)))
 
 
-def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def around_recomputation(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a part around a recomputation or within the gap before it; expensive ones more often."""
-    if not len(land.again):
-        return in_time(land, rng, size)
-    cost = land.problem.graph.arrays.cost[land.sequence[land.again]].astype(np.float64) + 1e-9
-    step = int(rng.choice(land.again, p=cost / cost.sum()))
-    op = land.sequence[step]
-    before = np.flatnonzero(land.sequence[:step] == op)
+    if not len(profile.again):
+        return in_time(profile, rng, size)
+    cost = profile.problem.graph.arrays.cost[profile.sequence[profile.again]].astype(np.float64) + 1e-9
+    step = int(rng.choice(profile.again, p=cost / cost.sum()))
+    op = profile.sequence[step]
+    before = np.flatnonzero(profile.sequence[:step] == op)
     away = int(rng.integers(before[-1], step + 1))
-    part = _around(land, rng, max(LEAST, size - 1), away)
+    part = _around(profile, rng, max(LEAST, size - 1), away)
     ops = part.ops.copy()
     ops[op] = True
-    first, last = min(part.first, int(land.stage[step])), max(part.last, int(land.stage[step]))
+    first, last = min(part.first, int(profile.stage[step])), max(part.last, int(profile.stage[step]))
     return Part(ops, first, last)
 
 
-def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def related(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a part of a random op and its relatives in the graph, the nearest first, in all stages."""
-    arrays = land.problem.graph.arrays
+    arrays = profile.problem.graph.arrays
     before, after = arrays.op_predecessors.shared_lists(), arrays.op_successors.shared_lists()
-    pool = land.sequence[land.again] if len(land.again) and rng.random() < 0.7 else land.sequence
+    pool = profile.sequence[profile.again] if len(profile.again) and rng.random() < 0.7 else profile.sequence
     found = [int(rng.choice(pool))]
     seen = set(found)
     for op in found:  # the loop extends it
@@ -132,16 +132,16 @@ def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
         seen.update(near)
         if len(found) >= size:
             break
-    chosen = np.zeros(land.num_ops, dtype=np.bool_)
+    chosen = np.zeros(profile.num_ops, dtype=np.bool_)
     chosen[found[:size]] = True
-    return Part(chosen, 0, land.num_ops - 1)
+    return Part(chosen, 0, profile.num_ops - 1)
 
 
-def scattered(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+def scattered(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
     """Return a random part, half of it recomputed ops."""
-    again = rng.permutation(np.unique(land.sequence[land.again]))[: size // 2]
-    ops = _first_different(np.concatenate([again, rng.permutation(land.num_ops)]), size)
-    return part_of(land, ops, 0, 2 * land.num_ops)
+    again = rng.permutation(np.unique(profile.sequence[profile.again]))[: size // 2]
+    ops = _first_different(np.concatenate([again, rng.permutation(profile.num_ops)]), size)
+    return part_of(profile, ops, 0, 2 * profile.num_ops)
 
 
 #: Kinds of neighbourhoods by name.
@@ -177,12 +177,12 @@ class Portfolio:
         self.weight = dict.fromkeys(self.kinds, 1.0)
         self.sizes = dict.fromkeys(self.kinds, float(self.size))
 
-    def choose(self, land: Landscape, rng: np.random.Generator) -> tuple[str, Part]:
+    def choose(self, profile: ScheduleProfile, rng: np.random.Generator) -> tuple[str, Part]:
         """Return a kind, and a part of the schedule of that kind."""
         names = list(self.kinds)
         weights = np.array([max(FLOOR, self.weight[name]) for name in names])
         name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-        return name, self.kinds[name](land, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
+        return name, self.kinds[name](profile, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
 
     def learn(self, name: str, *, better: bool, finished: bool) -> None:
         """Record whether the last part of a kind improved the schedule, and whether its model was solved to the end."""

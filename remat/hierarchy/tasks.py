@@ -21,7 +21,7 @@ from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.subproblem import SubProblem
 
 #: Seconds between two checks of the deadline while workers run.
-LOOK = 0.2
+CHECK_INTERVAL = 0.2
 
 #: Forward and backward sequence of an option, in op numbers of the sub-problem.
 Sequences = tuple[list[int], list[int] | None]
@@ -166,7 +166,7 @@ def run_elsewhere(
             futures[executor.submit(run_task, task, seconds)] = number
         pending = set(futures)
         while pending and not deadline.expired:
-            done, pending = wait(pending, timeout=min(LOOK, deadline.remaining), return_when=FIRST_COMPLETED)
+            done, pending = wait(pending, timeout=min(CHECK_INTERVAL, deadline.remaining), return_when=FIRST_COMPLETED)
             for future in done:
                 found = future.result()
                 del left[futures[future]]

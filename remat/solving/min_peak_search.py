@@ -13,7 +13,7 @@ from remat.compiled import begin
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
-from remat.heuristics.base import Heuristic, HeuristicRun, went_on
+from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.best_first import MOST_STATES, Aim, explore
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
@@ -263,7 +263,7 @@ class MinPeakSearch(Policy):
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(problem.plain, run)
-        self.session.note(went_on(heuristic, deadline))
+        self.session.note(overrun_remark(heuristic, deadline))
         return schedule is not None and self.session.add(schedule, heuristic.name).certificate.peak <= budget
 
     def _cheapen(self) -> None:

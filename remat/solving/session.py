@@ -12,7 +12,7 @@ from remat.backends.base import MOST, Backend, SolveOptions, StopReason
 from remat.compiled import COMPILING
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.heuristics.base import Heuristic, HeuristicRun, went_on
+from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.problem import Objective, Problem
@@ -229,7 +229,7 @@ class Session:
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(problem, run)
-        self.note(went_on(heuristic, deadline))
+        self.note(overrun_remark(heuristic, deadline))
         if schedule is not None:
             add(schedule)
         if problem is self.problem:

@@ -289,4 +289,6 @@ def _check(captured: Captured) -> None:
             )
         foreign = {home for home in captured.homes[node] if home is not None}.difference(op.outputs)
         if foreign:
-            raise ExecutionError(f"op {op.name!r} returns a view of tensor {min(foreign)!r} beside values of its own")
+            raise ExecutionError(
+                f"op {op.name!r} returns a view of tensor {min(foreign)!r} together with values of its own"
+            )

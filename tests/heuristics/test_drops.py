@@ -94,7 +94,7 @@ def test_a_start_is_taken_as_it_is() -> None:
         memory = state.memory + np.repeat(state.lazy, 256)[: len(state.memory)]
         assert memory[:-1].max() + problem.graph.arrays.input_bytes == before.peak
         if state.number[EXCESS] == 0:
-            after = simulate(problem.graph, Drops().mended(problem, start, RUN.deadline))
+            after = simulate(problem.graph, Drops().improved(problem, start, RUN.deadline))
             assert after.cost <= before.cost
             assert after.peak <= problem.budget_bytes
             kept += 1

@@ -18,7 +18,7 @@ from remat.graphs.layered import layered
 from remat.heuristics import lns as module
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.lns import Lns, LnsOptions
-from remat.heuristics.neighbourhoods import KINDS, LEAST, Landscape, Portfolio
+from remat.heuristics.neighbourhoods import KINDS, LEAST, Portfolio, ScheduleProfile
 from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import violations
 from remat.modeling.restriction import restrict
@@ -190,8 +190,8 @@ def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
     problem = Problem(graph, "85%")
     rng = np.random.default_rng(2)
     schedule = random_staged(graph, rng, 0.15)
-    land = Landscape(problem, schedule)
-    parts = [KINDS[kind](land, rng, 12) for _ in range(10)]
+    profile = ScheduleProfile(problem, schedule)
+    parts = [KINDS[kind](profile, rng, 12) for _ in range(10)]
     for part in parts:
         assert LEAST <= part.ops.sum() <= 13
         assert 0 <= part.first <= part.last < len(graph.ops)
@@ -206,8 +206,8 @@ def test_sizes_and_choices_adapt():
         portfolio.learn("in time", better=True, finished=True)
     assert portfolio.sizes == {**dict.fromkeys(KINDS, 20.0), "peak": 50.0, "related": float(LEAST)}
     rng = np.random.default_rng(1)
-    land = Landscape(Problem(unit_chain(30), 20), Schedule.reference(unit_chain(30)))
-    chosen = [portfolio.choose(land, rng)[0] for _ in range(60)]
+    profile = ScheduleProfile(Problem(unit_chain(30), 20), Schedule.reference(unit_chain(30)))
+    chosen = [portfolio.choose(profile, rng)[0] for _ in range(60)]
     assert chosen.count("in time") > chosen.count("peak")
 
 

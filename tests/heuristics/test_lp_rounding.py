@@ -17,7 +17,7 @@ from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
 
-#: As in the paper: one relaxation, one threshold, nothing mended.
+#: As in the paper: one relaxation, one threshold, nothing improved.
 PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)
 FEW = LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5, 0.2), samples=3)
 
@@ -89,10 +89,10 @@ def test_mending_brings_roundings_within_the_budget():
     problem = Problem(ZOO["fcn8"](), "80%")
     options = replace(FEW, allowances=(0.0,), thresholds=(0.5,), samples=0)
     plain, _ = run(problem, replace(options, mend=False))
-    mended, schedule = run(problem, options)
+    improved, schedule = run(problem, options)
     assert not any(found.fits for found in plain.tried)
-    assert any(found.fits for found in mended.tried)
-    assert schedule.source == "lp-rounding, mended"
+    assert any(found.fits for found in improved.tried)
+    assert schedule.source == "lp-rounding, improved"
 
 
 def test_an_interior_point_that_is_not_quite_optimal_is_rounded_too(monkeypatch):

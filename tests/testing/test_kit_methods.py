@@ -38,7 +38,7 @@ def boastful(self, problem, run):
 
 def forgetful(self, problem, run):
     """It tells of a schedule and ends with nothing."""
-    run.tell(Schedule.reference(problem.graph))
+    run.report(Schedule.reference(problem.graph))
 
 
 def fickle(self, problem, run, calls=count()):  # noqa: B008  (a state on purpose)
@@ -63,7 +63,7 @@ def late(self, problem, run):
 
 def deaf(self, problem, run):
     """It tells, and goes on."""
-    run.tell(Schedule.reference(problem.graph))
+    run.report(Schedule.reference(problem.graph))
     time.sleep(2 * FEW.grace)
     return Schedule.reference(problem.graph)
 

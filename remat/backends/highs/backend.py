@@ -182,7 +182,7 @@ class _Run(Run):
             self._set("threads", threads)
             self._load()
             if deadline.expired:
-                self.books.ask_to_stop()
+                self.books.request_stop()
             if not self.books.stop_reason:
                 self._run()
         finally:
@@ -213,7 +213,7 @@ class _Run(Run):
         """Handle every callback of the solver; runs in its thread."""
         try:
             if self.books.closed or self.options.deadline.expired:
-                self.books.ask_to_stop()
+                self.books.request_stop()
             if self.books.closed:
                 pass
             elif kind == self._logging:

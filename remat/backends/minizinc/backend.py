@@ -47,7 +47,7 @@ OLDEST = (2, 6)
 #: Supported versions of the Python package `minizinc`.
 VERSIONS = ">=0.10"
 #: Seconds before the deadline at which the solver should stop by its own limit, so that its final output is read.
-LAST_WORDS = 0.3
+REPLY_SECONDS = 0.3
 #: Solvers whose `cumulative` leaves intervals of length 0 unconstrained; see ``interval_use.mzn``.
 EXACT_INTERVALS = frozenset({"cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"})
 #: Solvers with 32-bit integers.
@@ -200,7 +200,7 @@ class _Run(Run):
         deadline, folder = self.options.deadline, self.data.parent
         limit = None
         if math.isfinite(deadline.seconds):
-            limit = max(1, int(1000 * (deadline.remaining - LAST_WORDS)))
+            limit = max(1, int(1000 * (deadline.remaining - REPLY_SECONDS)))
         line = driver.command(
             driver.executable() or "minizinc", self.solver, [self.program.text, self.data], include=[HERE],
             milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
@@ -219,8 +219,8 @@ class _Run(Run):
             self._error_line(error)
         if process.too_large:
             self.books.stop_reason, self.large = StopReason.OTHER, True
-        if deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS):
-            self.books.ask_to_stop(StopReason.DEADLINE)
+        if deadline.expired or (limit is not None and deadline.remaining <= REPLY_SECONDS):
+            self.books.request_stop(StopReason.DEADLINE)
 
     def stop(self) -> None:
         if self.process:
@@ -278,7 +278,7 @@ class _Run(Run):
         if best is None or bound is None or not gap:
             return
         if best.objective - bound <= gap * abs(best.objective):
-            self.books.ask_to_stop(StopReason.GAP)
+            self.books.request_stop(StopReason.GAP)
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 

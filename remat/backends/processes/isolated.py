@@ -148,7 +148,7 @@ class _Run(Run):
 
     def stop(self) -> None:
         if self.child is not None:
-            self.child.ask_to_stop()
+            self.child.request_stop()
 
     def _take(self, message: wire.Message) -> None:
         head = message.head

@@ -124,7 +124,7 @@ class Supervised:
             elif not self._started.is_set() or time.monotonic() > self._killed_at + self.grace:
                 return
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send the child SIGINT."""
         self._asked = self._asked or time.monotonic()
         if self._started.is_set():
@@ -147,7 +147,7 @@ class Supervised:
             if not self.passes_interrupt:
                 self.kill(StopReason.INTERRUPTED, "was killed after Ctrl-C")
                 return
-            self.ask_to_stop()
+            self.request_stop()
         if self.deadline.elapsed > self.deadline.seconds + self.grace:
             self.kill(StopReason.DEADLINE, "did not stop at the deadline and was killed")
         elif since() > INTERRUPTED_PATIENCE:

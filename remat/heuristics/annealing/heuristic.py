@@ -43,7 +43,7 @@ REHEATS, REHEATED = 3, 0.5
 BATCH, STEPS = 5_000, 20
 #: Most moves between two checks of the clock; with a deadline, seconds between them, since that many moves take a
 #: quarter of a second on 20,000 ops, but no fewer moves than the least step.
-PIECE, LOOK = 20_000, 0.05
+PIECE, CHECK_INTERVAL = 20_000, 0.05
 #: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
 #: alternate between the two ranges, since each misses schedules that the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
@@ -256,17 +256,17 @@ class _Search:
         while len(self.walks) < threads:
             self.walks.append(self._walk(total))
         if threads == 1:
-            self._go_on(self.walks[0])
+            self._advance(self.walks[0])
             return
         with ThreadPoolExecutor(threads) as pool:
-            running = [pool.submit(self._go_on, walk) for walk in self.walks]
+            running = [pool.submit(self._advance, walk) for walk in self.walks]
             try:
                 for thread in running:
                     thread.result()
             finally:  # also after Ctrl-C
                 self.enough = True
 
-    def _go_on(self, walk: Iterator[None]) -> None:
+    def _advance(self, walk: Iterator[None]) -> None:
         """Continue the rounds of a walk until there is a reason to stop; the walk keeps its state."""
         while not self._over():
             if next(walk, self) is self:
@@ -358,7 +358,7 @@ class _Search:
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.tree[1, 0]) - self.budget)
         met, done, looks = 0.0, 0, math.isfinite(self.call.deadline.seconds)
-        piece = min(PIECE, max(BATCH, int(LOOK * self.rate))) if looks else PIECE
+        piece = min(PIECE, max(BATCH, int(CHECK_INTERVAL * self.rate))) if looks else PIECE
         while done == 0 or (done < self.batch and not self._over()):
             moves = min(piece, self.batch - done)
             met += moves * anneal(
@@ -383,7 +383,7 @@ class _Search:
         due = self.untold and time.monotonic() >= self.told + TELL
         if due and self.best is not None and self.call.on_schedule is not None:
             self.untold = False
-            self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
+            self.enough |= self.call.report(useful_schedule(self.problem, self.best, Annealing.name))
             self.told = time.monotonic()
 
     def _state(self, sequence: Int) -> SlotSchedule:

@@ -137,7 +137,7 @@ def work(net, state, op, slot, sign, tau):
 
 
 @inner
-def look(net, state, tensor):
+def update_spans(net, state, tensor):
     """Recompute the instances of `tensor` from the slots."""
     slots, spans = state.slots, state.spans
     first_writer, end_writer = net.tensors[tensor, WRITERS], net.tensors[tensor + 1, WRITERS]
@@ -240,7 +240,7 @@ def apply(net, state):
         for i in range(count):
             state.old_spans[k, i, 0] = state.spans[tensor, i, 0]
             state.old_spans[k, i, 1] = state.spans[tensor, i, 1]
-        look(net, state, tensor)
+        update_spans(net, state, tensor)
         switch(net, state, tensor, state.old_spans, k, count, state.spans, tensor, state.tensors[tensor, INSTANCES])
 
 
@@ -338,5 +338,5 @@ def fill(net, state, budget, tau):
             number[COST] += net.ops[op, OP_COST]
         note_repeated(state, op)
     for k in range(net.ops[0, OUTPUTS], net.ops[len(net.ops) - 1, OUTPUTS]):
-        look(net, state, net.links[k])
+        update_spans(net, state, net.links[k])
     plant(net, state, budget, tau)

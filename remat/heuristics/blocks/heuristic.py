@@ -25,7 +25,7 @@ from remat.schedule import Schedule
 #: Stands for an unlimited number of computes.
 OFTEN = 2**30
 #: Share of the time for measuring plans; the rest is for the schedule of the best one.
-LOOKING = 0.8
+SEARCH_SHARE = 0.8
 #: Peaks, as shares of the budget, of the plans from which drops continue, and their leanings.
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
@@ -200,7 +200,7 @@ class BlockCheckpointing(Heuristic):
             if kept.enough or run.deadline.remaining <= longest:
                 break
             began = run.deadline.elapsed
-            other = drops.mended(problem, self._schedule(measure, plan), run.deadline)
+            other = drops.improved(problem, self._schedule(measure, plan), run.deadline)
             if other is not None:
                 kept.offer(replace(other, source=self.name))
                 longest = max(longest, run.deadline.elapsed - began)
@@ -233,14 +233,14 @@ class BlockCheckpointing(Heuristic):
     def _frontier(self, measure: Measure, deadline: Deadline) -> list[Measured]:
         """Return the unbeaten plans of all families measured in time: at least one."""
         found: list[Measured] = []
-        looking = deadline.share(LOOKING)
+        searching = deadline.share(SEARCH_SHARE)
         families = FAMILIES if self.options.which == "all" else [self.options.which]
         chains = self._chains(measure.step)
         with suppress(OverdueError):
             for family, ends in product(families, chains):
                 for plan in FAMILIES[family](len(ends), self.options.k):
                     if found:
-                        looking.check()
+                        searching.check()
                     found.append(measure.measured(plan, ends))
         return _unbeaten(found)
 
@@ -249,11 +249,11 @@ class BlockCheckpointing(Heuristic):
         reach = 0.5
         if self.options.which != "all" or self.options.k is not None:
             return best
-        looking = deadline.share(LOOKING)
-        while reach * max(best.plan.k, best.plan.dropped) >= 1 and not looking.expired:
+        searching = deadline.share(SEARCH_SHARE)
+        while reach * max(best.plan.k, best.plan.dropped) >= 1 and not searching.expired:
             better = best
             for plan in near(best.plan, len(best.ends), reach):
-                if not looking.expired:
+                if not searching.expired:
                     better = _best([better, measure.measured(plan, best.ends)], budget)
             reach, best = reach if better is not best else reach / 2, better
         return best

@@ -19,7 +19,7 @@ from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
 #: Seconds per compute for validating a schedule, which may have millions of computes.
-SECONDS_TO_JUDGE = 3e-6
+SECONDS_PER_COMPUTE = 3e-6
 #: Bytes per pair of ops, for tables of values retained and computed in each stage.
 TABLES = 8
 #: Least seconds for the first schedule, even after the deadline.
@@ -95,7 +95,7 @@ class Checkpointing(Heuristic):
                 schedule = next(candidates, None)
             except OverdueError:
                 break
-            if schedule is None or self.deadline.remaining < SECONDS_TO_JUDGE * schedule.num_computes:
+            if schedule is None or self.deadline.remaining < SECONDS_PER_COMPUTE * schedule.num_computes:
                 break
             self.deadline = run.deadline
             self.fitted = best.offer(schedule).accepted
@@ -109,7 +109,7 @@ class Checkpointing(Heuristic):
             return schedule_for(problem, S, self.name, self.deadline)
         if any(limit is not None for limit in problem.compute_limits):
             raise ProblemError(
-                f"{self.name} with dead retention knows no ops that are limited in their computes", "dead-retention"
+                f"{self.name} with dead retention does not support compute limits of ops", "dead-retention"
             )
         try:
             schedule = schedule_from_matrices(problem.graph, recomputation_for(problem, S, self.deadline), S)

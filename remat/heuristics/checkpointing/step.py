@@ -75,7 +75,7 @@ class TrainingStep:
         mirror = {(i, num_ops - 1 - i) for i in range(half)}
         if num_ops % 2 == 0 or half == 0 or not loss | mirror <= edges or {e for e in edges if half in e} != loss:
             raise ProblemError(
-                f"graph {problem.graph.name!r} is no training graph that can be told: its ops have no phases, and its "
+                f"graph {problem.graph.name!r} is not recognised as a training graph: its ops have no phases, and its "
                 "second half does not mirror the first",
                 "no-training-graph",
             )

@@ -29,7 +29,7 @@ NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 #: Most runs of one op.
 MOST_RUNS = 32
 #: Candidates or ops between the first checks of the clock, and target seconds between checks.
-BATCH, LOOK = 1_000, 0.05
+BATCH, CHECK_INTERVAL = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
 #: A drop is taken if its price is at most this multiple of the least possible price of the next one. Each drop makes
@@ -109,7 +109,7 @@ class Drops(Heuristic):
             return None
         return _descents(problem, run, self.options.leanings)
 
-    def mended(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
+    def improved(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
         """Return one descent from `start` in the reference order, perhaps over the budget; None: `start` is not staged.
 
         Examples
@@ -118,7 +118,7 @@ class Drops(Heuristic):
         >>> from remat.heuristics.checkpointing.chen import ChenSqrt
         >>> problem = Problem(unit_chain(16), 9)
         >>> start = ChenSqrt().run(problem, HeuristicRun())
-        >>> start.num_computes, Drops().mended(problem, start, Deadline()).num_computes
+        >>> start.num_computes, Drops().improved(problem, start, Deadline()).num_computes
         (45, 42)
         """
         order = problem.graph.arrays.order.copy()
@@ -148,7 +148,7 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
             if best is None or rank < best:
                 best = rank
                 schedule = useful_schedule(problem, sequence(net, state), Drops.name)
-                if rank[0] == 0 and run.tell(schedule):
+                if rank[0] == 0 and run.report(schedule):
                     return schedule
             if run.deadline.expired or best == (0, problem.graph.base_cost):
                 return schedule
@@ -219,7 +219,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
 
     number, num_ops = state.number, len(net.cost)
     slack = SLACK if num_ops < MANY else SLACK_OF_MANY
-    slices = Slices(BATCH, 100 * BATCH, LOOK)
+    slices = Slices(BATCH, 100 * BATCH, CHECK_INTERVAL)
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
         slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # long chains take longer

@@ -229,32 +229,32 @@ class _Search:
             return
         seen: dict[int, tuple[Rank, Schedule]] = {}
 
-        def look(number: int) -> Rank:
+        def evaluate(number: int) -> Rank:
             if number not in seen:
                 schedule = table.schedule(int(steps[number]))
                 seen[number] = self._simulate(schedule), schedule
-                self._go_on()
+                self._check_stop()
             return seen[number][0]
 
-        first = max(0, bisect_left(range(len(steps)), True, key=lambda number: look(number)[0]) - 1)
+        first = max(0, bisect_left(range(len(steps)), True, key=lambda number: evaluate(number)[0]) - 1)
         if not self.options.polish:
             return
         wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES[self.many]], side="right") - 1
         for number in np.unique(wanted).tolist():
-            found = look(number)
+            found = evaluate(number)
             if found[0] and not self.best.rank[0] and found[2] >= self.best.rank[1]:
                 continue  # over the budget, and already costlier than the best that fits
             leanings = LEANINGS[self.many]
             for leaning in leanings if found[0] else leanings[:1]:
-                better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
+                better = Drops(DropsOptions((leaning,))).improved(self.problem, seen[number][1], self.on.deadline)
                 if better is not None:
                     self._simulate(better)
-                self._go_on()
+                self._check_stop()
 
-    def _go_on(self) -> None:
-        """Check the deadline, and whether the search may stop."""
+    def _check_stop(self) -> None:
+        """Raise OverdueError if the deadline has passed or the search may stop."""
         if self.best.enough:
-            raise OverdueError("it is enough")
+            raise OverdueError("the search may stop")
         self.on.deadline.check()
 
     def _simulate(self, schedule: Schedule) -> Rank:

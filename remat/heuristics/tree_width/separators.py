@@ -17,7 +17,7 @@ Neighbours = list[list[int]]
 Elimination = Callable[[dict[int, set[int]]], int | None]
 
 #: Bags whose components are counted. The sides of the tree, known for all bags, are never smaller.
-LOOKED_AT = 8
+CANDIDATES = 8
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Splitter:
         sides = [
             (max(side[k], len(nodes) - below[k] - (len(left[k]) - own[k])), k) for k in range(len(bags)) if left[k]
         ]
-        few = sorted(k for _, k in nsmallest(LOOKED_AT, sides))
+        few = sorted(k for _, k in nsmallest(CANDIDATES, sides))
         return min((left[k] for k in few), key=lambda between: self._largest_part(nodes, part, between))
 
     def _largest_part(self, nodes: Sequence[int], part: int, between: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
             if random.getstate() != state[0] or not _equal(_numpy_state(), state[1]):
                 raise ExecutionError(
                     f"module {name!r} draws random numbers of Python or NumPy in forward, which a captured step would "
-                    "not draw anew; use torch.rand",
+                    "not draw again; use torch.rand",
                     "python-random",
                 )
             if once:
