@@ -42,13 +42,7 @@ CIRCLES: list[list[str]] = [
         "remat.formulations.retention_intervals.linear",
         "remat.formulations.retention_intervals.minizinc",
     ],
-    [
-        "remat.graphs.arrays",
-        "remat.graphs.builder",
-        "remat.graphs.exchange",
-        "remat.graphs.graph",
-        "remat.graphs.references",
-    ],
+    ["remat.graphs.builder", "remat.graphs.exchange", "remat.graphs.graph"],
 ]
 #: The package itself and what starts it import their parts lazily.
 TOP = {"__init__", "__main__"}

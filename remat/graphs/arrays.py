@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import GraphError
 from remat.graphs.in_place import most_pairs
+from remat.graphs.records import Op, Tensor
 from remat.runtime.arrays import Bool, Int
-
-if TYPE_CHECKING:
-    from remat.graphs.graph import ComputeGraph
 
 #: Largest number of (producer, consumer, tensor) triples: a few buffers with many writers and readers exhaust memory.
 MAX_EDGES = 100_000_000
@@ -199,29 +196,47 @@ class GraphArrays:
     in_place: Int
 
     @classmethod
-    def of(cls, graph: ComputeGraph) -> GraphArrays:
-        """Return the arrays of `graph`, whose names must be checked already."""
-        num_ops, num_tensors = len(graph.ops), len(graph.tensors)
-        tensor, op = graph.tensor_index, graph.op_index
-        in_op, in_tensor = _pairs([x.inputs for x in graph.ops], tensor)
-        out_op, out_tensor = _pairs([x.outputs for x in graph.ops], tensor)
+    def of(
+        cls,
+        name: str,
+        tensors: Sequence[Tensor],
+        ops: Sequence[Op],
+        *,
+        ends: tuple[Sequence[str], Sequence[str]],
+        order: Sequence[str],
+    ) -> GraphArrays:
+        """Return the arrays of a graph, whose names must be checked already.
+
+        Parameters
+        ----------
+        ends : pair of sequences of str
+            Graph inputs and graph outputs.
+        order : sequence of str
+            Op names in the reference order.
+        """
+        num_ops, num_tensors = len(ops), len(tensors)
+        tensor = {each.name: number for number, each in enumerate(tensors)}
+        number_of = {each.name: number for number, each in enumerate(ops)}
+        inputs, outputs = ends
+        in_op, in_tensor = _pairs([x.inputs for x in ops], tensor)
+        out_op, out_tensor = _pairs([x.outputs for x in ops], tensor)
         producers = Csr.from_pairs(out_tensor, out_op, num_tensors)
         # One triple for each (reader, producer of the tensor it reads).
         if (count := int(producers.counts[in_tensor].sum())) > MAX_EDGES:
-            raise GraphError(f"graph {graph.name!r} has {count:,} dependencies, more than {MAX_EDGES:,}")
+            raise GraphError(f"graph {name!r} has {count:,} dependencies, more than {MAX_EDGES:,}")
         read, entry = producers.entries(in_tensor)
         edges = np.stack([producers.indices[entry], in_op[read], in_tensor[read]])
         edges = edges[:, np.lexsort(edges[::-1])]
-        order = np.array([op[name] for name in graph.order or ()], dtype=np.int64)
+        sequence = np.array([number_of[op] for op in order], dtype=np.int64)
         position = np.empty(num_ops, dtype=np.int64)
-        position[order] = np.arange(num_ops)
+        position[sequence] = np.arange(num_ops)
         return cls(
-            name=graph.name,
-            op_names=graph.op_names,
-            size=frozen(np.array([t.size for t in graph.tensors], dtype=np.int64)),
-            cost=frozen(np.array([o.cost for o in graph.ops], dtype=np.int64)),
-            workspace=frozen(np.array([o.workspace for o in graph.ops], dtype=np.int64)),
-            recomputable=frozen(np.array([o.recomputable for o in graph.ops], dtype=np.bool_)),
+            name=name,
+            op_names=tuple(o.name for o in ops),
+            size=frozen(np.array([t.size for t in tensors], dtype=np.int64)),
+            cost=frozen(np.array([o.cost for o in ops], dtype=np.int64)),
+            workspace=frozen(np.array([o.workspace for o in ops], dtype=np.int64)),
+            recomputable=frozen(np.array([o.recomputable for o in ops], dtype=np.bool_)),
             op_inputs=Csr.from_pairs(in_op, in_tensor, num_ops),
             op_outputs=Csr.from_pairs(out_op, out_tensor, num_ops),
             producers=producers,
@@ -229,11 +244,11 @@ class GraphArrays:
             edge_producer=frozen(edges[0]),
             edge_consumer=frozen(edges[1]),
             edge_tensor=frozen(edges[2]),
-            is_input=_mask((tensor[t] for t in graph.inputs), num_tensors),
-            is_output=_mask((tensor[t] for t in graph.outputs), num_tensors),
-            order=frozen(order),
+            is_input=_mask((tensor[t] for t in inputs), num_tensors),
+            is_output=_mask((tensor[t] for t in outputs), num_tensors),
+            order=frozen(sequence),
             position=frozen(position),
-            in_place=frozen(_in_place(graph)),
+            in_place=frozen(_in_place(ops, tensor, inputs, tensors)),
         )
 
     @cached_property
@@ -391,14 +406,14 @@ def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, 
     return np.repeat(np.arange(len(rows)), counts), columns
 
 
-def _in_place(graph: ComputeGraph) -> Int:
+def _in_place(ops: Sequence[Op], tensor: dict[str, int], inputs: Sequence[str], tensors: Sequence[Tensor]) -> Int:
     """Return op, output and input of each pair with bytes whose input is no graph input; shape (3, pairs)."""
-    tensor, inputs = graph.tensor_index, set(graph.inputs)
+    given = set(inputs)
     pairs = [
         (number, tensor[output], tensor[source])
-        for number, op in enumerate(graph.ops)
+        for number, op in enumerate(ops)
         for output, source in op.in_place
-        if source not in inputs and graph.tensors[tensor[source]].size
+        if source not in given and tensors[tensor[source]].size
     ]
     return np.array(pairs, dtype=np.int64).reshape(-1, 3).T
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from remat.graphs.records import Op, Tensor
 from remat.io.text import short
-
-if TYPE_CHECKING:
-    from remat.graphs.graph import Op, Tensor
 
 
 def name_faults(
