@@ -177,7 +177,7 @@ class _Writer:
             self._emit(join, "Concat", reads, outputs)
             return
         if piece.activation is not None:
-            raise FormatError(f"op {name!r} has a fused activation, which ONNX does not have", "pieces", name)
+            raise FormatError(f"op {name!r} has a fused activation, which ONNX does not have")
         node = self._piece_node(name, piece, [self.value_of[operand.tensors[0]] for operand in operands])
         if piece.role is PieceRole.PART:
             node.output[:] = outputs
@@ -292,12 +292,12 @@ def _check_read_back(made: OnnxFile, writer: _Writer) -> None:
     wanted = [_Expected(each.type, tuple(sorted(set(each.reads))), each.writes) for each in writer.expected]
     if found != wanted:
         wrong = next((w.writes[0] for f, w in zip(found, wanted, strict=False) if f != w), "an op more or less")
-        raise FormatError(f"the new model is read as another graph: {short(wrong)}; nothing is written", "read-back")
+        raise FormatError(f"the new model is read as another graph: {short(wrong)}; nothing is written")
     for tensor in graph.tensors:
         if writer.sizes[value_of[tensor.name]] != (tensor.size, shapes.get(tensor.name)):
-            raise FormatError(f"tensor {short(tensor.name)} would have another shape: nothing is written", "read-back")
+            raise FormatError(f"tensor {short(tensor.name)} would have another shape: nothing is written")
     if {value_of[t] for t in graph.outputs} != {writer.value_of[t] for t in writer.graph.outputs}:
-        raise FormatError("the new model is read with other outputs: nothing is written", "read-back")
+        raise FormatError("the new model is read with other outputs: nothing is written")
 
 
 def _keep(items: Any, wanted: Any) -> None:

@@ -192,6 +192,10 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
 
 def test_weights_that_cannot_be_cut_are_refused() -> None:
     proto = onnx.ModelProto.FromString(cell())
+    proto.training_info.add()
+    with refused("format.training-info"):
+        made(proto.SerializeToString())
+    proto = onnx.ModelProto.FromString(cell())
     proto.graph.input.append(value("w4", [5, 12, 3, 3]))
     with refused("format.weights", culprit="w4"):
         made(proto.SerializeToString())

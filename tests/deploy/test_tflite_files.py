@@ -27,7 +27,7 @@ from deploy_models import (
 )  # fmt: skip
 from tflite_models import OPS, G, O, T, model
 
-from remat.deploy import Search, deploy, deployed, read_model_file, write_model
+from remat.deploy import Search, deploy, deployed, read_model_file, rewritten, write_model
 from remat.deploy.arena import check_plan, lifetimes, runtime_head
 from remat.deploy.dataflow import check_same, numbers
 from remat.deploy.flat import FlatBuffer, in_front, links, table
@@ -150,6 +150,8 @@ def test_variables_keep_their_order() -> None:
     file = TfliteFile(model(graph))
     with refused("format.other-output"):
         file.scheduled(of("inputs MUL_1 ADD_0"))
+    with refused("format.variables"):
+        rewritten(file, file.graph)
     assert deploy(file, search=Search(time_limit=10), measure=False).file.operators[0].label == "op 0 (ADD)"
 
 
