@@ -208,7 +208,7 @@ class _Writer:
             applied = _ACTIVATIONS[piece.activation] if is_last else 0
             self._emit_new(_ADD, [before[-1], term], [total], table({0: bytes([applied])}))
         elif is_last and not is_alone:
-            raise FormatError(f"the sum of op {piece.of!r} has one part", "pieces", piece.of)
+            raise FormatError(f"the sum of op {piece.of!r} has one part", culprit=piece.of)
         before.append(total)
 
     def _emit_new(self, op: tuple[str, int, int], inputs: Sequence[int], outputs: list[int], options: Piece) -> None:
@@ -289,13 +289,13 @@ class _Writer:
         ]
         if found != self._expected:
             wrong = next((f[0] for f, w in zip(found, self._expected, strict=False) if f != w), "an op more or less")
-            raise FormatError(f"the new model is read as another graph: {wrong}; nothing is written", "read-back")
+            raise FormatError(f"the new model is read as another graph: {wrong}; nothing is written")
         for p, name in made.assembly.name_of.items():
             wanted = self._shape.get(p) or self._tables.tensors[p].shape
             if made.tables[0].tensors[p].shape != wanted:
-                raise FormatError(f"tensor {name!r} would have another shape: nothing is written", "read-back")
+                raise FormatError(f"tensor {name!r} would have another shape: nothing is written")
         entries = made.tables[0].tensors
         if any(entries[p].data != entries[p].bytes() for p in (*self._slices.values(), *self._no_bias.values())):
-            raise FormatError("the new model is read with other weights: nothing is written", "read-back")
+            raise FormatError("the new model is read with other weights: nothing is written")
         if made.tables[0].outputs != self._tables.outputs or made.tables[0].inputs != self._tables.inputs:
-            raise FormatError("the new model is read with other outputs: nothing is written", "read-back")
+            raise FormatError("the new model is read with other outputs: nothing is written")
