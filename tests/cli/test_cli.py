@@ -127,7 +127,7 @@ def test_backends() -> None:
     assert found["backends"]["cp-sat"]["state"] == "ready"
     assert "ortools" in found["backends"]["cp-sat"]["reason"]
     assert found["formulations"]["checkmate"]["about"]
-    assert found["methods"]["serenity"]["about"].startswith("The dynamic programme")
+    assert found["methods"]["serenity"]["about"].startswith("Dynamic programme")
 
 
 def test_help_and_version() -> None:
