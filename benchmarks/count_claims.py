@@ -53,7 +53,7 @@ GRACE = 1.0
 
 @dataclass
 class Tally:
-    """What came of the problems of some graphs."""
+    """Counts of problems, answers, refusals and faults."""
 
     problems: int = 0
     answers: Counter[str] = field(default_factory=Counter)

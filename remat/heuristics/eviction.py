@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import order_of, standing_buffers, useful_schedule
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.deadline import Deadline
+from remat.formulations.sequence import standing_buffers
+from remat.heuristics.online import OnlineHeuristic
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
-from remat.schedule import OrderRule, Schedule
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class EvictionOptions(Options):
     most_computes: Positive = 20
 
 
-class Eviction(Heuristic):
+class Eviction(OnlineHeuristic):
     """Eviction as in dynamic tensor rematerialization, with knowledge of future reads.
 
     Ops are computed in the reference order, or in that of the start where the order is free. When memory is short, a
@@ -44,6 +43,7 @@ class Eviction(Heuristic):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import HeuristicRun
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(8), 3)
     >>> simulate(problem.graph, Eviction().run(problem, HeuristicRun())).peak
@@ -53,17 +53,8 @@ class Eviction(Heuristic):
     name = "eviction"
     options_type = EvictionOptions
 
-    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
-        order = problem.graph.arrays.order
-        if run.start is not None and problem.order is OrderRule.FREE:
-            order = order_of(problem, run.start)
-        try:
-            sequence = self.machine(problem, order.tolist(), run.deadline).run()
-        except OverdueError:
-            return None
-        if sequence is None:
-            return None
-        return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
+    def sequence(self, problem: Problem, order: list[int], deadline: Deadline) -> list[int] | None:
+        return self.machine(problem, order, deadline).run()
 
     def machine(self, problem: Problem, order: list[int], deadline: Deadline) -> Machine:
         """Return the simulated memory with this method's eviction rule, for ops in this order."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import order_of, standing_buffers, useful_schedule
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.deadline import Deadline
+from remat.formulations.sequence import standing_buffers
+from remat.heuristics.online import OnlineHeuristic
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import OrderRule
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class XlaOptions(Options):
     block_factor: Positive = 1
 
 
-class Xla(Heuristic):
+class Xla(OnlineHeuristic):
     """XLA's pass over a fixed sequence of instructions (``HloRematerialization``).
 
     The pass goes through the sequence once. Where an op makes memory exceed the budget:
@@ -55,6 +53,7 @@ class Xla(Heuristic):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import HeuristicRun
     >>> problem = Problem(unit_chain(8), 7)
     >>> found = problem.simulate(Xla().run(problem, HeuristicRun()))
     >>> found.peak, found.cost
@@ -64,15 +63,8 @@ class Xla(Heuristic):
     name = "xla"
     options_type = XlaOptions
 
-    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
-        order = problem.graph.arrays.order
-        if run.start is not None and problem.order is OrderRule.FREE:
-            order = order_of(problem, run.start)
-        try:
-            sequence = _Pass(problem, order.tolist(), self.options, run.deadline).run()
-        except OverdueError:
-            return None
-        return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
+    def sequence(self, problem: Problem, order: list[int], deadline: Deadline) -> list[int]:
+        return _Pass(problem, order, self.options, deadline).run()
 
 
 @dataclass(eq=False)

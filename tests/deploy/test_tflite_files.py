@@ -110,7 +110,7 @@ def test_an_op_that_is_recomputed_stands_twice() -> None:
 
 @pytest.mark.parametrize("seed", range(0, 24, 4))
 def test_random_models_and_schedules(seed: int) -> None:
-    """What is written has the schedule's peak and the same dataflow, which is checked before it is returned."""
+    """The written model has the schedule's peak and the dataflow of the original, checked before it is returned."""
     for k in range(seed, seed + 4):
         file = TfliteFile(random_model(k))
         assert not file.remarks

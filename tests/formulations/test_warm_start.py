@@ -67,7 +67,7 @@ def said(backend, model, hint, seconds=20.0):
 
 
 def terms(backend, model, values):
-    """What solvers call the objective: without its constant; None where linear rows leave nothing to choose."""
+    """Return the objective without its constant, as solvers report it; None where linear rows leave no choice."""
     form = model.overrides.get("linear") if backend == "highs" else None
     if form is not None:
         model, values = form().model, form().hint(values)
