@@ -19,8 +19,8 @@ from omnimalloc_baselines import BASELINES, Baseline
 from remat.allocation import AllocationProblem, allocate
 from remat.errors import RematError
 from remat.graphs.io import load_graph
-from remat.io.sizes import memory_bytes
 from remat.registry import allocators
+from remat.runtime.sizes import memory_bytes
 from remat.schedule import Buffers, Memory, Schedule, check_addresses, schedule_buffers
 from remat.schedule.buffer_tables import read_table
 from remat.testing.allocator_checks import dense_buffers

@@ -18,7 +18,6 @@ import common
 
 from remat import Problem, Schedule, validate
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
@@ -32,6 +31,7 @@ from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.subproblem import SubProblem, translated
 from remat.registry import make_backend
+from remat.runtime.deadline import Deadline
 
 
 def composites(problem: Problem, count: int) -> tuple[Composite, ...]:

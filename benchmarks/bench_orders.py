@@ -17,11 +17,11 @@ from dataclasses import replace
 import common
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.ordering.base import OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.ordering.serenity import Serenity, SerenityOptions
 from remat.registry import load
+from remat.runtime.deadline import Deadline
 
 GRAPHS = (
     "swiftnet-cells-folded,swiftnet-rewritten,swiftnet,swiftnet-folded,darts-cell,randwire@0,randwire@1,randwire@2,"

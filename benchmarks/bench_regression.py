@@ -61,8 +61,8 @@ def contestant(name: str) -> tuple[Any, Any]:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return facts of one run by the checkout that this process imports; bounds of part of the schedules are 0."""
     from remat import Problem, read_graph, solve
-    from remat.backends.base import SolveOptions
     from remat.errors import RematError
+    from remat.runtime.solve_options import SolveOptions
 
     began = time.monotonic()
     try:

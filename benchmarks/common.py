@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from remat import ComputeGraph, layered, read_graph
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
 from remat.graphs.zoo import gpt, randwire, swiftnet_cells, transformer
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 
 #: Graphs of the data folder next to the checkout.
 SHARED = Path(os.environ.get("REMAT_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "data" / "graphs"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from remat.allocation import Allocation, AllocationProblem, Allocator
-from remat.backends.base import DEFAULT_OPTIONS
 from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import DEFAULT_OPTIONS
 
 #: `minimalloc` needs Google's package of that name besides, which no registry has.
 BASELINES = ("minimalloc", "omnimalloc-best-fit", "omnimalloc-greedy", "supermalloc", "telamalloc")

@@ -1,6 +1,5 @@
 """Public names of ``remat``; ``__init__.py`` imports them on first use."""
 
-from remat.backends.base import SolveOptions as SolveOptions
 from remat.experiments.frontier import frontier as frontier
 from remat.experiments.max_batch import max_batch as max_batch
 from remat.graphs import ComputeGraph as ComputeGraph
@@ -9,6 +8,7 @@ from remat.graphs.io import read_graph as read_graph
 from remat.graphs.io import write_graph as write_graph
 from remat.graphs.layered import layered as layered
 from remat.problem import Problem as Problem
+from remat.runtime.solve_options import SolveOptions as SolveOptions
 from remat.schedule import Schedule as Schedule
 from remat.schedule.io import read_schedule as read_schedule
 from remat.schedule.io import write_schedule as write_schedule

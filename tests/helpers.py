@@ -15,14 +15,16 @@ from typing import Any
 import psutil
 import pytest
 
-from remat.backends.base import Backend, SolveOptions, Status
+from remat.backends.base import Backend
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.formulations.base import Formulation
 from remat.graphs import ComputeGraph
 from remat.heuristics import HeuristicRun
 from remat.modeling import violations
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import Certificate, Schedule, validate
 
 ONE = SolveOptions(threads=1)

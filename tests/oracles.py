@@ -7,8 +7,8 @@ import math
 from remat.graphs import ComputeGraph
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule
-from remat.scope import Scope
 from remat.testing import optimum
 from remat.testing.exhaustive import FILLED_ONCE
 

@@ -8,17 +8,10 @@ from typing import ClassVar
 import pytest
 
 from remat import registry
-from remat.backends.base import (
-    Availability,
-    AvailabilityState,
-    Backend,
-    OnBound,
-    OnIncumbent,
-    RawResult,
-    SolveOptions,
-    Values,
-)
+from remat.backends.base import Availability, AvailabilityState, Backend
+from remat.backends.results import OnBound, OnIncumbent, RawResult, Values
 from remat.modeling import Linear, Model
+from remat.runtime.solve_options import SolveOptions
 
 Script = Callable[[Model, SolveOptions, Values | None, OnIncumbent], RawResult]
 #: An answer, an error to raise, why it cannot be used, or what finds the answer.

@@ -13,7 +13,6 @@ from refusals import check_text, refused
 from shell import OWN_CLASSES
 
 from remat import registry
-from remat.backends.base import SolveOptions
 from remat.config import Config, example, make_options, schema
 from remat.errors import BackendError, FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
@@ -22,6 +21,7 @@ from remat.graphs.io import write_graph
 from remat.heuristics.drops import Drops
 from remat.hierarchy.partition.h_partition import HPartitionOptions
 from remat.io.toml import MAX_CONFIG_BYTES
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 
@@ -350,7 +350,8 @@ def test_options_of_a_class_stand_under_its_name_where_it_is_the_method() -> Non
 
 
 @pytest.mark.parametrize(
-    "word", ["nowhere.at_all:Mine", "remat.errors:Mine", "remat.deadline:time", "remat.errors:RematError", "x y:z"]
+    "word",
+    ["nowhere.at_all:Mine", "remat.errors:Mine", "remat.runtime.deadline:time", "remat.errors:RematError", "x y:z"],
 )
 def test_a_class_that_is_none(word: str) -> None:
     problem = {"problem": {"graph": "vgg16", "budget": "90%"}}

@@ -27,10 +27,10 @@ from remat.graphs.rewriting import rewrite_graph
 from remat.modeling import violations
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
+from remat.problem.scope import covers, own_scope
 from remat.schedule.addresses import AddressRule, check_addresses
 from remat.schedule.buffers import schedule_buffers
 from remat.schedule.traces.timeline import Timeline
-from remat.scope import covers, own_scope
 from remat.testing.exhaustive import least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
 

@@ -12,9 +12,9 @@ from remat import Schedule
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule
 from remat.schedule.io import write_schedule
-from remat.scope import Scope
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

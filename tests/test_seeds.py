@@ -3,9 +3,9 @@
 import pytest
 from refusals import refused
 
-from remat.backends.base import MOST, SolveOptions
 from remat.cli import main
 from remat.heuristics.annealing import Annealing
+from remat.runtime.solve_options import MOST, SolveOptions
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import read_text, write_atomic
+from remat.problem.scope import Scope, covers
 from remat.schedule import OrderRule, Schedule, validate
-from remat.scope import Scope, covers
 from scoreboard.records import Found, Record, certify, from_text, to_ops, to_text
 from scoreboard.suite import BUDGETS, INSTANCES, ORDERS, Cell, Instance
 

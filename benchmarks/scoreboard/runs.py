@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from remat.backends.base import SolveOptions
 from remat.bounds.report import best_bound
-from remat.deadline import Deadline
 from remat.errors import FormatError
 from remat.experiments.contestant import Contestant
 from remat.io.files import parse_json, read_text
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
+from remat.problem.scope import EVERY_SCHEDULE, Scope
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
-from remat.scope import EVERY_SCHEDULE, Scope
 from remat.solving.incumbents import one_line
 from remat.solving.min_peak import minimize
 from remat.solving.solve import solve

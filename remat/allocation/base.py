@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.compiled.algorithm import Algorithm
 from remat.errors import ProblemError
+from remat.runtime.compiled.algorithm import Algorithm
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses, check_addresses
 
 #: Receives each better set of addresses.

@@ -8,11 +8,13 @@ from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.fits import quick
 from remat.allocation.formulation import AddressFormulation
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, Incumbent, SolveOptions, Status
+from remat.backends.results import Incumbent
 from remat.errors import BackendError, ProblemError
 from remat.modeling import Cumulative
 from remat.registry import make_backend
 from remat.runtime.options import Options
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.status import Status
 from remat.schedule.addresses import Addresses
 
 #: Largest number of pairs of buffers that are live together; the model has a choice for each.

@@ -13,13 +13,13 @@ import numpy as np
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.fits import quick
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.compiled import KernelSet
-from remat.compiled.interpreted import interpreted
-from remat.deadline import Deadline, Slices
 from remat.graphs.arrays import Csr, staircase
 from remat.runtime.arrays import Float, Int
+from remat.runtime.compiled import KernelSet
+from remat.runtime.compiled.interpreted import interpreted
+from remat.runtime.deadline import Deadline, Slices
 from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses
 from remat.schedule.buffers import Buffers
 

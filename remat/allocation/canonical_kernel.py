@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remat.compiled import inner, kernel
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import inner, kernel
 
 #: Endings of a call: decisions used up, all buffers placed, infeasible, no room left on the trail.
 GOES_ON, PLACED, IMPOSSIBLE, NO_ROOM = 0, 1, 2, 3

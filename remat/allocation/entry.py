@@ -10,12 +10,12 @@ import numpy as np
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError, RematError
-from remat.interruption import interrupts
-from remat.io.text import expect, short
 from remat.registry import make
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupts
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.text import expect, short
 from remat.schedule.addresses import Addresses, check_addresses
 
 #: Default time limit of a search in seconds.

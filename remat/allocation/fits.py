@@ -10,11 +10,11 @@ import numpy as np
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses
 from remat.schedule.traces.arena import lowest_gap
 

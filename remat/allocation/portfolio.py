@@ -11,9 +11,9 @@ from remat.allocation.by_model import ModelAllocator
 from remat.allocation.canonical import KERNELS, CanonicalSearch
 from remat.allocation.fits import MANY, quick
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.compiled import begin
 from remat.errors import RematError
+from remat.runtime.compiled import begin
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses
 
 #: Time in seconds that turns share without a deadline; the search then continues until it is done.

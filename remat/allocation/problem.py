@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError, ScheduleError
-from remat.io.text import short
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.text import short
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory, check_alignment, repeated
 from remat.schedule.buffers import Buffers, live_sums
 

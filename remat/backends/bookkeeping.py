@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
-from remat.deadline import Deadline
+from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Values
 from remat.errors import BackendError
-from remat.interruption import interrupted
 from remat.modeling import Model
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupted
+from remat.runtime.status import Status, StopReason
 
 
 @dataclass

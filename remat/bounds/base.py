@@ -14,10 +14,10 @@ from remat.backends.highs import Highs
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.runtime.arrays import Float
 from remat.runtime.resources import available_memory
 from remat.schedule.certificate import overhead_percent
-from remat.scope import Scope
 
 
 class Measure(StrEnum):

@@ -9,11 +9,11 @@ import numpy as np
 from remat.bounds.base import Bound
 from remat.bounds.flow import BoundaryNetwork
 from remat.bounds.non_recomputable import held_bound
-from remat.deadline import Deadline
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
-from remat.scope import Scope
 
 
 def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:

@@ -7,16 +7,16 @@ import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
-from remat.backends.base import StopReason
 from remat.backends.highs import Highs
-from remat.backends.processes import guard, wire
-from remat.backends.processes.families import cap
-from remat.backends.processes.supervised import Supervised
 from remat.bounds.base import Bound, Measure
-from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.problem import Problem
-from remat.scope import EVERY_SCHEDULE, Scope
+from remat.problem.scope import EVERY_SCHEDULE, Scope
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes import guard, wire
+from remat.runtime.processes.families import cap
+from remat.runtime.processes.supervised import Supervised
+from remat.runtime.status import StopReason
 
 #: Seconds between the deadline and the termination of the process.
 GRACE = 1.0

@@ -7,17 +7,18 @@ import time
 
 import numpy as np
 
-from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
-from remat.deadline import Deadline
 from remat.modeling import Model
 from remat.modeling.rows import difference_rows, rows_from
 from remat.problem import Problem
+from remat.problem.scope import scope_within_limits
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import OrderRule
-from remat.scope import scope_within_limits
 
 #: Number of ops with the largest cuts that are checked for feasibility, and whose integer programmes are solved.
 PROMISING_OPS, INTEGER_OPS = 12, 6

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound
-from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
 from remat.modeling.linear_form import LinearForm
 from remat.problem import Objective, Problem
+from remat.problem.scope import EVERY_SCHEDULE
 from remat.registry import load
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.resources import available_memory
-from remat.scope import EVERY_SCHEDULE
+from remat.runtime.solve_options import SolveOptions
 
 
 def lp_relaxation(

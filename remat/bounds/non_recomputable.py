@@ -10,12 +10,12 @@ import numpy as np
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
 from remat.bounds.structural import structural_bound
-from remat.deadline import Deadline
 from remat.graphs.arrays import staircase
 from remat.problem import Problem
+from remat.problem.scope import Restriction, Scope
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
-from remat.scope import Restriction, Scope
 
 
 def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:

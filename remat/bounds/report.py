@@ -12,12 +12,12 @@ from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.structural import structural_bound
-from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.io.text import short
 from remat.problem import Problem
+from remat.problem.scope import EVERY_SCHEDULE, covers
+from remat.runtime.deadline import Deadline
+from remat.runtime.text import short
 from remat.schedule import OrderRule
-from remat.scope import EVERY_SCHEDULE, covers
 
 #: Number of ops above which the stage bound precedes the other bounds on cost: it starts with few events, so its
 #: programme stays small, while the others may exceed the deadline.

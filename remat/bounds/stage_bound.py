@@ -11,18 +11,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, lacks_memory, whole_units
 from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.deadline import Deadline, OverdueError
 from remat.modeling import Model
 from remat.problem import Problem
+from remat.problem.scope import scope_within_limits
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import OrderRule
-from remat.scope import scope_within_limits
 
 #: Consecutive linear relaxations without improvement before the search stops, and the share of time for all of them.
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from remat.bounds.base import cost_unit
-from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.problem import Problem
-from remat.scope import EVERY_SCHEDULE
+from remat.problem.scope import EVERY_SCHEDULE
 
 
 def structural_bound(problem: Problem) -> Bound:

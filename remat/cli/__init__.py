@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from remat.cli.shell import run
 
     codes.append(handler.leave(run(sys.argv[1:])))
-    running = sys.modules.get("remat.backends.processes.running")
+    running = sys.modules.get("remat.runtime.processes.running")
     if running is not None and running.left_behind():
         # A solver that ignored its request to stop is still running in this process; do not wait for it.
         _end(codes)

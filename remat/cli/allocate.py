@@ -15,8 +15,8 @@ from remat.cli.options import Json, Quiet, Seed, Threads, shared, time_option
 from remat.cli.saving import Outputs
 from remat.cli.signals import rescued_by, writing
 from remat.errors import FormatError
-from remat.interruption import interrupted, interrupts
 from remat.io.files import check_outputs, is_special, is_standard_stream
+from remat.runtime.interruption import interrupted, interrupts
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation, AllocationProblem
@@ -74,7 +74,7 @@ def command(
     """
     from remat.allocation import AllocationProblem, allocate
     from remat.allocation.by_model import ModelOptions
-    from remat.backends.base import SolveOptions
+    from remat.runtime.solve_options import SolveOptions
     from remat.schedule import check_addresses
     from remat.schedule.address_files import NO_FILE, TFLITE_ALIGNMENT, format_for, read_addresses
     from remat.schedule.plots import SUFFIXES

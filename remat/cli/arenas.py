@@ -32,11 +32,11 @@ def command(
 
     Exit code 0: done; 2: an error.
     """
-    from remat.backends.base import SolveOptions
     from remat.cli.saving import Outputs
     from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas, arenas_table, save_arenas_plot
-    from remat.interruption import interrupts
     from remat.io.files import check_outputs
+    from remat.runtime.interruption import interrupts
+    from remat.runtime.solve_options import SolveOptions
     from remat.schedule.plots import SUFFIXES
 
     check_outputs((output, (".csv",)), (plot, SUFFIXES), inputs=(graph,))

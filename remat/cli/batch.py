@@ -18,9 +18,9 @@ from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import FormatError
-from remat.interruption import interrupts
 from remat.io.files import check_output, check_outputs, exists
-from remat.io.text import json_text
+from remat.runtime.interruption import interrupts
+from remat.runtime.text import json_text
 
 if TYPE_CHECKING:
     from remat.config.sections import ProblemSection

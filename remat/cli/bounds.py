@@ -34,8 +34,8 @@ def command(
     """
     from remat.bounds.report import applies, bounds
     from remat.cli.clock import from_start
-    from remat.deadline import Deadline
-    from remat.interruption import interrupted, interrupts
+    from remat.runtime.deadline import Deadline
+    from remat.runtime.interruption import interrupted, interrupts
 
     clock = from_start(Deadline.after(time_limit))  # includes reading
     options = given.solve_options()

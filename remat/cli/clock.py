@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from remat.deadline import Deadline
+    from remat.runtime.deadline import Deadline
 
 #: Largest share of a limit that the start of the process uses up, so that the shortest limits leave some time.
 SHARE = 0.5
@@ -30,7 +30,7 @@ def from_start(deadline: Deadline) -> Deadline:
     """Return a new deadline with its clock set back to the start of the process, if known."""
     if not _began or not math.isfinite(deadline.seconds):
         return deadline
-    from remat.deadline import Deadline
+    from remat.runtime.deadline import Deadline
 
     spent = min(max(0.0, deadline.started - _began[0]), SHARE * deadline.seconds)
     return Deadline(deadline.seconds, deadline.started - spent)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.io.files import is_standard_stream
-from remat.io.text import aligned, json_text, printable
+from remat.runtime.text import aligned, json_text, printable
 
 if TYPE_CHECKING:
     from remat.config import OutputSection
@@ -130,7 +130,7 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
 def option_bytes(size: str, option: str) -> int:
     """Return the bytes of an option; errors name the option."""
     from remat.errors import ProblemError
-    from remat.io.sizes import memory_bytes
+    from remat.runtime.sizes import memory_bytes
 
     try:
         return memory_bytes(size)

@@ -14,8 +14,8 @@ from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
-from remat.interruption import interrupts
 from remat.io.files import check_outputs
+from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
     from remat.config import Config

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remat.cli.terminal import unguarded
-from remat.io.text import printable
+from remat.runtime.text import printable
 
 
 class SafeConsole(Console):

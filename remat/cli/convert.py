@@ -11,7 +11,7 @@ import typer
 from remat.cli.common import load_graph
 from remat.cli.options import Costs, Device
 from remat.io.files import check_output
-from remat.io.text import short
+from remat.runtime.text import short
 
 
 class Frees(StrEnum):

@@ -10,7 +10,7 @@ import typer
 
 from remat.cli.common import print_json, search_backend
 from remat.cli.options import Json, Quiet, SearchBackend, SearchSeed, Threads, time_option
-from remat.io.text import printable
+from remat.runtime.text import printable
 
 if TYPE_CHECKING:
     from remat.deploy import Check, Deployment
@@ -43,13 +43,13 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error, or --check finds a difference.
     """
-    from remat.backends.base import SolveOptions
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
     from remat.deploy import Search, check_models, deploy, read_model_file, write_model
     from remat.graphs.io import model_suffixes
-    from remat.interruption import interrupts
     from remat.io.files import check_outputs, is_standard_stream
+    from remat.runtime.interruption import interrupts
+    from remat.runtime.solve_options import SolveOptions
 
     check_outputs((output, model_suffixes(model)), inputs=(model,))
     if check and is_standard_stream(output):

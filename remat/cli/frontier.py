@@ -19,8 +19,8 @@ from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, Optio
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import ProblemError
-from remat.interruption import interrupts
 from remat.io.files import check_outputs
+from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
@@ -56,8 +56,8 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
-    from remat.backends.processes.workers import WorkerPool
     from remat.experiments.frontier import frontier
+    from remat.runtime.processes.workers import WorkerPool
     from remat.runtime.resources import available_cpus
     from remat.schedule.plots import SUFFIXES
 

@@ -36,8 +36,8 @@ def command(
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
-    from remat.deadline import Deadline
-    from remat.interruption import interrupts
+    from remat.runtime.deadline import Deadline
+    from remat.runtime.interruption import interrupts
     from remat.schedule.io import read_schedule
 
     given.sections["solve"]["warm_start"] = str(schedule)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 
 from remat.cli.common import import_from_here, load_graph
-from remat.io.sizes import seconds, share
+from remat.runtime.sizes import seconds, share
 
 if TYPE_CHECKING:
-    from remat.backends.base import SolveOptions
     from remat.config import Config, OutputSection
     from remat.problem import Problem
+    from remat.runtime.solve_options import SolveOptions
 
 _GRAPH_HELP = "Graph file (-: standard input), or the name of a zoo graph (resnet50)."
 Graph = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
@@ -258,7 +258,7 @@ class Given:
 
     def solve_options(self, **others: Any) -> SolveOptions:
         """Return the limits of a command without a configuration."""
-        from remat.backends.base import SolveOptions
+        from remat.runtime.solve_options import SolveOptions
 
         names = {"gap": "relative_gap"}
         return SolveOptions(**{names.get(key, key): value for key, value in self.sections["solve"].items()}, **others)

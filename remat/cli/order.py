@@ -55,8 +55,8 @@ def command(
     from remat.cli.saving import Keeper
     from remat.config import make_options
     from remat.graphs.io import model_suffixes
-    from remat.interruption import interrupts
     from remat.io.files import check_outputs
+    from remat.runtime.interruption import interrupts
     from remat.schedule.io import SUFFIXES as SCHEDULES
     from remat.schedule.plots import SUFFIXES
     from remat.solving.order import order
@@ -128,10 +128,10 @@ def _draw(result: Result, path: Path) -> None:
 
 def _draw_samples(result: Result, path: Path, number: int) -> None:
     """Draw the distribution of peaks to a file, with marks for the reference, Kahn's and the best order."""
-    from remat.deadline import Deadline
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order
     from remat.ordering.sampling import sample_peaks
+    from remat.runtime.deadline import Deadline
     from remat.schedule.order_plots import plot_peak_distribution
     from remat.schedule.plots import empty_figure, write_figure
 

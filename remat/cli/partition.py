@@ -33,13 +33,13 @@ def command(
     Exit code 0: done; 1: no partitioner applies; 2: an error.
     """
     from remat.config import make_options
-    from remat.deadline import Deadline, OverdueError
     from remat.errors import ProblemError
     from remat.hierarchy.classes import COST_TOLERANCE
     from remat.hierarchy.outline import figures
     from remat.hierarchy.outline import outline as outlined
     from remat.hierarchy.partition.base import as_partitioner
     from remat.registry import load, partitioners
+    from remat.runtime.deadline import Deadline, OverdueError
 
     words, values = partitioner or sorted(partitioners()), option_values(option)
     if values and len(words) != 1:

@@ -14,7 +14,7 @@ import typer
 from remat.cli.common import load_graph, print_json
 from remat.cli.exit_codes import INTERRUPTED, OK
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
-from remat.io.text import printable, together
+from remat.runtime.text import printable, together
 
 if TYPE_CHECKING:
     from remat.deploy import Comparison
@@ -75,14 +75,14 @@ def command(
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
-    from remat.deadline import Deadline, OverdueError
     from remat.graphs.formats.remat_json import graph_to_text
     from remat.graphs.io import MODEL_SUFFIXES, model_suffixes, write_graph
     from remat.graphs.rewriting import RewriteOptions, RuleName
     from remat.graphs.rewriting.check import check_numerics
-    from remat.interruption import interrupts
     from remat.io.files import check_output, is_standard_stream, write_atomic
     from remat.ordering.rewriting_search import all_rewrites, best_rewriting
+    from remat.runtime.deadline import Deadline, OverdueError
+    from remat.runtime.interruption import interrupts
 
     clock, seed = Deadline.after(wanted.time_limit), wanted.seed
     is_model = output.suffix.lower() in MODEL_SUFFIXES

@@ -20,7 +20,7 @@ from remat.cli.terminal import say
 from remat.errors import FormatError
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import is_special, write_atomic
-from remat.io.text import one_line
+from remat.runtime.text import one_line
 
 if TYPE_CHECKING:
     from remat.schedule import Schedule

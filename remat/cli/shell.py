@@ -42,9 +42,9 @@ from remat.cli import (
 from remat.cli.exit_codes import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.options import time_option
 from remat.cli.terminal import guarded, say
-from remat.compiled.sets import CompilingRemark
 from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
+from remat.runtime.compiled.sets import CompilingRemark
 
 #: Base class of usage errors in typer's copy of click, or in click itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]

@@ -1,9 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP for the process of a command: it exits within two seconds and keeps its results.
 
 Signals wake a thread even while the main thread is in a solver, compiled code or an import; nothing is raised. The
-thread requests running calls to end, which check :func:`remat.interruption.interrupted`. If no call checks it, nothing
-can be lost, and the process exits at once, as it does at a second signal. If a call does not end in time, the last
-result is written and the process exits.
+thread requests running calls to end, which check :func:`remat.runtime.interruption.interrupted`. If no call checks
+it, nothing can be lost, and the process exits at once, as it does at a second signal. If a call does not end in time,
+the last result is written and the process exits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from remat import interruption
+from remat.runtime import interruption
 
 #: Signals that end a command. Signals ignored from the start (``nohup``) stay ignored.
 SIGNALS = tuple(

@@ -21,8 +21,8 @@ def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given:
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
-    from remat.deadline import Deadline
-    from remat.interruption import interrupts
+    from remat.runtime.deadline import Deadline
+    from remat.runtime.interruption import interrupts
 
     least_peak = given.sections["problem"].get("objective") == "least-peak"
     run = given.run(graph, *(() if least_peak else ("budget",))).with_options(option_values(option))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from remat.io.text import one_line, printable
+from remat.runtime.text import one_line, printable
 
 
 class Guard:

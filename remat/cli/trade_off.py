@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remat.io.text import json_text
+from remat.runtime.text import json_text
 
 if TYPE_CHECKING:
     from remat.experiments.compare import Comparison

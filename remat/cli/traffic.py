@@ -13,7 +13,7 @@ from remat.cli.exit_codes import OK
 from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
-from remat.io.text import csv_text, json_text
+from remat.runtime.text import csv_text, json_text
 
 if TYPE_CHECKING:
     from remat.schedule.traffic import Traffic

@@ -9,9 +9,9 @@ from remat.errors import RematError
 
 def command() -> None:
     """Compile the kernels of searches and bounds now rather than during the first solve on a machine."""
-    from remat.compiled import KernelSet, begin
-    from remat.compiled.places import candidates, writable
     from remat.registry import Registered, load
+    from remat.runtime.compiled import KernelSet, begin
+    from remat.runtime.compiled.places import candidates, writable
     from remat.runtime.resources import available_cpus
 
     sets: dict[str, KernelSet] = {}

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PrivateAttr, ValidationError
 
 from remat import registry
-from remat.backends.base import STARTS, SolveOptions
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, shown, unknown
 from remat.config.levels import check_levels, with_tables
 from remat.config.method_options import make_options
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
-from remat.deadline import Deadline
 from remat.errors import FormatError
 from remat.graphs.io import load_graph, model_suffixes
 from remat.graphs.profiles import load_profiled
@@ -24,6 +22,8 @@ from remat.io.files import check_outputs, exists, is_standard_stream
 from remat.io.limits import read_limits
 from remat.io.toml import read_toml
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import STARTS, SolveOptions
 from remat.schedule.io import SUFFIXES as SCHEDULES
 from remat.schedule.io import read_schedule
 from remat.solving.progress import OnProgress

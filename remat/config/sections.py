@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from remat.backends.base import DEFAULT_GAP
-from remat.io.sizes import seconds, share
+from remat.runtime.sizes import seconds, share
+from remat.runtime.solve_options import DEFAULT_GAP
 
 _Positive = Annotated[int, Field(ge=1)]
 

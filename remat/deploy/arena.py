@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.allocation import Allocation, AllocationProblem, allocate
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deploy.tflite_file import ONLINE, TfliteFile
 from remat.errors import FormatError
 from remat.runtime.arrays import Int
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Buffers, check_addresses
 
 #: Bytes that all tensors are aligned to, and sizes rounded up to.

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat.errors import FormatError
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: A tensor of a file: its name, or its position.
 Value = Hashable

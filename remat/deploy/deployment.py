@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.choice import BackendLike
-from remat.deadline import Deadline
 from remat.deploy.arena import planned, runtime_head
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.onnx_rewriting import check_rewritable, rewritten_onnx
@@ -28,6 +26,8 @@ from remat.graphs.formats.onnx.wire import looks_like_model
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import read_bytes, write_atomic
 from remat.io.formats import reading
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Schedule, Verdict, validate
 from remat.schedule.io import write_schedule
 from remat.solving.order import order

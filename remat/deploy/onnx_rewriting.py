@@ -15,7 +15,7 @@ from remat.graphs.formats.onnx import ModelReading
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.equivalence import checked_pieces
 from remat.graphs.rewriting.pieces import ConstantSlice, Piece, PieceRole
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Models of these versions of the format list initializers among the inputs; later ones mean defaults by that.
 _LISTED = 4

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.allocation import AllocationProblem, allocate
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions, Status
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.io.sizes import size_unit
-from remat.io.text import clipped, csv_text
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import allocators, make
+from remat.runtime.deadline import Deadline
+from remat.runtime.sizes import size_unit
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.status import Status
+from remat.runtime.text import clipped, csv_text
 from remat.schedule import Schedule, schedule_buffers
 from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.solving.method import OrderMethod, make_method

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.experiments.contestant import Contestant
-from remat.interruption import interrupted, interrupts
-from remat.io.text import csv_text, json_text
 from remat.problem import Objective, Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupted, interrupts
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.text import csv_text, json_text
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.solving.incumbents import one_line

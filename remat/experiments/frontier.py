@@ -9,8 +9,6 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.compare import (
     Limits,
@@ -25,12 +23,14 @@ from remat.experiments.compare import (
 )
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder, check_cell
-from remat.interruption import interrupted, interrupts
-from remat.io.text import json_text
 from remat.problem import Objective, Problem
+from remat.problem.scope import covers
+from remat.runtime.interruption import interrupted, interrupts
+from remat.runtime.processes.workers import WorkerPool
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.text import json_text
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
-from remat.scope import covers
 from remat.solving.method import MethodLike
 from remat.solving.stop import Stop, stopping
 
@@ -147,7 +147,7 @@ def frontier(
         something cheaper. Their schedules are validated first.
     executor : concurrent.futures.Executor, optional
         Runs cells in parallel, one of each method: a process pool
-        (:class:`remat.backends.processes.workers.WorkerPool`), or a cluster's executor (dask's
+        (:class:`remat.runtime.processes.workers.WorkerPool`), or a cluster's executor (dask's
         ``client.get_executor()``). It is not shut down. None: one cell after another in this process.
     watch : callable, optional
         See :data:`remat.experiments.compare.Watch`; called only for cells that run in this process.

@@ -16,8 +16,8 @@ from remat.experiments.compare import Run, question
 from remat.experiments.contestant import Contestant
 from remat.io.documents import Document, ForeignDocument, check_header, decoded
 from remat.io.files import read_json, write_atomic, write_new
-from remat.io.text import clipped
 from remat.problem import Problem
+from remat.runtime.text import clipped
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
 from remat.schedule.validate import validate

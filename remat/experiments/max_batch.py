@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from remat import registry
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Limits, as_contestant, run_method
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
-from remat.interruption import interrupts
 from remat.problem import Problem, parse_budget
+from remat.problem.scope import covers
+from remat.runtime.interruption import interrupts
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
-from remat.scope import covers
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost

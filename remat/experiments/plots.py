@@ -12,8 +12,8 @@ import numpy as np
 from remat.experiments.compare import REFERENCE_ORDER, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
-from remat.io.sizes import size_unit
 from remat.problem import Objective, Problem
+from remat.runtime.sizes import size_unit
 from remat.schedule.certificate import overhead_percent
 from remat.schedule.plots import empty_figure, figure_saver, plain_text
 

@@ -9,7 +9,7 @@ from typing import Any
 from remat.errors import ProblemError
 from remat.experiments.compare import Comparison, Run, table_csv
 from remat.graphs import ComputeGraph
-from remat.io.text import expect, json_text
+from remat.runtime.text import expect, json_text
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.rules import Rules

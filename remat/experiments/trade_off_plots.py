@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from remat.experiments.plots import COLOURS, MARKERS, cost_height
 from remat.experiments.trade_off import Point, TradeOff
-from remat.io.sizes import size_text, size_unit
+from remat.runtime.sizes import size_text, size_unit
 from remat.schedule.plots import empty_figure, figure_saver, plain_text
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.arrays import GraphArrays
 from remat.modeling import Model
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
+from remat.problem.scope import Scope
 from remat.runtime.arrays import Bool, Float
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
-from remat.scope import Scope
 
 Values = Float
 
@@ -105,8 +105,8 @@ class Formulation(ABC):
 
     deadline: Deadline = Deadline()
     """Set by the caller before :meth:`build`, which checks it between steps of less than a second:
-    ``self.deadline.check()`` raises :class:`~remat.deadline.OverdueError`. A formulation without checks only exceeds
-    the deadline."""
+    ``self.deadline.check()`` raises :class:`~remat.runtime.deadline.OverdueError`. A formulation
+    without checks only exceeds the deadline."""
 
     counts_in_place: ClassVar[bool] = False
     """True if it states outputs that are written in place of inputs. Otherwise callers pass problems without such

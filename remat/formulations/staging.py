@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 
 #: Cost of an impossible run.
 NEVER = np.iinfo(np.int64).max // 4
@@ -120,40 +119,3 @@ def useful_runs(
         spent[j] = np.minimum(onward + cost[j], NEVER)
     most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
     return (spent <= most) & (np.arange(nodes)[:, None] < stages)
-
-
-def run_stages(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
-    """Return the stage (from 1) of each run: stage k ends with the first run of the k-th node of the reference order.
-
-    Parameters
-    ----------
-    position, node : int64 arrays, shape (runs,)
-        Position of each run's node in the reference order, and its number.
-    count : int
-        Number of nodes.
-    named : callable
-        Returns the name of a node, given by number, for messages.
-
-    Raises
-    ------
-    ProblemError
-        If first runs leave the reference order, a stage runs a node twice or out of order, or a node runs again after
-        the last stage; the message names the run.
-    """
-    stages = np.empty(len(position), dtype=np.int64)
-    done, last = 0, -1  # nodes run so far; the last run of the current stage
-    places = position.tolist()
-    for step, at in enumerate(places):
-        if at > done or done == count or (last >= 0 and at <= places[last]):
-            why = f"in stage {done + 1} after {named(int(node[last]))}"
-            if at > done or done == count:
-                why = "before its turn in the reference order" if at > done else "after the last stage"
-            raise ProblemError(
-                f"compute {step} of the schedule runs {named(int(node[step]))} {why}, which stages cannot express",
-                "not-staged",
-            )
-        stages[step] = done + 1
-        last = step
-        if at == done:
-            done, last = done + 1, -1
-    return stages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from remat.errors import GraphError
 from remat.graphs.builder import single_output_graph
 from remat.graphs.graph import ComputeGraph, Op, Tensor
-from remat.io.text import short
+from remat.runtime.text import short
 
 if TYPE_CHECKING:
     import networkx as nx

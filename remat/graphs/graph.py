@@ -27,7 +27,7 @@ from remat.graphs.records import (
     whole_number,
 )  # fmt: skip
 from remat.graphs.references import name_faults
-from remat.io.text import expect, short, together
+from remat.runtime.text import expect, short, together
 
 if TYPE_CHECKING:
     import networkx as nx

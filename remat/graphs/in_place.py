@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from remat.errors import GraphError
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Largest number of in-place pairs of one op.
 MAX_PAIRS = 64

@@ -16,7 +16,7 @@ from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
-from remat.io.text import expect, one_line
+from remat.runtime.text import expect, one_line
 
 #: Suffixes of models that ``remat.deploy`` writes back.
 MODEL_SUFFIXES = (".onnx", ".tflite")

@@ -21,7 +21,7 @@ from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
 from remat.io.documents import Document, Shape, check_header, decoded
 from remat.io.files import parse_json, read_text
 from remat.io.tables import table_rows
-from remat.io.text import LISTED, short
+from remat.runtime.text import LISTED, short
 
 NAME = "remat-costs"
 VERSION = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.in_place import checked_pairs
-from remat.io.text import expect, short
+from remat.runtime.text import expect, short
 
 COST_UNITS = ("us", "ns", "mac", "flop", "cycle", "none")
 PHASES = ("", "forward", "loss", "backward")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from remat.graphs.records import Op, Tensor
-from remat.io.text import short
+from remat.runtime.text import short
 
 
 def name_faults(

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from remat.backends.base import Backend, SolveOptions
-from remat.compiled.algorithm import Algorithm
-from remat.deadline import Deadline
+from remat.backends.base import Backend
 from remat.problem import Problem
+from remat.problem.scope import Scope
+from remat.runtime.compiled.algorithm import Algorithm
+from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
-from remat.scope import Scope
 
 OnSchedule = Callable[[Schedule], object]
 

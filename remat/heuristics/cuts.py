@@ -8,8 +8,8 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.heuristics.checkpointing.choices import articulation_points
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
 
 #: Largest number of ops for which articulation points are searched: networkx takes some 10 µs per link.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from remat.deadline import Deadline
 from remat.heuristics.eviction import Eviction, EvictionOptions, Machine, Making
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
 
 Score = Literal["dtr-eq", "dtr", "dtr-local", "lru", "size", "msps"]
 

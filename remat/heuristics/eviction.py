@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import standing_buffers
 from remat.heuristics.online import OnlineHeuristic
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Positive
 
 

@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat.backends.base import RawResult, SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.backends.processes.isolated import placed
+from remat.backends.isolated import placed
+from remat.backends.results import RawResult
 from remat.bounds.base import lacks_memory, whole_units
 from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import ScheduleProfile
 from remat.modeling import Model
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
+from remat.problem.scope import scope_within_limits
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Positive
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import OrderRule, Schedule
-from remat.scope import scope_within_limits
 
 #: Share of the time left for one programme.
 SHARE = 0.4

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from remat.compiled.interpreted import interpreted
-from remat.deadline import Deadline
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops.heuristic import CHAINS, SLACK, bare_tables, given_orders
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
 from remat.runtime.arrays import Int
+from remat.runtime.compiled.interpreted import interpreted
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 
 #: Price of holding an input relative to recomputing it, as in drops. The last one never holds an input over the budget,

@@ -6,9 +6,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 
 def list_order(problem: Problem, deadline: Deadline) -> Int:

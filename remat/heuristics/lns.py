@@ -9,9 +9,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from remat.backends.base import Backend, RawResult, Status, StopReason
-from remat.backends.processes.isolated import placed
-from remat.deadline import OverdueError
+from remat.backends.base import Backend
+from remat.backends.isolated import placed
+from remat.backends.results import RawResult
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
@@ -22,7 +22,9 @@ from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
+from remat.runtime.deadline import OverdueError
 from remat.runtime.options import Options, Positive, Range
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict
 

@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from remat.backends.base import StopReason
 from remat.backends.highs import Highs
-from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
@@ -22,8 +20,10 @@ from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Range
 from remat.runtime.resources import available_memory
+from remat.runtime.status import StopReason
 from remat.schedule import Schedule
 
 #: A share below 1.

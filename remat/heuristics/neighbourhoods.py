@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from remat.formulations.base import Part
-from remat.formulations.sequence import computed_ops
 from remat.graphs.arrays import first_computes
 from remat.problem import Problem
+from remat.problem.op_sequence import computed_ops
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import order_of, useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
+from remat.problem.op_sequence import order_of, useful_schedule
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import OrderRule, Schedule
 
 

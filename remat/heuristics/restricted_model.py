@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
-from remat.formulations.sequence import computed_ops
 from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.size import BUILT_BYTES
 from remat.problem import Problem
+from remat.problem.op_sequence import computed_ops
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_memory
 from remat.schedule import OrderRule, Schedule
 

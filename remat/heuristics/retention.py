@@ -17,12 +17,12 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.sequence import useful_schedule
 from remat.graphs.arrays import Csr
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 
 

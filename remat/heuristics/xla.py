@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import standing_buffers
 from remat.heuristics.online import OnlineHeuristic
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.quotient import Choice, choice_of
 from remat.hierarchy.refine import refined
 from remat.problem import Objective
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 from remat.solving.session import Session
 

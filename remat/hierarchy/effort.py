@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
-from remat.backends.base import MOST, Backend, SolveOptions
-from remat.deadline import Deadline, OverdueError
+from remat.backends.base import Backend
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import Composite
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.runtime.solve_options import MOST, SolveOptions
 from remat.schedule import Schedule
 from remat.solving.method import FormulationMethod, MethodLike, make_method
 from remat.solving.result import base_versions

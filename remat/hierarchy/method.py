@@ -12,7 +12,6 @@ from pydantic import GetPydanticSchema
 
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
-from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.base import Heuristic
@@ -26,6 +25,7 @@ from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Hierarchy
 from remat.problem import Objective
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts

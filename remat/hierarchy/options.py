@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.effort import Effort, answered
@@ -15,6 +14,7 @@ from remat.hierarchy.quotient import choice_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
 

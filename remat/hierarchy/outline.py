@@ -8,8 +8,8 @@ import numpy as np
 
 from remat.hierarchy.classes import COST_TOLERANCE, Classes
 from remat.hierarchy.groups import Group, interface
-from remat.io.text import aligned
 from remat.problem import Problem
+from remat.runtime.text import aligned
 
 #: Most lines of an outline; the rest is counted.
 MAX_LINES = 60

@@ -14,12 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.heuristics.checkpointing.step import TrainingStep, training_step
 from remat.hierarchy.groups import NONE, Group
 from remat.hierarchy.tree import Hierarchy, components
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep, training_step
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 from remat.schedule.rules import OrderRule
 
 #: Values that more groups than this read or write, such as masks, do not indicate a group.

@@ -11,14 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Run, Step, expand
-from remat.formulations.sequence import allowed_computes
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
 from remat.hierarchy.effort import Effort, answered
 from remat.problem import Problem
+from remat.problem.op_sequence import allowed_computes
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
 

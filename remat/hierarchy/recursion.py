@@ -12,8 +12,6 @@ from itertools import groupby
 
 import numpy as np
 
-from remat.backends.processes.workers import WorkerPool
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
 from remat.hierarchy.classes import COST_TOLERANCE, Classes
@@ -26,6 +24,8 @@ from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here
 from remat.hierarchy.tree import Hierarchy
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 

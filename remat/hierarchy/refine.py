@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.effort import Effort, answered
@@ -15,6 +14,7 @@ from remat.hierarchy.groups import Group
 from remat.hierarchy.quotient import Choice, Quotient
 from remat.hierarchy.subproblem import SubProblem, translated
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
 from remat.schedule.simulate import simulate
 
 #: Shares of the free memory between the parts of a group by which its limit on saved bytes is raised.

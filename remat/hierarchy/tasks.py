@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.effort import Effort, Solvers
 from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.subproblem import SubProblem
+from remat.runtime.deadline import Deadline
 
 #: Seconds between two checks of the deadline while workers run.
 CHECK_INTERVAL = 0.2

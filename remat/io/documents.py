@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from remat.errors import FormatError, RematError
 from remat.io.limits import draw
-from remat.io.text import LISTED, clipped, one_line, short, together
+from remat.runtime.text import LISTED, clipped, one_line, short, together
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from remat.errors import FormatError
-from remat.interruption import interrupted
 from remat.io.limits import MAX_BYTES, ReadLimitError, draw_json, pipe_deadline
+from remat.runtime.interruption import interrupted
 
 #: Paths of standard input and output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
 from remat.io.limits import budgeted
-from remat.io.text import short
 from remat.registry import attempt, load_entry, others, own
+from remat.runtime.text import short
 
 
 class _Collector:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from remat.deadline import Deadline
 from remat.errors import FormatError
-from remat.interruption import interrupted
-from remat.io.sizes import memory_bytes
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupted
 from remat.runtime.resources import available_memory
+from remat.runtime.sizes import memory_bytes
 
 #: Default limit of a file, in bytes.
 MAX_BYTES = 128 * 1024 * 1024

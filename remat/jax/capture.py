@@ -11,12 +11,12 @@ from remat.errors import CaptureError, GraphError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.formats.hlo.scopes import module_path
 from remat.io.limits import MAX_STEPS
-from remat.io.text import one_line
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
 from remat.jax.describing import description
 from remat.jax.inlining import Inliner, Stack, Trace, TracedOp, base_of, bytes_of, renamed
 from remat.jax.sources import source_line
+from remat.runtime.text import one_line
 from remat.schedule import Schedule
 
 MODES = ("training", "inference")

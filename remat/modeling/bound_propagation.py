@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.check import violations
 from remat.modeling.model import Kind, Model
@@ -24,6 +23,7 @@ from remat.modeling.records import (
     truth,
 )
 from remat.runtime.arrays import Bool, Float, Int
+from remat.runtime.deadline import Deadline
 
 #: Maximum passes over all records; bounds that move by ones are left to the solver.
 ROUNDS = 6

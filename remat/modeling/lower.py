@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import BRIDGES, InapplicableError, LoweringContext, kind_of
 from remat.modeling.model import Model
 from remat.modeling.records import Record
 from remat.runtime.arrays import Float
+from remat.runtime.deadline import Deadline
 
 Values = Float
 Kinds = Collection[type[Record]]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
 from remat.modeling.rows import sparse_rows
 from remat.runtime.arrays import Float
+from remat.runtime.deadline import Deadline
 
 Int32 = NDArray[np.int32]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.modeling.bound_propagation import Bounds, InfeasibleError, Narrowing
 from remat.modeling.model import Model
 from remat.modeling.records import ALWAYS, Cumulative, Linear
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 
 
 @dataclass(frozen=True)

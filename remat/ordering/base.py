@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from remat.compiled.algorithm import Algorithm
-from remat.deadline import Deadline
 from remat.runtime.arrays import Int
+from remat.runtime.compiled.algorithm import Algorithm
+from remat.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from remat.ordering.instance import OrderInstance

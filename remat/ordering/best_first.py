@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.graphs.in_place import most_pairs
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.schedule.schedule import StepKind
 

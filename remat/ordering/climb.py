@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.bounds.flow import BoundaryNetwork
-from remat.deadline import Deadline
 from remat.ordering.base import OnOrder
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.ordering.repair import repaired
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 #: Work for one limit in the first round, and its growth factor; first and largest window of ops for valleys.
 FIRST_WORK, MORE_WORK, FIRST_WINDOW, MOST_WINDOW = 300_000, 4, 128, 4096

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.compiled import inner, kernel
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import inner, kernel
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 
 from __future__ import annotations
 
-from remat.compiled import inner
+from remat.runtime.compiled import inner
 
 #: A capacity that no cut reaches.
 UNLIMITED = 2**62

@@ -6,11 +6,11 @@ from enum import Enum
 
 import numpy as np
 
-from remat.compiled import KernelSet
-from remat.deadline import Deadline
 from remat.graphs.arrays import Csr, stacked
 from remat.ordering.lifetimes import Lifetimes
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import KernelSet
+from remat.runtime.deadline import Deadline
 
 #: Work between two checks of the deadline: some hundredths of a second.
 SLICE = 1_000_000

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.deadline import Deadline, Slices
 from remat.graphs.arrays import Csr
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline, Slices
 
 if TYPE_CHECKING:
     from remat.ordering.closed_sets_kernel import SetTables, States

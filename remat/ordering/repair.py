@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, TwoWaySearch
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 #: Ops before and after a step above the limit in the first attempt; growth factor; largest number of ops of a stretch.
 FIRST_REACH, MORE_REACH, MOST_OPS = 12, 2, 2000

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import Rewrite, RewriteOptions, RuleName, rewrite_graph
@@ -17,6 +16,7 @@ from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import RULES
 from remat.ordering.valley import ValleySearch
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, Verdict, validate
 
 #: Largest number of rewrites for which all choices are tried if some of them may raise the peak.

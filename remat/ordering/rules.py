@@ -6,11 +6,11 @@ import heapq
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
-from remat.deadline import Deadline, OverdueError
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.ordering.ready import Ready
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline, OverdueError
 
 #: Ops between two checks of the deadline.
 PIECE = 1000

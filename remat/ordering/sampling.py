@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.ordering.instance import OrderInstance
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 #: Largest number of closed sets for which orders are counted.
 MOST_SETS = 50_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
 from remat.ordering.limit_search import KERNELS
 from remat.ordering.rules import RULES, Kahn, Rule
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 #: Share of the time for the bound by cuts, and for each rule.
 CUT_SHARE, RULE_SHARE = 0.2, 0.05

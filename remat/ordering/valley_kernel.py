@@ -12,7 +12,6 @@ the end cannot be reached), `nodes` and `arcs` (room for cuts) and `number`.
 
 from __future__ import annotations
 
-from remat.compiled import inner, kernel
 from remat.ordering.least_cut_kernel import (
     BEGINS,
     BEGUN,
@@ -31,6 +30,7 @@ from remat.ordering.least_cut_kernel import (
     WORKSPACE,
     is_least,
 )
+from remat.runtime.compiled import inner, kernel
 
 # Rows of `frames`: the op that led there, bytes live, the ops to try (next, end, begin), key of the state, the
 # frames that may have ops to try (a list of its own), room for a path.

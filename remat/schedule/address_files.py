@@ -16,7 +16,7 @@ from remat.errors import FormatError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.files import decode_text, parse_json, read_bytes, write_atomic
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.addresses import Addresses, Memory
 from remat.schedule.buffer_tables import table_from_text, table_text
 from remat.schedule.buffers import MAX_BYTES, Buffers

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.io.sizes import size_unit
+from remat.runtime.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
 from remat.schedule.plots import draw_boxes, empty_figure, figure_saver, plain_text, put_title
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from remat.errors import ScheduleError
-from remat.io.text import expect, short
 from remat.runtime.arrays import Int
+from remat.runtime.text import expect, short
 from remat.schedule.buffers import MAX_BYTES, Buffers, live_sums
 from remat.schedule.certificate import BrokenRule, Findings
 

@@ -10,8 +10,8 @@ import numpy as np
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.graphs.arrays import occurrences
-from remat.io.text import short
 from remat.runtime.arrays import Int
+from remat.runtime.text import short
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Intervals, simulate_valid
 

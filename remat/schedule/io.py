@@ -8,7 +8,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.formats import Source, reading
-from remat.io.text import expect
+from remat.runtime.text import expect
 from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.schedule import Schedule
 

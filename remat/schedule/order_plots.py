@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.graphs import ComputeGraph
-from remat.io.sizes import size_unit
 from remat.runtime.arrays import Int
+from remat.runtime.sizes import size_unit
 from remat.schedule.plots import empty_figure, plain_text, put_title
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate

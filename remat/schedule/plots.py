@@ -21,9 +21,9 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.arrays import occurrences
 from remat.io.files import write_atomic
-from remat.io.sizes import size_text, size_unit
-from remat.io.text import clipped
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.sizes import size_text, size_unit
+from remat.runtime.text import clipped
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting, Simulation, simulate

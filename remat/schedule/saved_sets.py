@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.schedule import Schedule
 
 

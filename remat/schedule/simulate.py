@@ -11,8 +11,8 @@ import numpy as np
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
-from remat.io.text import expect, short
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.text import expect, short
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
 from remat.schedule.schedule import Schedule, StepKind

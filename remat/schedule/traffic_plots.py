@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from remat.io.sizes import size_unit
+from remat.runtime.sizes import size_unit
 from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.schedule.traffic import Traffic
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
-from remat.io.text import expect
+from remat.runtime.text import expect
 from remat.schedule.certificate import Certificate, Rule, Verdict, Violation, overhead_percent
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from remat.compiled import begin
-from remat.deadline import Deadline
 from remat.heuristics.base import Heuristic
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
+from remat.problem.scope import covers, own_scope
 from remat.registry import load, make_backend
+from remat.runtime.compiled import begin
+from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
-from remat.scope import covers, own_scope
 from remat.solving.chain_starts import BLOCKS, FEW, LOWER, ROTOR, chain_starts
 from remat.solving.portfolio import EXHAUSTIVE_OPS, WAIT, WAIT_SHARE, Policy, Stage
 from remat.solving.session import Session

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.processes.isolated import placed
+from remat.backends.base import Backend
+from remat.backends.isolated import placed
+from remat.backends.results import Incumbent, RawResult, Values
 from remat.errors import BackendError, ModelError
-from remat.interruption import interrupted
 from remat.modeling import Model
+from remat.runtime.interruption import interrupted
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.solving.incumbents import one_line
 
 

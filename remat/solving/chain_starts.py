@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from remat.heuristics.base import Heuristic
 from remat.heuristics.blocks import BlockOptions
-from remat.heuristics.checkpointing.step import training_step
 from remat.problem import Problem
+from remat.problem.training_step import training_step
 from remat.registry import make
 
 #: Heuristics on training graphs with their options. The first compiles fastest; the second and third need no kernels.

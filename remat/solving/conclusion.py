@@ -6,13 +6,13 @@ import contextlib
 import time
 from dataclasses import replace
 
-from remat.backends.base import Status, StopReason
 from remat.errors import BackendError, ProblemError
-from remat.interruption import interrupted
 from remat.problem import Objective
+from remat.problem.scope import EVERY_SCHEDULE, covers
 from remat.registry import load
+from remat.runtime.interruption import interrupted
+from remat.runtime.status import Status, StopReason
 from remat.schedule.validate import validate
-from remat.scope import EVERY_SCHEDULE, covers
 from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.least_known_budget import least_known_budget
 from remat.solving.result import Result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from remat.backends.base import Values
+from remat.backends.results import Values
 from remat.errors import BackendError, RematError
 from remat.formulations.base import Formulation
 from remat.modeling import Model

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
-from remat.interruption import interrupted
 from remat.problem import Objective, Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupted
+from remat.runtime.solve_options import SolveOptions
 from remat.solving.incumbents import Certified
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat import registry
-from remat.compiled import COMPILING
 from remat.errors import ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
@@ -20,6 +19,7 @@ from remat.ordering.base import OrderSearch
 from remat.ordering.rules import RULES
 from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
+from remat.runtime.compiled import COMPILING
 from remat.schedule import OrderRule
 from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch

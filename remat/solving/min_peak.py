@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.choice import BackendLike
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Schedule
 from remat.solving.least_known_budget import least_known_budget
 from remat.solving.method import MethodLike

@@ -6,17 +6,17 @@ import contextlib
 import math
 from dataclasses import replace
 
-from remat.backends.base import MOST
 from remat.bounds.non_recomputable import held_bound
 from remat.bounds.structural import structural_bound
-from remat.compiled import begin
-from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.best_first import MOST_STATES, Aim, explore
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
+from remat.runtime.compiled import begin
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.runtime.solve_options import MOST
 from remat.schedule import OrderRule, Schedule
 from remat.solving.chain_starts import BLOCKS, FEW, LOWER, chain_starts
 from remat.solving.incumbents import Certified

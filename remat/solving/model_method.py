@@ -7,15 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.deadline import OverdueError
+from remat.backends.base import Backend
+from remat.backends.results import RawResult, Values
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
 from remat.ordering.instance import saved_in_place
+from remat.problem.scope import EVERY_SCHEDULE, restrictions_hold
+from remat.runtime.deadline import OverdueError
 from remat.runtime.resources import available_memory
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import Schedule
-from remat.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.solving.backend_call import SolverFailedError, call_backend
 from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound
 from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session

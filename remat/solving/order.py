@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.choice import BackendLike
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.solving.progress import OnProgress
 from remat.solving.stop import Stop

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remat.backends.base import Backend, SolveOptions
-from remat.compiled import COMPILING
-from remat.deadline import Deadline
+from remat.backends.base import Backend
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
 from remat.registry import load
+from remat.runtime.compiled import COMPILING
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import OPTIONS, chain_start
 from remat.solving.model_method import ModelMethod

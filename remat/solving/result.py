@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from remat.backends.base import Status, StopReason
 from remat.errors import ProblemError
 from remat.problem import Objective, Problem
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import write_schedule
@@ -20,8 +20,8 @@ from remat.solving.result_page import as_html
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from remat.problem.scope import Scope
     from remat.schedule.certificate import Certificate
-    from remat.scope import Scope
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable
 from html import escape
 
-from remat.io.text import printable
 from remat.problem import Problem
+from remat.runtime.text import printable
 from remat.schedule import Schedule
 
 _WORD = "text-align: left; vertical-align: top; padding-right: 1em"

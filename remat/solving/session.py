@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from remat.backends.base import MOST, Backend, SolveOptions, StopReason
-from remat.compiled import COMPILING
-from remat.deadline import Deadline, OverdueError
+from remat.backends.base import Backend
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.problem import Objective, Problem
+from remat.problem.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import COMPILING
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.runtime.solve_options import MOST, SolveOptions
+from remat.runtime.status import StopReason
 from remat.schedule import Schedule
-from remat.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.progress import OnProgress, Progress, relative_gap

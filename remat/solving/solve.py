@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from remat.backends.base import DEFAULT_OPTIONS, STARTS, Backend, SolveOptions, StopReason
+from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.bounds.structural import structural_bound
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.interruption import interrupts
 from remat.problem import Objective, Problem
+from remat.runtime.interruption import interrupts
+from remat.runtime.solve_options import DEFAULT_OPTIONS, STARTS, SolveOptions
+from remat.runtime.status import StopReason
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded

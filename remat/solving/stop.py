@@ -1,8 +1,8 @@
 """Stopping rules of a solve: seconds, or a criterion on the current state.
 
-Every parameter ``stop`` accepts seconds (``10``), a running :class:`remat.deadline.Deadline`, or a class of this
-module. Criteria are evaluated at every new schedule, bound or phase, so they do not interrupt a silent solver; seconds
-always apply.
+Every parameter ``stop`` accepts seconds (``10``), a running :class:`remat.runtime.deadline.Deadline`, or a class
+of this module. Criteria are evaluated at every new schedule, bound or phase, so they do not interrupt a silent solver;
+seconds always apply.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
-from remat.backends.base import SolveOptions, StopReason
-from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 from remat.solving.progress import Progress, relative_gap
 
 #: A positive number of seconds.

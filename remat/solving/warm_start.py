@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat.backends.base import Values
+from remat.backends.results import Values
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation
 from remat.schedule import Schedule

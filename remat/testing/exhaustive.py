@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from remat.errors import ProblemError
 from remat.problem import Problem
+from remat.problem.scope import Restriction, Scope
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Restriction, Scope
 
 #: Restriction of scopes in which no accumulation buffer is freed and filled again.
 FILLED_ONCE = Restriction.FILLED_ONCE

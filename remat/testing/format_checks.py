@@ -13,10 +13,10 @@ from remat.graphs import ComputeGraph
 from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.io.formats import Source
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.simulate import with_frees
-from remat.scope import Scope
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, fail, require

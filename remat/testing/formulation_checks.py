@@ -15,8 +15,8 @@ from remat.modeling import Model, PlainLinear, lower, violations
 from remat.modeling.bridges import kind_of
 from remat.modeling.linear_form import LinearForm
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule, Schedule, validate
-from remat.scope import Scope
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, MakeFormulation, close, fail, require

@@ -16,8 +16,8 @@ from remat.graphs.layered import layered
 from remat.heuristics.base import Heuristic, HeuristicRun, OnSchedule
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
+from remat.problem.scope import Scope, covers
 from remat.schedule import Certificate, OrderRule, Schedule, Verdict, validate
-from remat.scope import Scope, covers
 from remat.testing.exhaustive import Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, fail, in_time, options, require

@@ -11,22 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from remat.backends.base import (
-    DEFAULT_GAP,
-    Backend,
-    Incumbent,
-    OnIncumbent,
-    RawResult,
-    SolveOptions,
-    Status,
-    StopReason,
-    Values,
-)
-from remat.deadline import Deadline
+from remat.backends.base import Backend
+from remat.backends.results import Incumbent, OnIncumbent, RawResult, Values
 from remat.errors import RematError
 from remat.formulations.base import Formulation
 from remat.modeling import Model, violations
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import DEFAULT_GAP, SolveOptions
+from remat.runtime.status import Status, StopReason
 
 T = TypeVar("T")
 

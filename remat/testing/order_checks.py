@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.graphs.layered import layered
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, validate
-from remat.scope import Scope
 from remat.testing.exhaustive import least_peak
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, in_time, require

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from unittest import SkipTest
 
-from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.deadline import Deadline
+from remat.backends.base import Backend
+from remat.backends.results import RawResult, Values
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import Certificate, Schedule, validate
 from remat.testing.kit import (
     USUAL,

@@ -11,8 +11,8 @@ from unittest import SkipTest
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.problem import Objective, Problem
+from remat.problem.scope import Scope
 from remat.schedule import Certificate
-from remat.scope import Scope
 from remat.testing.exhaustive import FILLED_ONCE, Optimum, least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import Effort, MakeFormulation, fail

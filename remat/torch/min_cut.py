@@ -17,13 +17,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import CaptureError, ProblemError
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
-from remat.heuristics.checkpointing.step import TrainingStep
-from remat.io.text import one_line
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
+from remat.runtime.text import one_line
 from remat.schedule import Schedule
 from remat.schedule.saved_sets import schedule_of_saved
 from remat.torch.turns import in_turn

@@ -9,8 +9,8 @@ from refusals import refused
 from remat.allocation.canonical import KERNELS, CanonicalSearch
 from remat.allocation.fits import FirstFit, FitOptions, quick
 from remat.allocation.problem import AllocationProblem
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Buffers, Memory, check_addresses
 from remat.testing.allocator_checks import dense_buffers, least_arena, random_buffers
 

@@ -13,12 +13,12 @@ from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import ModelAllocator, ModelOptions
 from remat.allocation.formulation import AddressFormulation
 from remat.allocation.portfolio import Portfolio
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import read_graph
 from remat.graphs.zoo import ZOO
 from remat.modeling import violations
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Buffers, Memory, Schedule, check_addresses, read_schedule, schedule_buffers
 from remat.testing.allocator_checks import random_buffers
 from tests.allocation.test_allocators import tangled

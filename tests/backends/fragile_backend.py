@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.backends.base import Availability, AvailabilityState, Backend, Incumbent, RawResult, Status, StopReason
-from remat.backends.processes.running import run_interruptible
+from remat.backends.base import Availability, AvailabilityState, Backend
+from remat.backends.results import Incumbent, RawResult
 from remat.errors import ModelError
 from remat.modeling import Linear
+from remat.runtime.processes.running import run_interruptible
+from remat.runtime.status import Status, StopReason
 
 
 class Fragile(Backend):
@@ -91,7 +93,7 @@ class Fragile(Backend):
 class Sown(Fragile):
     """The same faults, in a child that is forked from a process with these modules."""
 
-    preload = ("remat.backends.processes.wire", "fragile_backend")
+    preload = ("remat.runtime.processes.wire", "fragile_backend")
 
     def do_first_surroundings(self):
         raise RuntimeError(f"{os.environ.get('SEEN')} {Path.cwd()} {sys.path[0]}")

@@ -9,14 +9,14 @@ import pytest
 from helpers import options, usable
 from refusals import refused
 
-from remat.backends.base import Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.isolated import Isolated
 from remat.backends.minizinc import MiniZinc
-from remat.backends.processes.isolated import Isolated
 from remat.backends.pyomo import Pyomo
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
+from remat.runtime.status import Status, StopReason
 from remat.testing import BACKEND_CHECKS, Effort
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import KINDS

@@ -6,12 +6,13 @@ import importlib.util
 import pytest
 from refusals import refused
 
-from remat.backends.base import AvailabilityState, SolveOptions, wheel_availability
+from remat.backends.base import AvailabilityState, wheel_availability
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.backends.minizinc import MiniZinc
 from remat.backends.pyomo import Pyomo
 from remat.modeling import Model
+from remat.runtime.solve_options import SolveOptions
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from remat.backends.base import Status, StopReason
 from remat.backends.bookkeeping import Bookkeeping
-from remat.deadline import Deadline
 from remat.modeling import Model
+from remat.runtime.deadline import Deadline
+from remat.runtime.status import Status, StopReason
 
 
 def books(on_incumbent=None, on_bound=None):

@@ -4,9 +4,9 @@ import numpy as np
 from helpers import options
 from refusals import refused
 
-from remat.backends.base import Status
 from remat.backends.cp_sat import CpSat
 from remat.modeling import Domain, Linear, Model
+from remat.runtime.status import Status
 from remat.testing.backend_checks import knapsack
 
 

@@ -5,9 +5,10 @@ import time
 import pytest
 
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, StopReason
 from remat.graphs.layered import layered
 from remat.registry import make_backend
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 
 SECONDS = 5
 

@@ -8,10 +8,11 @@ import pytest
 from helpers import options
 from refusals import refused
 
-from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.modeling import AllDifferent, Linear, Model, violations
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.kit import answer
 

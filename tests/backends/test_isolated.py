@@ -15,12 +15,13 @@ from helpers import options
 from refusals import refused
 from shell import finish, start
 
-from remat.backends.base import Status, StopReason
+from remat.backends import isolated_worker
 from remat.backends.highs import Highs
-from remat.backends.processes import isolated_worker, wire
-from remat.backends.processes.isolated import Isolated
+from remat.backends.isolated import Isolated
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations
+from remat.runtime.processes import wire
+from remat.runtime.status import Status, StopReason
 from remat.testing.backend_checks import knapsack
 
 #: Not finished in seconds, with incumbents on the way.
@@ -178,8 +179,8 @@ def test_options_that_cannot_be_sent():
 PARENT = """
 import sys
 from fragile_backend import Fragile
-from remat.backends.base import SolveOptions
-from remat.backends.processes.isolated import Isolated
+from remat.runtime.solve_options import SolveOptions
+from remat.backends.isolated import Isolated
 from remat.modeling import Model
 
 def tell(incumbent):

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from helpers import options, usable
 
-from remat.backends.base import Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.isolated import Isolated
 from remat.backends.minizinc import MiniZinc
-from remat.backends.processes.isolated import Isolated
 from remat.backends.pyomo import Pyomo
 from remat.errors import ModelError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.problem import Problem
+from remat.runtime.status import Status
 from remat.schedule import Schedule
 
 LINEAR = [Highs(), Isolated(Highs()), Pyomo("highs"), Pyomo("cbc"), MiniZinc("highs")]

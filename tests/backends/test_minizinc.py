@@ -14,16 +14,18 @@ import pytest
 from helpers import options, some_slow, usable, wait_for_end
 from refusals import refused
 
-from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
+from remat.backends.base import AvailabilityState
 from remat.backends.cp_sat import CpSat
 from remat.backends.minizinc import MiniZinc
 from remat.backends.minizinc.program import RecordProgram, to_json
-from remat.deadline import Deadline
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import AllDifferent, Linear, Model, violations
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.testing import optimum, random_budget, random_graph
 from remat.testing.backend_checks import knapsack
 

@@ -9,10 +9,12 @@ import pytest
 from helpers import wait_for_end
 from refusals import refused
 
-from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
+from remat.backends.base import AvailabilityState
 from remat.backends.minizinc import MiniZinc, driver
-from remat.deadline import Deadline
 from remat.modeling import Model
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a shell script")
 

@@ -10,13 +10,14 @@ import pytest
 from refusals import refused
 from test_answers import lp
 
-from remat.backends.base import AvailabilityState, Status, StopReason
+from remat.backends.base import AvailabilityState
 from remat.backends.highs import Highs
 from remat.backends.pyomo import run
 from remat.backends.pyomo import solvers as module
 from remat.backends.pyomo.backend import Pyomo, export
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
+from remat.runtime.status import Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import tiny_models
 

@@ -10,7 +10,6 @@ from helpers import some_slow
 from oracles import counted_least_peak
 from small_graphs import KNOWN
 
-from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds import Bound, bounds, cut_bound, joint_bound, stage_bound, structural_bound
 from remat.bounds.reduced_costs import cheaper_than
@@ -18,7 +17,9 @@ from remat.bounds.report import best_bound
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import ComputeGraph, Op
 from remat.problem import Problem
-from remat.scope import Scope
+from remat.problem.scope import Scope
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.testing import optimum, random_budget, random_graph
 
 #: Ops of the graphs looked at, at most: the search is exponential.

@@ -10,11 +10,11 @@ import pytest
 
 from remat import Problem, layered
 from remat.backends.highs import Highs
-from remat.backends.processes import children
 from remat.bounds import bounds, bounds_in_turn
 from remat.cli import main
 from remat.errors import RematError
 from remat.graphs.families import unit_chain
+from remat.runtime.processes import children
 
 
 def plain(found):

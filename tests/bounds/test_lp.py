@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
 from remat.backends.highs.relaxation import safe_bound
 from remat.bounds.base import Bound
 from remat.bounds.lp import lp_relaxation
-from remat.deadline import Deadline
 from remat.errors import BackendError, RematError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.interruption import interrupts, request
 from remat.modeling import Linear, Model
 from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupts, request
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 from remat.schedule import OrderRule
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_budget, random_graph

@@ -106,7 +106,7 @@ BROODING = """
 import sys, threading
 import remat.solving.solve as unused
 from remat.backends.base import *
-from remat.backends.processes.running import run_interruptible
+from remat.runtime.processes.running import run_interruptible
 from remat.cli import main
 
 class Brooding(Backend):

@@ -7,7 +7,7 @@ import pytest
 from shell import Ran, finish, start
 
 from remat.cli import clock
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
 
 
 def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from shell import ok, program
 from remat.cli import main
 from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
 from remat.cli.terminal import guarded
-from remat.deadline import Deadline
-from remat.io.text import printable
+from remat.runtime.deadline import Deadline
+from remat.runtime.text import printable
 
 Capture = pytest.CaptureFixture[str]
 

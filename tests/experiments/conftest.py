@@ -3,7 +3,9 @@
 import pytest
 from scripted import ABSENT, register
 
-from remat.backends.base import Availability, RawResult, Status, StopReason
+from remat.backends.base import Availability
+from remat.backends.results import RawResult
+from remat.runtime.status import Status, StopReason
 
 
 @pytest.fixture

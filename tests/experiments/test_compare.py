@@ -8,13 +8,13 @@ import pytest
 from helpers import ONE
 
 from remat import Problem
-from remat.backends.base import SolveOptions
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.runtime.solve_options import SolveOptions
 
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
 

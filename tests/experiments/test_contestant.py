@@ -5,13 +5,13 @@ from refusals import refused
 
 from remat import Problem, frontier, max_batch
 from remat.backends.highs import Highs
-from remat.backends.processes.workers import WorkerPool
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
 from remat.heuristics.greedy import Greedy
+from remat.runtime.processes.workers import WorkerPool
 from remat.solving.method import Method
 
 CHAIN = Problem(unit_chain(6))

@@ -13,15 +13,15 @@ from helpers import ONE
 from refusals import refused
 
 from remat import Problem, frontier, registry
-from remat.backends.base import SolveOptions
-from remat.backends.processes import children
-from remat.backends.processes.workers import WorkerPool
 from remat.cli.frontier import schedules_by
 from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_frontier, save_frontier_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
+from remat.runtime.processes import children
+from remat.runtime.processes.workers import WorkerPool
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.solving.session import Session
 

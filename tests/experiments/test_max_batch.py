@@ -8,7 +8,6 @@ from oracles import revolve
 
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, solve, validate
-from remat.backends.base import SolveOptions, Status
 from remat.errors import BackendError
 from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
@@ -19,8 +18,10 @@ from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO, vgg16
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
+from remat.problem.scope import Scope
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import OrderRule, Rules
-from remat.scope import Scope
 from remat.testing import optimum
 
 

@@ -7,14 +7,14 @@ from refusals import refused
 
 from remat import Problem, frontier, max_batch
 from remat.backends.highs import Highs
-from remat.backends.processes.workers import WorkerPool
-from remat.deadline import Deadline
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.families import path, unit_chain
 from remat.heuristics.greedy import Greedy
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes.workers import WorkerPool
 
 CHAIN = Problem(unit_chain(4))
 FAMILY = AffineGraph.scaled(unit_chain(4), 1)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from helpers import answer, judged
 
-from remat.backends.base import Backend, Status
+from remat.backends.base import Backend
 from remat.formulations.hierarchical import HIlp
 from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.formulations.hierarchical.layout import NodeRow
 from remat.formulations.hierarchical.plan import known, plan_in
 from remat.modeling import ALWAYS, violations
+from remat.runtime.status import Status
 from remat.schedule import Certificate, Schedule
 
 

@@ -12,8 +12,8 @@ from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.formulations.stages import StagesOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
+from remat.problem.scope import AtMost, Limit, Scope
 from remat.schedule import OrderRule
-from remat.scope import AtMost, Limit, Scope
 from remat.testing import optimum, random_budget, random_graph
 
 

@@ -6,7 +6,6 @@ import pytest
 from helpers import ONE
 
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, StopReason
 from remat.bounds.lp import lp_relaxation
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
@@ -20,6 +19,8 @@ from remat.graphs.zoo import unet
 from remat.modeling import Linear
 from remat.modeling.size import BUILT_BYTES, ModelSize
 from remat.runtime import resources
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 from remat.solving import model_method
 
 GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60), "tree": in_tree(5)}

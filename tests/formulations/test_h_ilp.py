@@ -6,14 +6,14 @@ from helpers import KINDS, answer
 from refusals import refused
 
 from remat import Problem, solve
-from remat.backends.base import Status
 from remat.backends.cp_sat import CpSat
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
-from remat.scope import Restriction
+from remat.problem.scope import Restriction
+from remat.runtime.status import Status
 from remat.testing import optimum, random_budget, random_graph
 
 # -- ops alone -------------------------------------------------------------------------------------------------------

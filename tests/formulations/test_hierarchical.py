@@ -17,11 +17,11 @@ from hierarchies import RandomHierarchy, RandomOption, random_hierarchy
 from remat import registry
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.deadline import Deadline, OverdueError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.modeling import violations
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule, simulate
 
 

@@ -10,7 +10,6 @@ from helpers import ONE
 from refusals import refused
 
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, Status
 from remat.formulations.ordering import LinearOrder, OrderIntervals, OrderPositions
 from remat.formulations.ordering.layout import OrderLayout
 from remat.graphs import GraphBuilder
@@ -20,6 +19,8 @@ from remat.graphs.layered import layered
 from remat.modeling import violations
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import RULES
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import Schedule, validate
 from remat.testing import random_graph
 

@@ -10,11 +10,9 @@ from helpers import KINDS, ONE, RUN, answer, judged, solved, some_slow
 from refusals import refused
 
 from remat import Problem, Schedule, read_graph, solve, validate
-from remat.backends.base import SolveOptions
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import joint_bound
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Part
 from remat.formulations.checkmate import Checkmate
@@ -24,8 +22,10 @@ from remat.graphs.zoo import ZOO
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.modeling import violations
+from remat.problem.scope import Scope
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule
-from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
 
 

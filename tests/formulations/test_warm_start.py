@@ -10,8 +10,6 @@ from helpers import ONE, RUN
 from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
@@ -19,6 +17,8 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.registry import make_backend
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.testing.graphs import random_graph
 
 

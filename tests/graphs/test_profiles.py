@@ -12,8 +12,8 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
 from remat.graphs.profiles import CostSet, Profile, read_profile, with_costs
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule
-from remat.scope import Scope
 from remat.testing import optimum
 
 

@@ -5,8 +5,6 @@ import pytest
 from helpers import ONE, RUN, judged
 from oracles import least_cost
 
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
 from remat.graphs.layered import layered
 from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions, _Search
@@ -14,6 +12,8 @@ from remat.heuristics.annealing.tables import MOST_RUNS
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule, simulate, validate
 from remat.testing import random_budget, random_graph
 

@@ -17,9 +17,9 @@ from remat.heuristics import HeuristicRun
 from remat.heuristics.blocks import BlockCheckpointing, BlockOptions
 from remat.heuristics.blocks.heuristic import Measure
 from remat.heuristics.blocks.plans import FAMILIES, Plan
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.cuts import all_cuts
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule, Verdict, validate
 
 WIDE = 10_000

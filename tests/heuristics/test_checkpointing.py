@@ -19,8 +19,8 @@ from remat.heuristics.checkpointing.chen import LinearizedGreedy
 from remat.heuristics.checkpointing.choices import all_forward_ops, articulation_points, greedy, greedy_sweep
 from remat.heuristics.checkpointing.griewank import GriewankWalther
 from remat.heuristics.checkpointing.revolve import advances, reversal
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")

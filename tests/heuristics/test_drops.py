@@ -12,8 +12,6 @@ import pytest
 from helpers import RUN, judged
 
 from remat import registry
-from remat.compiled import kernel
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
@@ -27,6 +25,8 @@ from remat.heuristics.drops.heuristic import (
     tables,
 )
 from remat.problem import Problem
+from remat.runtime.compiled import kernel
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
 from remat.testing.graphs import random_budget, random_graph

@@ -8,9 +8,9 @@ import pytest
 from helpers import RUN, accepted
 
 from remat import GraphBuilder, Problem
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.heuristics.dtr import Dtr, DtrOptions, Score, _Online
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 SCORES = get_args(Score)

@@ -9,7 +9,6 @@ from helpers import ONE, RUN, judged, some_slow
 from refusals import refused
 
 from remat import registry
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
@@ -17,7 +16,6 @@ from remat.heuristics.annealing import AnnealingOptions
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.blocks import BlockOptions
 from remat.heuristics.checkpointing.base import SweepOptions
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import DropsOptions
 from remat.heuristics.eviction import EvictionOptions
 from remat.heuristics.few_stages import FewStagesOptions
@@ -31,6 +29,8 @@ from remat.hierarchy.partition.h_partition import HPartitionOptions
 from remat.hierarchy.partition.min_cut import MinCutOptions
 from remat.hierarchy.partition.modules import ModulesOptions
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, Verdict, simulate
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")

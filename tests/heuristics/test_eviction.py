@@ -6,12 +6,12 @@ import pytest
 from helpers import ONE, RUN, accepted, judged
 
 from remat import GraphBuilder, Problem, Schedule, solve
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline, OverdueError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
 from remat.heuristics.eviction import Eviction, EvictionOptions, Machine
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.runtime.solve_options import SolveOptions
 from remat.testing.graphs import random_graph
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from helpers import judged
 
 from remat import solve
-from remat.backends.base import SolveOptions, Status
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
 from remat.graphs.graph import ComputeGraph
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.few_stages import FewStages, FewStagesOptions
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.schedule import OrderRule
 
 

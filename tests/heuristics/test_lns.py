@@ -6,9 +6,8 @@ from generators import staged as random_staged
 from helpers import ONE, judged
 from refusals import refused
 
-from remat.backends.base import RawResult, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
-from remat.deadline import Deadline
+from remat.backends.results import RawResult
 from remat.errors import BackendError, ProblemError, RematError
 from remat.formulations import Part, Scope
 from remat.formulations.checkmate import Checkmate
@@ -24,6 +23,9 @@ from remat.modeling import violations
 from remat.modeling.restriction import restrict
 from remat.problem import Problem
 from remat.registry import load
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Rule, Schedule
 from remat.testing import optimum, random_budget, random_graph
 

@@ -7,14 +7,14 @@ import pytest
 from generators import training_graph
 from helpers import RUN, judged
 
-from remat.deadline import Deadline, OverdueError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.lower_sets import LowerSets
 from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Programme
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
+from remat.runtime.deadline import Deadline, OverdueError
 
 
 def sets_by_counting(graph):

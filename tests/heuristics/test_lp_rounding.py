@@ -6,15 +6,16 @@ import pytest
 from helpers import ONE, judged
 
 from remat import Problem, read_graph, simulate, solve, validate
-from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
 from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
+from remat.problem.scope import Scope
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 from remat.schedule import OrderRule
-from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
 
 #: As in the paper: one relaxation, one threshold, nothing improved.

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from helpers import RUN, judged
 
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt, unet
 from remat.heuristics.checkpointing.revolve import advances
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.rotor import Rotor, RotorOptions
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import BlockOption, Chain
@@ -25,6 +23,8 @@ from remat.heuristics.rotor.options import chain_of
 from remat.heuristics.rotor.programme import KERNELS, Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
+from remat.runtime.deadline import Deadline
 from remat.schedule import Certificate, Verdict, simulate
 
 PLAIN = RotorOptions(polish=False)

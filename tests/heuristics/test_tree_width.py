@@ -8,7 +8,6 @@ from helpers import RUN, judged
 from networkx.algorithms.approximation import treewidth
 from refusals import refused
 
-from remat.deadline import Deadline, OverdueError
 from remat.graphs.families import pyramid, unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
@@ -17,6 +16,7 @@ from remat.heuristics.tree_width.heuristic import MOST_OPS
 from remat.heuristics.tree_width.recursion import Ops, sequence_of
 from remat.heuristics.tree_width.separators import by_degree, by_fill_in, decomposition, separator_tree
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule, simulate, validate
 
 

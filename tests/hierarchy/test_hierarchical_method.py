@@ -19,12 +19,11 @@ from refusals import refused
 
 import remat.solving.bounding
 from remat import GraphBuilder, Problem, solve
-from remat.backends.base import Backend, SolveOptions, StopReason
+from remat.backends.base import Backend
 from remat.backends.highs import Highs
 from remat.backends.pyomo import Pyomo
 from remat.bounds.base import Bound
 from remat.config import Config
-from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import HIlp, HIlpOptions
 from remat.graphs.families import unit_chain
@@ -41,7 +40,10 @@ from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tasks import Answer, Task
 from remat.problem import Objective
-from remat.scope import EVERY_SCHEDULE
+from remat.problem.scope import EVERY_SCHEDULE
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 from remat.solving.method import FormulationMethod
 from remat.solving.progress import Progress
 

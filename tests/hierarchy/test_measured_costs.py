@@ -11,7 +11,6 @@ from generators import jittered
 from helpers import ONE, judged
 
 from remat import Problem, solve
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, identical_groups
 from remat.hierarchy.effort import Effort
@@ -21,6 +20,7 @@ from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
+from remat.runtime.deadline import Deadline
 
 EVICTION = Effort(("eviction",))
 

@@ -6,18 +6,18 @@ import numpy as np
 from helpers import judged
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.formulations.hierarchical import Option
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.groups import Group
 from remat.hierarchy.options import Budgets, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import Certificate, Schedule
 from remat.schedule.validate import validate
 

@@ -7,9 +7,7 @@ from helpers import judged
 from hierarchies import RandomHierarchy, random_hierarchy
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
-from remat.formulations.sequence import useful_computes
 from remat.graphs.families import unit_chain
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.groups import Group
@@ -17,6 +15,8 @@ from remat.hierarchy.options import plain_options
 from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem
+from remat.problem.op_sequence import useful_computes
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 

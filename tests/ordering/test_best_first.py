@@ -11,8 +11,8 @@ from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.graphs.families import unit_chain
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule, validate
-from remat.scope import Scope
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 

@@ -3,12 +3,12 @@
 import pytest
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import layered
 from remat.ordering.closed_sets import BeamOptions, BeamOrder, BestFirstOptions, BestFirstOrder
 from remat.ordering.instance import OrderInstance
 from remat.ordering.valley import ValleySearch
+from remat.runtime.deadline import Deadline
 
 
 def test_a_narrow_beam_has_an_order_and_a_bound() -> None:

@@ -9,7 +9,6 @@ from oracles import counted_least_peak
 from small_graphs import KNOWN, LAYERED_PEAKS, LIBERIS_LANE, PUBLISHED_PEAKS
 
 from remat import Problem, SolveOptions, read_graph, solve
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.graphs.zoo import ZOO
 from remat.ordering import closed_sets, programme
@@ -20,6 +19,7 @@ from remat.ordering.instance import OrderInstance
 from remat.ordering.serenity import Serenity, SerenityOptions
 from remat.ordering.serenity.cuts import cut_positions
 from remat.ordering.valley import ValleySearch
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 SERENITIES = [

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from remat import Problem, solve
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, layered
 from remat.graphs.families import unit_chain
 from remat.ordering.climb import Climb
@@ -13,6 +12,7 @@ from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
 from remat.ordering.repair import repaired
 from remat.ordering.valley import Portfolio, ValleySearch
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 ENOUGH = 10**8

@@ -6,7 +6,6 @@ import random
 import pytest
 from refusals import refused
 
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
@@ -14,6 +13,7 @@ from remat.graphs.zoo import ZOO
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rewriting_search import all_rewrites, best_rewriting, order_graph
 from remat.ordering.valley import ValleySearch
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, Verdict, validate
 
 TWO = RewriteOptions(min_parts=2)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from remat import Problem, solve
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import RULES, DepthFirst, ExtraUsersFirst, Kahn, LeastPeakFirst, ListOrder
+from remat.runtime.deadline import Deadline
 from remat.testing import random_graph
 
 

@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 from remat import Problem, read_graph
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.ordering import sampling
 from remat.ordering.instance import OrderInstance
 from remat.ordering.sampling import sample_peaks
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 

@@ -6,7 +6,6 @@ import pytest
 from oracles import counted_least_peak
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.ordering import programme
@@ -15,6 +14,7 @@ from remat.ordering.programme import Ending, Programme
 from remat.ordering.serenity import Serenity, SerenityOptions
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import cut_positions
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 

@@ -7,7 +7,6 @@ from oracles import least_order_peak
 from small_graphs import from_lists
 
 from remat import Problem
-from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
@@ -15,6 +14,7 @@ from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
 from remat.ordering.twins import twin_pairs
 from remat.ordering.valley import ValleySearch
+from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
 #: More than any of the searches here needs.

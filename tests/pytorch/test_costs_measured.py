@@ -13,7 +13,7 @@ from models import MODELS, step_nodes, traced  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 
-from remat.deadline import Deadline  # noqa: E402
+from remat.runtime.deadline import Deadline  # noqa: E402
 from remat.torch.costs import CostRemark, Measured, cost_model, measured, measured_workspaces  # noqa: E402
 from remat.torch.costs.calls import call_of  # noqa: E402
 from remat.torch.costs.distinct import key_of  # noqa: E402

@@ -11,10 +11,10 @@ from helpers import RUN, accepted, judged  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat import GraphBuilder, Problem, SolveOptions  # noqa: E402
-from remat.deadline import Deadline  # noqa: E402
 from remat.graphs.families import unit_chain  # noqa: E402
 from remat.graphs.zoo import unet  # noqa: E402
 from remat.heuristics import HeuristicRun  # noqa: E402
+from remat.runtime.deadline import Deadline  # noqa: E402
 from remat.schedule import Verdict  # noqa: E402
 from remat.torch.capture import capture  # noqa: E402
 from remat.torch.min_cut import TorchMinCut, TorchMinCutOptions, _JointGraph  # noqa: E402

@@ -8,13 +8,13 @@ from helpers import steps
 from refusals import refused
 from schedule_oracle import random_graph, random_valid_steps
 
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.zoo import ZOO
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import load
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, simulate
 from remat.schedule.accesses import DEAD, Accesses, Mode
 from remat.schedule.traffic import off_chip_traffic

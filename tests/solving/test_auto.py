@@ -17,7 +17,7 @@ import remat.solving.bounding
 import remat.solving.chain_starts
 import remat.solving.portfolio
 import remat.solving.session
-from remat.backends.base import Availability, SolveOptions, Status, StopReason
+from remat.backends.base import Availability
 from remat.bounds.base import Bound
 from remat.errors import BackendError
 from remat.graphs.families import unit_chain
@@ -25,9 +25,11 @@ from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.drops import Drops
 from remat.problem import Problem
+from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.registry import heuristics
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule
-from remat.scope import EVERY_SCHEDULE, Scope, covers
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.solve import solve

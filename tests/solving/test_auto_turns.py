@@ -11,14 +11,15 @@ from helpers import ONE
 import remat.solving.auto
 import remat.solving.portfolio
 from remat import Problem, layered, solve
-from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.gpt import gpt
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.eviction import Eviction
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import Schedule
 from remat.solving.auto import Auto
 from remat.solving.conclusion import concluded

@@ -6,9 +6,9 @@ import pytest
 from refusals import refused
 
 import remat.solving.incumbents
-from remat.backends.base import SolveOptions
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
 from remat.solving.session import Session

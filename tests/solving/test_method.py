@@ -9,19 +9,19 @@ from refusals import refused
 
 import remat.solving.chain_starts
 from remat import Problem, SolveOptions, layered, solve
-from remat.backends.base import RawResult
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.backends.processes.isolated import Isolated
-from remat.deadline import Deadline
+from remat.backends.isolated import Isolated
+from remat.backends.results import RawResult
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.families import unit_chain
 from remat.heuristics.drops import Drops
 from remat.heuristics.greedy import Greedy
+from remat.problem.scope import Restriction, Scope, covers, own_scope
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
 from remat.schedule.io import read_schedule, write_schedule
-from remat.scope import Restriction, Scope, covers, own_scope
 from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping

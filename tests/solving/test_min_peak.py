@@ -10,14 +10,17 @@ from scripted import ABSENT, Scripted
 
 import remat.solving.portfolio
 from remat import Problem, Schedule, layered, minimize, solve, validate
-from remat.backends.base import Availability, RawResult, SolveOptions, Status, StopReason
-from remat.deadline import Deadline
+from remat.backends.base import Availability
+from remat.backends.results import RawResult
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics.drops import Drops
 from remat.ordering.best_first import Aim, explore
 from remat.registry import load, make_backend
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.solving import min_peak_search
 from remat.solving.min_peak import least_known_budget
 from remat.solving.min_peak_search import MinPeakSearch

@@ -6,14 +6,15 @@ from refusals import refused
 
 import remat.solving.auto
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status
 from remat.solving.auto import Auto
 from remat.solving.session import Session
 

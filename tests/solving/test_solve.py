@@ -11,25 +11,19 @@ from refusals import refused
 from scripted import ABSENT, Reply, Script, Scripted
 
 import remat.solving.method
-from remat.backends.base import (
-    Availability,
-    Incumbent,
-    OnIncumbent,
-    RawResult,
-    SolveOptions,
-    Status,
-    StopReason,
-    Values,
-)
-from remat.deadline import Deadline
+from remat.backends.base import Availability
+from remat.backends.results import Incumbent, OnIncumbent, RawResult, Values
 from remat.errors import BackendError, ModelError, ProblemError, RematError
 from remat.formulations.base import Formulation, Preliminary
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.modeling import Linear, Model
 from remat.problem import Problem
+from remat.problem.scope import Scope
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Scope
 from remat.solving.model_method import ModelMethod
 from remat.solving.progress import Progress
 from remat.solving.result import Result

@@ -8,11 +8,12 @@ import pytest
 from refusals import refused
 
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, Status, StopReason
-from remat.backends.processes.families import family
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.io.sizes import memory_bytes
+from remat.runtime.processes.families import family
+from remat.runtime.sizes import memory_bytes
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 
 @pytest.mark.parametrize("backend", ["cp-sat", "highs"])

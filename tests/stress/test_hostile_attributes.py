@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
+from remat.runtime.deadline import Deadline
 
 SECONDS = 30
 JUNK = [

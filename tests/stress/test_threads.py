@@ -21,7 +21,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.drops import Drops
-from remat.interruption import interrupted
+from remat.runtime.interruption import interrupted
 from remat.solving.min_peak import minimize
 
 #: Threads of the issue.

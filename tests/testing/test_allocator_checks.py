@@ -5,8 +5,8 @@ import pytest
 
 from remat import registry
 from remat.allocation import Allocation, Allocator
-from remat.backends.base import DEFAULT_OPTIONS
 from remat.errors import ProblemError
+from remat.runtime.solve_options import DEFAULT_OPTIONS
 from remat.testing import ALLOCATOR_CHECKS, ConformanceError, Effort
 from remat.testing.allocator_checks import bounds_hold, capacities_are_kept, several_memories, the_start_is_kept
 

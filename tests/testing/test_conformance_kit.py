@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from small_graphs import KNOWN
 
-from remat.backends.base import Backend, Status, StopReason
+from remat.backends.base import Backend
 from remat.backends.cp_sat import CpSat
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
@@ -18,8 +18,9 @@ from remat.formulations.ordering import OrderPositions
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.modeling import Linear, Model
 from remat.problem import Objective, Problem
+from remat.problem.scope import Scope
+from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, validate
-from remat.scope import Scope
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
 from remat.testing.problems import FREE, PLAIN, cases, worth_a_search
 from remat.testing.raw_models import KINDS, enumerate_model

@@ -7,8 +7,8 @@ from hierarchies import RandomHierarchy
 
 from remat.graphs import GraphBuilder
 from remat.problem import Problem
+from remat.problem.scope import Scope
 from remat.schedule import OrderRule, validate
-from remat.scope import Scope
 from remat.testing import least_peak, optimum, random_budget, random_graph
 from remat.testing.exhaustive import FILLED_ONCE
 

@@ -11,9 +11,9 @@ from remat.errors import FormatError, ProblemError
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.formats.remat_json import FORMAT as GRAPH_JSON
 from remat.heuristics.greedy import Greedy
+from remat.problem.scope import EVERY_SCHEDULE
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import FORMAT as SCHEDULE_JSON
-from remat.scope import EVERY_SCHEDULE
 from remat.testing import FORMAT_CHECKS, HEURISTIC_CHECKS, ConformanceError, Effort
 
 METHODS = {check.__name__: check for check in HEURISTIC_CHECKS}

@@ -4,10 +4,10 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations import Formulation, Scope
-from remat.formulations.sequence import Instances, op_sequence, stages_of
 from remat.modeling import Clauses, Model
 from remat.modeling.rows import rows_from
 from remat.problem import Problem
+from remat.problem.op_sequence import Instances, op_sequence, stages_of
 from remat.schedule import OrderRule, Schedule
 
 

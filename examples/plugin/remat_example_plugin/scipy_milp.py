@@ -6,9 +6,10 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from remat.backends.base import Availability, AvailabilityState, Backend, Run, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, Run
 from remat.modeling import PlainLinear, lower
 from remat.modeling.matrix import to_matrix
+from remat.runtime.status import Status, StopReason
 
 
 class ScipyMilp(Backend):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from remat.backends.base import Availability, Backend, Run, SolveOptions, wheel_availability
+from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir
+from remat.runtime.solve_options import SolveOptions
 
 #: Supported versions of ortools.
 VERSIONS = ">=9.15,<9.16"

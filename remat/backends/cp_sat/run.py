@@ -7,11 +7,13 @@ from typing import Any
 
 from ortools.sat.python import cp_model_helper
 
-from remat.backends.base import Run, SolveOptions, Status, StopReason
+from remat.backends.base import Run
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.cp_sat.translation import CpSatModel
 from remat.errors import BackendError
 from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 #: CP-SAT's statuses; all others are unknown.
 STATUSES = {

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python.cp_model_helper import CpModelProto
 
-from remat.backends.base import Values
-from remat.deadline import Deadline
+from remat.backends.results import Values
 from remat.errors import ModelError
 from remat.modeling import (
     ALWAYS,
@@ -27,6 +26,7 @@ from remat.modeling import (
     Reservoir,
 )
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 
 #: Rows and variables between two checks of the deadline.
 PIECES = 2_000

@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from remat.backends.base import (
-    Availability,
-    Backend,
-    Run,
-    SolveOptions,
-    Status,
-    StopReason,
-    Values,
-    wheel_availability,
-)
+from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.highs.arrays import pass_model
 from remat.backends.highs.threads import SCHEDULER
+from remat.backends.results import Values
 from remat.backends.rounding import rounded
 from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 if TYPE_CHECKING:
     from remat.backends.highs.relaxation import Relaxation

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs.arrays import pass_model
-from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.errors import BackendError
 from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
 from remat.runtime.arrays import Float
+from remat.runtime.processes.running import LeftBehindError, run_interruptible
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import StopReason
 
 #: Algorithms for linear programmes, by the values of HiGHS's option ``solver``.
 ALGORITHMS = ("simplex", "ipm", "pdlp")

@@ -10,24 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from remat.backends.base import (
-    Availability,
-    AvailabilityState,
-    Backend,
-    Run,
-    SolveOptions,
-    Status,
-    StopReason,
-    Values,
-    wheel_availability,
-)
+from remat.backends.base import Availability, AvailabilityState, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
-from remat.backends.processes.families import too_large
-from remat.backends.processes.guard import temporary_folder
-from remat.deadline import Deadline
+from remat.backends.results import Values
 from remat.errors import BackendError
 from remat.modeling import (
     AllDifferent,
@@ -42,6 +30,11 @@ from remat.modeling import (
     lower,
 )
 from remat.modeling.written import WrittenModel
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes.families import too_large
+from remat.runtime.processes.guard import temporary_folder
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 OLDEST = (2, 6)
 #: Supported versions of the Python package `minizinc`.

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from remat.backends.processes import families, guard, guard_process
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes import families, guard, guard_process
 
 #: Seconds between SIGTERM and SIGKILL.
 GRACE = 0.3
@@ -25,7 +25,7 @@ class GroupProcess:
     """Run `command` in a session of its own, so that all its descendants can be found and terminated.
 
     The driver puts its solver into another process group, so a signal to one group is not enough. Both would outlive
-    this process, which the guard prevents (:mod:`remat.backends.processes.guard`).
+    this process, which the guard prevents (:mod:`remat.runtime.processes.guard`).
 
     Parameters
     ----------

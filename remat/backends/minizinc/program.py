@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Kind, Linear, Model, Record, Reservoir
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 
 HERE = Path(__file__).parent
 

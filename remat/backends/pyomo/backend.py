@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remat.backends.base import Run, SolveOptions
+from remat.backends.base import Run
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.processes.isolated import Isolated
+from remat.backends.isolated import Isolated
 from remat.backends.pyomo.run import PyomoRun
 from remat.backends.pyomo.solvers import PyomoBackend
 from remat.errors import BackendError
 from remat.modeling import Model
+from remat.runtime.solve_options import SolveOptions
 
 
 class Pyomo(PyomoBackend):
     """Any MILP solver that Pyomo supports: ``pyomo:cbc``, ``pyomo:highs``, ``pyomo:glpk``, ``pyomo:gurobi``, ...
 
     The lowered matrix becomes a Pyomo model in a child process (see
-    :class:`~remat.backends.processes.isolated.Isolated`): Pyomo redirects standard output while a solver runs, and
+    :class:`~remat.backends.isolated.Isolated`): Pyomo redirects standard output while a solver runs, and
     the child is killed with its solver if it misses the deadline. The deadline covers building, which takes about
     100 µs per row (10 s for 10⁵ rows, including writing a file).
 

@@ -16,14 +16,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat.backends.base import Run, SolveOptions, Status, StopReason, Values
+from remat.backends.base import Run
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.processes.families import family
 from remat.backends.pyomo.solvers import SOLVERS, PyomoBackend, Solver, program, with_trusted_program
+from remat.backends.results import Values
 from remat.backends.rounding import rounded
-from remat.deadline import Deadline
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
+from remat.runtime.deadline import Deadline
+from remat.runtime.processes.families import family
+from remat.runtime.solve_options import SolveOptions
+from remat.runtime.status import Status, StopReason
 
 #: Rows above which a note warns that building the Pyomo model is slow.
 MANY_ROWS = 100_000

@@ -13,10 +13,10 @@ import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.opt import ProblemFormat
 
-from remat.deadline import Deadline
 from remat.errors import BackendError, FormatError, ModelError
 from remat.modeling import Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
+from remat.runtime.deadline import Deadline
 
 FORMATS = {".lp": ProblemFormat.cpxlp, ".mps": ProblemFormat.mps, ".nl": ProblemFormat.nl}
 

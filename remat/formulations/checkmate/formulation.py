@@ -9,7 +9,13 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
 from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOptions
-from remat.formulations.sequence import (
+from remat.graphs.in_place import most_pairs
+from remat.modeling import Model, Vars
+from remat.modeling.model import Named
+from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
+from remat.modeling.size import ModelSize
+from remat.problem import Problem
+from remat.problem.op_sequence import (
     Instances,
     check_limits,
     most_computes,
@@ -17,15 +23,9 @@ from remat.formulations.sequence import (
     stages_of,
     useful_schedule,
 )
-from remat.graphs.in_place import most_pairs
-from remat.modeling import Model, Vars
-from remat.modeling.model import Named
-from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
-from remat.modeling.size import ModelSize
-from remat.problem import Problem
+from remat.problem.scope import AtMost, Limit, Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
-from remat.scope import AtMost, Limit, Restriction, Scope
 
 
 class Checkmate(Formulation):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.formulations.staging import TensorUses
 from remat.modeling.rows import NONE, expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.op_sequence import MemoryScale, standing_buffers
 from remat.runtime.arrays import Int
 from remat.runtime.options import Options, Positive
 

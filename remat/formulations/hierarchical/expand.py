@@ -10,7 +10,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
-from remat.formulations.sequence import useful_computes
+from remat.problem.op_sequence import useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 

@@ -16,14 +16,14 @@ from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.program import Program, stated
 from remat.formulations.hierarchical.recognition import encoded
-from remat.formulations.sequence import MemoryScale, most_computes, standing_buffers
 from remat.formulations.staging import TABLE_BYTES, some_stages
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.op_sequence import MemoryScale, most_computes, standing_buffers
+from remat.problem.scope import Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Restriction, Scope
 
 
 class HIlp(Formulation):

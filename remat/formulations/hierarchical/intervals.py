@@ -21,9 +21,9 @@ from remat.modeling import Model
 from remat.modeling.check import cumulative_use
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.scope import Restriction, Scope
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
-from remat.scope import Restriction, Scope
 
 
 @dataclass(frozen=True)

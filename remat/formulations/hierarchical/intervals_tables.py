@@ -7,12 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.retention_intervals.tables import EVERY, NodeTables, Touches
-from remat.formulations.sequence import standing_buffers
+from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 
 Profile = Literal["exact", "peak"]
 

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
 from remat.formulations.staging import useful_runs
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options
 
 #: Larger than any amount of bytes; sums of two stay exact in int64.

@@ -14,8 +14,8 @@ from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.layout import Tables
 from remat.formulations.hierarchical.program import Program
 from remat.formulations.hierarchical.recognition import FoundRun
-from remat.formulations.staging import run_stages
 from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
+from remat.problem.op_sequence import run_stages
 from remat.runtime.arrays import Int
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.hierarchical.choices import Levels, Phases
 from remat.formulations.hierarchical.layout import NodeRow
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, column, expand, first_of, rows_from, sum_rows
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 
 def _is_plain(rows: list[NodeRow]) -> bool:

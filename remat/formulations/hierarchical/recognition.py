@@ -11,7 +11,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
-from remat.formulations.sequence import check_limits, computed_ops, useful_computes
+from remat.problem.op_sequence import check_limits, computed_ops, useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 

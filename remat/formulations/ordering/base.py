@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
 from remat.formulations.ordering.layout import OrderLayout
-from remat.formulations.sequence import MemoryScale, op_sequence, standing_buffers
 from remat.modeling import Model, Vars
 from remat.problem import Objective, Problem
+from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers
+from remat.problem.scope import Scope
 from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Scope
 
 #: Number of ops up to which the size of a model is estimated from the precedence relation; above, from counts alone.
 CLOSURE_OPS = 3000

@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import standing_buffers
 from remat.graphs.arrays import Csr
 from remat.modeling.rows import expand
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 
 
 def rows_where(table: Csr, which: Bool) -> Csr:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.ordering.layout import OrderLayout
 from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
 from remat.modeling.rows import pieces
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 
 #: Entries of memory rows, constants included, that are built between two checks of the deadline: about 0.1 s.
 ENTRIES = 1_000_000

@@ -10,9 +10,9 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.retention_intervals.layout import grid_event
-from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
+from remat.problem.op_sequence import run_stages
 from remat.runtime.arrays import Bool, Int
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.formulations.retention_intervals.layout import grid_event
 from remat.formulations.retention_intervals.tables import EVERY
 from remat.formulations.retention_intervals.variables import IntervalVariables
@@ -12,6 +11,7 @@ from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Reservoir
 from remat.modeling.rows import ONE, difference_rows, expand, rows_from
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 
 class IntervalRows:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.formulations.sequence import standing_buffers
 from remat.formulations.staging import ComputeLimits
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Bool, Int
 
 #: Code of the set of all runs of a node. Other codes: first single runs by index, then the sets in `NodeTables.sets`.

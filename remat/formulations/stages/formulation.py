@@ -8,16 +8,6 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
-from remat.formulations.sequence import (
-    Instances,
-    MemoryScale,
-    check_limits,
-    most_computes,
-    op_sequence,
-    stages_of,
-    standing_buffers,
-    useful_schedule,
-)
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
 from remat.modeling import Model, Vars
@@ -38,9 +28,19 @@ from remat.modeling.rows import (
 )
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.op_sequence import (
+    Instances,
+    MemoryScale,
+    check_limits,
+    most_computes,
+    op_sequence,
+    stages_of,
+    standing_buffers,
+    useful_schedule,
+)
+from remat.problem.scope import AtMost, Limit, Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule
-from remat.scope import AtMost, Limit, Restriction, Scope
 
 #: Rows that are built between two checks of the deadline: about 0.2 s.
 ROWS = 1_000_000

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.formulations.staging import TABLE_BYTES, TensorUses, some_stages, useful_runs
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.problem.op_sequence import MemoryScale, standing_buffers
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
 
 
@@ -72,7 +72,7 @@ class StageLayout:
     n : int
         Number of ops, and of stages.
     capacity : int
-        Units left by the budget; see :class:`remat.formulations.sequence.MemoryScale`.
+        Units left by the budget; see :class:`remat.problem.op_sequence.MemoryScale`.
     size : int64 array, shape (tensors,)
         In units; 0 for graph inputs and for tensors that count as workspace.
     workspace : int64 array, shape (ops,)

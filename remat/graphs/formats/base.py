@@ -9,7 +9,7 @@ from typing import BinaryIO
 from remat.errors import FormatError
 from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Formats, Source
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: The formats of this package, as in its entry points: they also work without installed metadata.
 BUILT_IN = {

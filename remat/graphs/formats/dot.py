@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import ComputeGraph
-from remat.io.text import printable
+from remat.runtime.text import printable
 
 _PHASE_FILL = {"": "#f4f4f4", "forward": "#e3edf7", "loss": "#f7efd9", "backward": "#f6e4e1"}
 

@@ -27,7 +27,7 @@ from remat.io.documents import ForeignDocument, decoded
 from remat.io.files import parse_json
 from remat.io.formats import Source
 from remat.io.limits import check_count
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Bytes for an instruction, in addition to its text.
 _LINE_MEMORY = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remat.graphs.graph import MAX_NAME_LENGTH
 from remat.io.limits import draw
-from remat.io.text import printable
+from remat.runtime.text import printable
 
 
 class UniqueNames:

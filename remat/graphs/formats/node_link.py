@@ -24,7 +24,7 @@ from remat.graphs.formats.remat_json import Count
 from remat.graphs.graph import ComputeGraph
 from remat.io.documents import ForeignDocument, Shape, decoded
 from remat.io.formats import Source
-from remat.io.text import short, together
+from remat.runtime.text import short, together
 
 NodeId = Annotated[int | str, Shape("{at} must be a whole number or a string", "")]
 

@@ -14,7 +14,7 @@ from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import COST_UNITS, MAX_NAME_LENGTH, MAX_TOTAL, PHASES, ComputeGraph, Op, Tensor
 from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.formats import Source
-from remat.io.text import short
+from remat.runtime.text import short
 
 NAME = "remat-graph"
 VERSION = 1

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from remat.errors import GraphError
 from remat.graphs.graph import MAX_TOTAL, ComputeGraph
 from remat.graphs.rewriting.kinds import KIND, Kind
-from remat.io.text import short
+from remat.runtime.text import short
 
 Shape = tuple[int, ...]
 Attributes = Mapping[str, Any]

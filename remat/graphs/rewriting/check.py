@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.calls import Array
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import MOST_ELEMENTS, Shrink, elements, run
 from remat.graphs.rewriting.parts import part_of
+from remat.runtime.deadline import Deadline
 
 #: Largest difference due to rounding, relative to the largest value of a tensor (at least 1).
 TOLERANCE = 1e-9

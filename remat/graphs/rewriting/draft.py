@@ -12,7 +12,7 @@ from remat.graphs.rewriting.annotations import Attributes, Shape, is_described, 
 from remat.graphs.rewriting.axes import AxisRole, Reading, channel_axis, checked_layout, guessed_layout, roles
 from remat.graphs.rewriting.kinds import KIND, Kind, kind_of
 from remat.graphs.rewriting.operands import Operand, read_operands, write_operands
-from remat.io.text import expect
+from remat.runtime.text import expect
 
 #: Entries of `meta` that describe the original ops.
 _OUTDATED = ("n_ops", "n_op_edges", "no_remat_peak", "max_op_bytes", "total_cost", "reported")

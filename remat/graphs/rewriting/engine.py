@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from remat.deadline import Deadline
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions
 from remat.graphs.rewriting.rules import RULES
+from remat.runtime.deadline import Deadline
 
 SUFFIX = "_rewritten"
 #: Ops between two checks of the deadline.

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
@@ -31,6 +30,7 @@ from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.graphs.rewriting.layers import activated, layer
 from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
+from remat.runtime.deadline import Deadline
 
 #: Maps an op and an entry of its attribute ``constants`` to an array.
 Weights = Callable[[str, Mapping[str, Any]], Array]

@@ -15,7 +15,7 @@ from remat.errors import GraphError
 from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of, checked_axis, is_whole
 from remat.graphs.rewriting.kinds import Kind, kind_of
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Largest number of parts of an operand after rewriting; larger concatenations stay.
 MOST_PARTS = 512

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from remat.errors import GraphError
-from remat.io.text import short
+from remat.runtime.text import short
 
 
 class RuleName(StrEnum):

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from remat.backends.base import SolveOptions
-from remat.compiled import KernelSet
 from remat.errors import ProblemError
-from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.graphs.arrays import first_computes
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
+from remat.problem.op_sequence import op_sequence, useful_schedule
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import KernelSet
 from remat.runtime.options import Options, Positive, Range
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from remat.compiled import inner, kernel
 from remat.heuristics.annealing.slots_kernel import (
     AFTER,
     BEFORE,
@@ -47,6 +46,7 @@ from remat.heuristics.annealing.slots_kernel import (
     undo,
     work,
 )
+from remat.runtime.compiled import inner, kernel
 
 #: Most ops that one insertion recomputes, and most slots between a recomputation and its use.
 CHAIN, REACH = 48, 256

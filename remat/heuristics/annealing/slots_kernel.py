@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from remat.compiled import inner, kernel
 from remat.runtime.arrays import Float, Int
+from remat.runtime.compiled import inner, kernel
 
 #: Fields of a node of the tree: highest memory below it, amount to add to that of its children, soft excess below it,
 #: and factor to apply to that of its children.

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.formulations.sequence import standing_buffers
 from remat.graphs.arrays import occurrences, stacked
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Int
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from remat.compiled import KernelSet
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import allowed_computes, standing_buffers
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.blocks.plans import FAMILIES, Plan, first_backward_of, near
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.cuts import all_cuts
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.problem import Problem
+from remat.problem.op_sequence import allowed_computes, standing_buffers
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
+from remat.runtime.compiled import KernelSet
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 

@@ -8,7 +8,7 @@ from math import isqrt
 
 import numpy as np
 
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
 
 #: Numbers of blocks tried for a segment, and for each number in plans with two of them.

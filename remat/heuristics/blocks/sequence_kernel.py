@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remat.compiled import kernel
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.compiled import kernel
 
 
 class SequenceTables(NamedTuple):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Positive
 from remat.runtime.resources import available_memory
 from remat.schedule import Schedule

@@ -14,8 +14,8 @@ from remat.heuristics.checkpointing.choices import (
     greedy_sweep,
 )
 from remat.heuristics.checkpointing.segments import retained_with
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isqrt
 from typing import TYPE_CHECKING, cast
 
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem.training_step import TrainingStep
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.revolve import reversal
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
+from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule
 
 

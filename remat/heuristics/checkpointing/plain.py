@@ -9,8 +9,8 @@ import numpy as np
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.choices import all_forward_ops
 from remat.heuristics.checkpointing.segments import kept_ops, retained_with
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule
 
 

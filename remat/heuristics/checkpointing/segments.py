@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.retention import kept_beside_others
 from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from remat.compiled import KernelSet
-from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
-from remat.formulations.sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
 from remat.graphs.arrays import first_computes, occurrences
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
 from remat.problem import Problem
+from remat.problem.op_sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.compiled import KernelSet
+from remat.runtime.deadline import Deadline, OverdueError, Slices
 from remat.runtime.options import Options, Range
 from remat.schedule import OrderRule, Schedule
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from remat.compiled import inner, kernel
 from remat.heuristics.drops.stages_kernel import (
     ADD,
     BLOCK,
@@ -30,6 +29,7 @@ from remat.heuristics.drops.stages_kernel import (
     instance,
     last_use,
 )
+from remat.runtime.compiled import inner, kernel
 
 
 @inner

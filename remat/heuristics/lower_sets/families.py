@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import Csr, staircase
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem.op_sequence import allowed_computes
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool
+from remat.runtime.deadline import Deadline
 
 
 class ForwardGraph:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Chain, Programme
 from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule

@@ -7,9 +7,9 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.deadline import Deadline
 from remat.heuristics.lower_sets.families import ForwardGraph
 from remat.runtime.arrays import Bool, Float
+from remat.runtime.deadline import Deadline
 
 #: Rows of a matrix product between two checks of the clock.
 ROWS = 64

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import occurrences
 from remat.heuristics.rotor.chain import Chain
 from remat.heuristics.rotor.reads import Reads, backward_cuts
+from remat.problem.op_sequence import allowed_computes
 from remat.runtime.arrays import Bool, Int
 
 
@@ -31,7 +31,7 @@ class Blocks:
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics.checkpointing.step import TrainingStep
+    >>> from remat.problem.training_step import TrainingStep
     >>> from remat.problem import Problem
     >>> blocks = Blocks(Reads.of(TrainingStep.of(Problem(unit_chain(3)))), np.arange(3))
     >>> [len(part) for part in blocks.forward], [len(part) for part in blocks.backward]

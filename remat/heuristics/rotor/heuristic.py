@@ -10,10 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
-from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.cuts import levels
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.rotor import programme
@@ -23,7 +20,10 @@ from remat.heuristics.rotor.options import chain_of
 from remat.heuristics.rotor.programme import Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import BlockOption, Chain
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 
 #: Largest number of values for which each next value to drop is chosen by exact cost.
 EXACT = 60

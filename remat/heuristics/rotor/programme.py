@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.compiled import KernelSet
-from remat.deadline import Deadline
 from remat.heuristics.rotor.chain import Chain
 from remat.runtime.arrays import Float, Int
+from remat.runtime.compiled import KernelSet
+from remat.runtime.deadline import Deadline
 
 #: Step of a plan: ``("sweep", first, last)`` runs blocks forward without saving, ``("forward", s, option)`` and
 #: ``("backward", s, option)`` run one block by an option.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.compiled import inner, kernel
+from remat.runtime.compiled import inner, kernel
 
 
 @inner

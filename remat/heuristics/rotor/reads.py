@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.graphs.arrays import staircase
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool, Int
 
 

@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from remat.errors import ProblemError
-from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.tree_width.recursion import LongSequenceError, Ops, sequence_of
 from remat.heuristics.tree_width.separators import SeparatorTree, by_degree, by_fill_in, separator_tree
 from remat.problem import Problem
+from remat.problem.op_sequence import useful_schedule
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 

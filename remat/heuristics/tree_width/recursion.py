@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
-from remat.formulations.sequence import allowed_computes
 from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.heuristics.tree_width.separators import SeparatorTree
 from remat.problem import Problem
+from remat.problem.op_sequence import allowed_computes
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
 
 #: A part, and the values wanted of it.

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from networkx.algorithms.approximation.treewidth import MinDegreeHeuristic, min_fill_in_heuristic
 
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
 
 #: A graph as the neighbours of each node.
 Neighbours = list[list[int]]

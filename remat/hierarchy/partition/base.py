@@ -7,13 +7,13 @@ from abc import abstractmethod
 import numpy as np
 
 from remat import registry
-from remat.compiled.algorithm import Algorithm
-from remat.deadline import Deadline
-from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.groups import Group
 from remat.hierarchy.tree import Hierarchy
 from remat.problem import Problem
+from remat.problem.training_step import training_step
 from remat.runtime.arrays import Int
+from remat.runtime.compiled.algorithm import Algorithm
+from remat.runtime.deadline import Deadline
 
 
 class Partitioner(Algorithm):

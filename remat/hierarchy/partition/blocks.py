@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.hierarchy.groups import Group
 from remat.hierarchy.labels import Labels, articulation_labels, module_labels, name_labels
 from remat.hierarchy.partition.base import Partitioner, groupable
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
 
 #: Sources of blocks.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.base import Partitioner
@@ -13,6 +12,7 @@ from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, 
 from remat.hierarchy.partition.runs import groups_of, in_order, joined, nodes_of
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule.rules import OrderRule
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.graphs.arrays import staircase
 from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
 
 #: Target number of groups on a small graph, and bounds of the group size in ops: with some fifteen groups, a model that

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.heuristics.cuts import module_paths
 from remat.hierarchy.groups import Group
 from remat.hierarchy.pairing import largest_acyclic
@@ -16,6 +15,7 @@ from remat.hierarchy.partition.runs import groups_of, in_order, in_runs
 from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.graphs.arrays import Csr
-from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.labels import long_lived
 from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
+from remat.problem.training_step import training_step
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.deadline import Deadline
 
 #: Most long-lived values with many readers for which classes are formed; with more, there is one class.
 MAX_SPLITTING = 8

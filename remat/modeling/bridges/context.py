@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.deadline import Deadline
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
 from remat.modeling.bridges.order import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Record, truth
 from remat.runtime.arrays import Float, Int
+from remat.runtime.deadline import Deadline
 
 #: Computes the values of one new block from those of all earlier variables.
 Complete = Callable[[Float], Float]

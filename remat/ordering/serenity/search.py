@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.closed_sets import KERNELS
 from remat.ordering.instance import OrderInstance
@@ -15,6 +14,7 @@ from remat.ordering.programme import ENDLESS, Ending
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import segments
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.options import Options, Range
 
 

@@ -22,8 +22,8 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Lines, Shape, canonical, decoded
 from remat.io.formats import Source
-from remat.io.text import short
 from remat.runtime.arrays import Bool, Float
+from remat.runtime.text import short
 from remat.schedule.early_frees import running
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.schedule import Schedule, StepKind

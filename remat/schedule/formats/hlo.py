@@ -10,7 +10,7 @@ from remat.graphs import ComputeGraph
 from remat.graphs.formats.hlo import HloProgram, program_from_text, recognizes
 from remat.graphs.formats.hlo.writing import scheduled_text
 from remat.io.formats import Source
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate_valid

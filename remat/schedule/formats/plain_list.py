@@ -12,7 +12,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
 from remat.io.limits import check_count
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
 

@@ -15,7 +15,7 @@ from remat.graphs.graph import MAX_NAME_LENGTH
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.formats import Source
 from remat.io.limits import check_count
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
 

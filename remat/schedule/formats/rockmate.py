@@ -18,7 +18,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import ForeignDocument, Lines, Shape, canonical, decoded
 from remat.io.formats import Source
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.early_frees import running
 from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
 from remat.schedule.schedule import Schedule

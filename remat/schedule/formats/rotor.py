@@ -26,7 +26,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
 from remat.io.limits import check_count, draw
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
 from remat.schedule.schedule import Schedule, StepKind
 

@@ -15,8 +15,8 @@ import numpy as np
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.sizes import size_unit
-from remat.io.text import aligned, csv_text, printable, short
+from remat.runtime.sizes import size_unit
+from remat.runtime.text import aligned, csv_text, printable, short
 from remat.schedule.schedule import Schedule
 from remat.schedule.traces.timeline import Timeline, module_paths
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from remat.graphs import ComputeGraph
 from remat.graphs.arrays import occurrences
-from remat.io.text import one_line
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.text import one_line
 from remat.schedule.buffers import Buffers, schedule_buffers
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from remat.deadline import Deadline, OverdueError
 from remat.errors import MeasurementError, RematError
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.torch.costs.alone import alone
 from remat.torch.costs.base import CostRemark
 from remat.torch.costs.calls import Call, strides

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
 from remat.torch.costs.base import CostModel
 from remat.torch.costs.calls import Call, call_of
 from remat.torch.costs.distinct import Progress, measure_distinct

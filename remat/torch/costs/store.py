@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from remat._version import __version__
-from remat.compiled.places import user_cache
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
+from remat.runtime.compiled.places import user_cache
 
 
 @cache

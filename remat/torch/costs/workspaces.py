@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import torch
 
-from remat.deadline import Deadline
+from remat.runtime.deadline import Deadline
 from remat.torch.costs.calls import Call, call_of
 from remat.torch.costs.distinct import Progress, measure_distinct
 from remat.torch.costs.roofline import device_kind

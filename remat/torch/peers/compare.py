@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import CaptureError, RematError
 from remat.experiments.compare import Watch
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier import frontier
 from remat.experiments.trade_off import Point, TradeOff
 from remat.problem import Problem
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.solving.method import MethodLike
 from remat.solving.stop import Stop

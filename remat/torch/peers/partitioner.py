@@ -13,7 +13,7 @@ from torch._functorch.partitioners import default_partition, min_cut_remateriali
 from torch._guards import TracingContext, detect_fake_mode, tracing
 
 from remat.errors import CaptureError, RematError, ScheduleError
-from remat.io.text import one_line
+from remat.runtime.text import one_line
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.turns import in_turn

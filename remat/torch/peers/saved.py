@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.errors import ScheduleError
-from remat.io.text import short
+from remat.runtime.text import short
 from remat.schedule import Schedule
 from remat.schedule.saved_sets import first_backward_place, schedule_of_saved
 from remat.torch.captured import Captured

@@ -8,13 +8,13 @@ from oracles import least_order_peak
 from refusals import refused
 from small_networks import Net, after_concat, described_network, random_network
 
-from remat.deadline import Deadline, OverdueError
 from remat.errors import GraphError
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import RewriteOptions, Rewritten, check, find_rewrites, numerics, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import run
+from remat.runtime.deadline import Deadline, OverdueError
 
 TWO = RewriteOptions(min_parts=2)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from remat import registry
-from remat.deadline import Deadline, OverdueError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
@@ -25,6 +24,7 @@ from remat.hierarchy.partition.min_cut import MinCut, MinCutOptions
 from remat.hierarchy.partition.modules import Modules, ModulesOptions
 from remat.hierarchy.partition.rounds import Level, classes, closest_common_ancestor
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.testing.graphs import random_graph
 from tests.hierarchy.test_pairing import random_step
 

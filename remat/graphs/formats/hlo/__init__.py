@@ -18,7 +18,7 @@ from remat.graphs.formats.hlo.scopes import module_path
 from remat.graphs.formats.hlo.text import Module, read_module
 from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Source, reading
-from remat.io.text import together
+from remat.runtime.text import together
 
 #: Instructions that XLA's buffer assignment lets write over an operand of the same bytes. Source: XLA,
 #: ``HloDataflowAnalysis::CanShareOperandBufferWithUser`` (elementwise instructions). Fusions are not included.

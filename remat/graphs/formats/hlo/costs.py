@@ -13,7 +13,7 @@ from remat.graphs.convolutions import kernel_uses
 from remat.graphs.formats.hlo.shapes import ArrayShape, arrays
 from remat.graphs.formats.hlo.text import Computation, Instruction, Module
 from remat.graphs.graph import MAX_TOTAL
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Instructions that move, rename or create values, and take no time of their own.
 FREE = frozenset({

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from remat.errors import FormatError
 from remat.io.limits import draw
-from remat.io.text import short
+from remat.runtime.text import short
 
 #: Bytes of one element in memory; types of less than a byte occupy one unless the layout packs them (``E(4)``).
 ELEMENT_BYTES = {

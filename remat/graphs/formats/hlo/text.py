@@ -15,7 +15,7 @@ from functools import cached_property
 from remat.errors import FormatError
 from remat.graphs.formats.hlo.shapes import MAX_DIGITS, Shape, ShapeReader
 from remat.io.limits import ReadLimitError, check_count, draw
-from remat.io.text import clipped, short
+from remat.runtime.text import clipped, short
 
 HEADER = re.compile(r"HloModule\s+([^\s,]+)")
 _TABLE = re.compile(r"(?:FileNames|FunctionNames|FileLocations|StackFrames)\s*$|[0-9]+\s|//")

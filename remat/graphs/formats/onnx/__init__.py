@@ -17,7 +17,7 @@ from remat.graphs.formats.onnx.wire import looks_like_model, without_weights
 from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Source, reading
 from remat.io.limits import draw
-from remat.io.text import clipped, one_line, printable, short
+from remat.runtime.text import clipped, one_line, printable, short
 
 if TYPE_CHECKING:
     from remat.graphs.formats.onnx.assembly import Assembly

@@ -13,7 +13,7 @@ from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, N
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
 from remat.io.limits import draw
-from remat.io.text import printable, short, together
+from remat.runtime.text import printable, short, together
 
 #: Ops whose first output is their first input in another shape.
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})

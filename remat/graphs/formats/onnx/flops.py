@@ -16,7 +16,7 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.inference import Network, Node
-from remat.io.text import short
+from remat.runtime.text import short
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.inference import MAX_NODES, inner_graphs
 from remat.io.limits import draw
-from remat.io.text import clipped, one_line, short
+from remat.runtime.text import clipped, one_line, short
 
 _Key = tuple[str, str, str]
 

@@ -15,7 +15,7 @@ from typing import Any
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
 from remat.io.limits import draw
-from remat.io.text import clipped, one_line, printable, short
+from remat.runtime.text import clipped, one_line, printable, short
 
 #: Largest tensor whose content is computed, in elements.
 MAX_CONTENT = 4096

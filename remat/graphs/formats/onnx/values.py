@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from remat.errors import FormatError
-from remat.io.text import clipped, one_line, short, together
+from remat.runtime.text import clipped, one_line, short, together
 
 #: Bits of an element by type, after the names of ``TensorProto.DataType``; text has no fixed size.
 BITS = {

@@ -19,7 +19,7 @@ from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, Description, Site, described, is_usable
 from remat.io.formats import Source, reading
 from remat.io.limits import draw
-from remat.io.text import clipped, together
+from remat.runtime.text import clipped, together
 
 #: Ops whose output is their first input in another shape.
 VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})

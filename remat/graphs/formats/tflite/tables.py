@@ -10,7 +10,7 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.io.limits import draw
-from remat.io.text import clipped, one_line, printable, short
+from remat.runtime.text import clipped, one_line, printable, short
 
 #: Bits of an element by the names of ``TensorType``; text, resources and variants have no fixed size.
 BITS = {

@@ -1,0 +1,5 @@
+"""Problems: a graph, a budget, rules and an objective."""
+
+from remat.problem.budget import parse_budget as parse_budget
+from remat.problem.objective import Objective as Objective
+from remat.problem.problem import Problem as Problem

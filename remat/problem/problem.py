@@ -1,0 +1,236 @@
+"""Problems: a graph, a budget, rules and an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.problem.budget import parse_budget
+from remat.problem.objective import Objective
+from remat.runtime.arrays import Bool, Int
+from remat.runtime.text import short
+from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate
+from remat.schedule.rules import OrderRule, Rules
+from remat.schedule.simulate import Simulation, simulate
+from remat.schedule.validate import validate
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph, a budget, rules and an objective.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    budget : str, int, float or None
+        See :func:`remat.problem.budget.parse_budget`; None: unlimited. Shares are of the reference peak.
+    order : OrderRule or str
+        ``"fixed"``: first computations follow the reference order. ``"free"``: any order.
+    max_computes : int, mapping of op name to int, or None
+        Most computes of each op.
+    keep : iterable of str
+        Tensors to be alive at the end, in addition to the graph's outputs.
+    count_constant_memory : bool
+        Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
+    objective : Objective or str
+        ``"least-cost"``, or ``"least-peak"``, which needs no budget.
+
+    Raises
+    ------
+    ProblemError
+        For a budget that cannot be read, unknown names, or a limit below one.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("g")
+    >>> _ = b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=6, cost=1)
+    >>> Problem(b.build(), "80%").budget_bytes
+    8
+    """
+
+    graph: ComputeGraph
+    budget: str | int | float | None = None
+    order: OrderRule | str = OrderRule.FIXED
+    max_computes: int | Mapping[str, int] | None = None
+    keep: Iterable[str] = ()
+    count_constant_memory: bool = False
+    objective: Objective | str = Objective.LEAST_COST
+
+    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be pickled
+        limits = self.max_computes
+        limits = dict(limits) if isinstance(limits, Mapping) else limits
+        most = (self.keep, self.count_constant_memory, self.objective)
+        return type(self), (self.graph, self.budget, self.order, limits, *most)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        try:
+            put(self, "order", OrderRule(self.order))
+        except ValueError:
+            raise ProblemError(f"order {self.order!r} is not one of fixed, free") from None
+        try:
+            put(self, "objective", Objective(self.objective))
+        except ValueError:
+            known = ", ".join(Objective)
+            raise ProblemError(f"objective {short(self.objective)} is not one of {known}", "bad-objective") from None
+        if isinstance(self.keep, str):
+            raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}", "keep")
+        if not isinstance(self.keep, Iterable):
+            raise ProblemError(f"keep must be a list of tensor names, not {short(self.keep)}")
+        names = tuple(self.keep)
+        for name in names:
+            if not isinstance(name, str):
+                raise ProblemError(f"keep must be names of tensors, not {short(name)}")
+        put(self, "keep", frozenset(names))
+        for name in self.keep:
+            if name not in self.graph.tensor_index:
+                raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
+        if isinstance(self.max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
+            put(self, "max_computes", MappingProxyType(dict(self.max_computes)))
+        limits = self.max_computes
+        for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
+            if name != "every op" and name not in self.graph.op_index:
+                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {self.graph.name!r}")
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+                raise ProblemError(
+                    f"the limit of computes for {name} must be a whole number from 1, not {short(limit)}"
+                )
+        self.budget_bytes  # noqa: B018  (an unreadable budget is refused here)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Constant memory that counts in peak and budget."""
+        return self.graph.constant_memory if self.count_constant_memory else 0
+
+    @property
+    def reference_peak(self) -> int:
+        """Bytes that 100 % stands for."""
+        return self.graph.reference_peak + self.constant_bytes
+
+    @cached_property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, or None for no limit."""
+        return None if self.budget is None else parse_budget(self.budget, self.reference_peak)
+
+    @property
+    def hopeless(self) -> bool:
+        """True when the budget is below :attr:`structural_peak`."""
+        return self.budget_bytes is not None and self.budget_bytes < self.structural_peak
+
+    @property
+    def structural_peak(self) -> int:
+        """Bytes below which no schedule exists: the needs of the largest op, or the tensors alive at the end."""
+        arrays = self.graph.arrays
+        at_end = int(arrays.size[self.kept | arrays.is_input].sum())
+        return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
+
+    @cached_property
+    def plain(self) -> Problem:
+        """The same with no outputs in place of inputs; itself where there are none.
+
+        Each schedule of it is one of this problem that holds as little or less here. The opposite is not true: no
+        bound and no proof carries over.
+        """
+        graph = self.graph
+        return replace(self, graph=graph.plain, budget=self.budget_bytes) if graph.in_place else self
+
+    def of_plain(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of :attr:`plain` as one of this problem; any other one as it is."""
+        return _signed(schedule, self.plain.graph, self.graph)
+
+    def for_plain(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of this problem as one of :attr:`plain`; any other one as it is."""
+        return _signed(schedule, self.graph, self.plain.graph)
+
+    @cached_property
+    def relaxed(self) -> tuple[Problem, int]:
+        """A problem with no outputs in place of inputs whose bounds hold for this one, and what to take off a peak.
+
+        Each op holds as little as if it wrote all that it may in place; see :meth:`saving`.
+        """
+        return self.saving(self.graph.arrays.in_place_most)
+
+    def saving(self, saved: Int) -> tuple[Problem, int]:
+        """A problem with no outputs in place of inputs in which each op holds some bytes less, and a number of bytes.
+
+        All ops hold the number more, so that no workspace is negative, and the budget is larger by it. A schedule whose
+        ops save at most `saved` bytes here has a peak there that is at most the number above its peak here.
+
+        Parameters
+        ----------
+        saved : int64 array, shape (ops,)
+        """
+        graph, arrays = self.graph, self.graph.arrays
+        if not graph.in_place:
+            return self, 0
+        workspace = arrays.workspace - saved
+        shift = max(0, -int(workspace.min()))
+        ops = [
+            replace(op, in_place=(), workspace=least + shift)
+            for op, least in zip(graph.ops, workspace.tolist(), strict=True)
+        ]
+        budget = None if self.budget_bytes is None else self.budget_bytes + shift
+        return replace(self, graph=replace(graph, ops=ops), budget=budget), shift
+
+    @cached_property
+    def kept(self) -> Bool:
+        """Mask of tensors that must be alive at the end; shape (tensors,)."""
+        kept = self.graph.arrays.is_output.copy()
+        kept[[self.graph.tensor_index[name] for name in self.keep]] = True
+        return kept
+
+    @cached_property
+    def compute_limits(self) -> list[int | None]:
+        """Most computes of each op, by position; None: unlimited. 1 for ops that are not recomputable."""
+        limits = self.max_computes
+        return [
+            1 if not op.recomputable else limits.get(op.name) if isinstance(limits, Mapping) else limits
+            for op in self.graph.ops
+        ]
+
+    def value(self, certificate: Certificate) -> int:
+        """Return the objective of a certified schedule: its cost or its peak."""
+        return certificate.peak if self.objective is Objective.LEAST_PEAK else certificate.cost
+
+    def simulate(self, schedule: Schedule) -> Simulation:
+        """Simulate a schedule with the kept tensors and the constant memory of this problem; check no rules.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> problem = Problem(unit_chain(8))
+        >>> problem.simulate(Schedule.reference(problem.graph)).peak
+        10
+        """
+        return simulate(
+            self.graph, schedule, keep=frozenset(self.keep), count_constant_memory=self.count_constant_memory
+        )
+
+    def validate(self, schedule: Schedule) -> Certificate:
+        """Check a schedule by the rules of this problem."""
+        return validate(self.graph, schedule, self.rules)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules for the validator."""
+        limits = self.max_computes
+        return Rules(
+            self.budget_bytes,
+            OrderRule(self.order),
+            dict(limits) if isinstance(limits, Mapping) else limits,
+            frozenset(self.keep),
+            self.count_constant_memory,
+        )
+
+
+def _signed(schedule: Schedule, given: ComputeGraph, wanted: ComputeGraph) -> Schedule:
+    """Return a schedule of one graph as one of another graph with the same ops and tensors."""
+    if given is wanted or schedule.graph_digest != given.digest:
+        return schedule
+    return replace(schedule, graph_digest=wanted.digest)

@@ -1,0 +1,151 @@
+"""Scopes: the sets of schedules that claims of optimality and bounds cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from remat.problem.problem import Problem
+from remat.schedule import OrderRule
+from remat.schedule.certificate import Certificate
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Set of schedules that a claim of optimality or a bound covers.
+
+    Attributes
+    ----------
+    order : OrderRule
+        Fixed: first computations follow the reference order.
+    staged : bool
+        Whether recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
+        inside a stage every earlier op runs at most once, in the reference order.
+    max_computes : int or None
+        Largest number of computes of one op; None: not limited (beyond what stages allow).
+    notes : tuple of str
+        Further restrictions: members of :class:`Restriction`, :class:`AtMost` for those with a number, or other text of
+        plug-ins, about which nothing is known.
+    """
+
+    order: OrderRule
+    staged: bool
+    max_computes: int | None = None
+    notes: tuple[Restriction | AtMost | str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the scope as JSON values."""
+        return {
+            "order": str(self.order), "staged": self.staged, "max_computes": self.max_computes,
+            "notes": [str(note) for note in self.notes],
+            "at_most": {str(note.limit): note.most for note in self.notes if isinstance(note, AtMost)},
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Scope:
+        """Return the scope that :meth:`as_dict` described.
+
+        Examples
+        --------
+        >>> Scope.from_dict(EVERY_SCHEDULE.as_dict()) == EVERY_SCHEDULE
+        True
+        """
+        limits = [AtMost(Limit(limit), most) for limit, most in told.get("at_most", {}).items()]
+        words = {str(each): each for each in (*Restriction, *limits)}
+        notes = tuple(words.get(note, note) for note in told["notes"])
+        return cls(OrderRule(told["order"]), told["staged"], told["max_computes"], notes)
+
+    def __str__(self) -> str:
+        parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
+        if self.staged:
+            parts.append("staged recomputation")
+        parts.append(
+            "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
+        )
+        return ", ".join([*parts, *map(str, self.notes)])
+
+
+class Restriction(StrEnum):
+    """Restriction of a scope beyond order, stages and computes; the value is its text."""
+
+    OWN_LIMITS = "limits of computes by op"
+    """Limits of the problem itself, where they differ between ops: no restriction for that problem."""
+    FILLED_ONCE = "each accumulation buffer filled once"
+    """No buffer is dropped and filled again."""
+    COMPOSITES = "groups of ops run by their given options"
+    """Ops run in groups, each group by one of its options."""
+    NO_AHEAD = "recomputation in the stage that needs it"
+    """Nothing is recomputed in an earlier stage than the one that reads it."""
+
+
+class Limit(StrEnum):
+    """Quantity that a restriction with a number limits."""
+
+    COST = "cost"
+    STAGES = "stages"
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Restriction with a number.
+
+    Examples
+    --------
+    >>> str(AtMost(Limit.COST, 12000)), str(AtMost(Limit.STAGES, 3))
+    ('cost at most 12,000', 'at most 3 stages, each in the reference order')
+    """
+
+    limit: Limit
+    most: int
+
+    def __str__(self) -> str:
+        if self.limit is Limit.COST:
+            return f"cost at most {self.most:,}"
+        return f"at most {self.most} stages, each in the reference order"
+
+
+#: Every schedule of the graph, under any rules.
+EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
+
+
+def own_scope(problem: Problem) -> Scope:
+    """Return the scope of exactly the schedules within the rules of `problem`.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
+    'fixed order, ≤ 2 computes per op'
+    """
+    return scope_within_limits(problem, OrderRule(problem.order))
+
+
+def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
+    """Return the scope of all schedules with that rule of order and the compute limits of `problem`."""
+    limit = problem.max_computes
+    if limit is None or isinstance(limit, int):
+        return Scope(order, False, limit)
+    return Scope(order, False, None, (Restriction.OWN_LIMITS,))
+
+
+def covers(scope: Scope, problem: Problem) -> bool:
+    """Return whether `scope`, that of a claim about `problem`, contains every schedule within its rules."""
+    limited = scope.max_computes is not None and any(
+        limit is None or limit > scope.max_computes for limit in problem.compute_limits
+    )
+    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
+    return not (scope.staged or set(scope.notes) - {Restriction.OWN_LIMITS} or limited or narrower)
+
+
+def restrictions_hold(scope: Scope, certificate: Certificate) -> bool:
+    """Return whether a schedule within the rules of a problem certainly meets the restrictions in `scope.notes`.
+
+    Restrictions that a certificate does not show (buffers, stages, text) count as violated.
+    """
+    return all(
+        note is Restriction.OWN_LIMITS
+        or (isinstance(note, AtMost) and note.limit is Limit.COST and certificate.cost <= note.most)
+        for note in scope.notes
+    )

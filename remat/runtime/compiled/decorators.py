@@ -1,0 +1,137 @@
+"""Decorators of kernels, and their cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remat.runtime.compiled import places
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function of borrowed arrays that only kernels call.
+
+    It has no wrapper for calls from Python: for dozens of arrays, compiling a wrapper takes as long as the function
+    itself. It must not allocate, see :func:`kernel`.
+    """
+    import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
+    from numba.core.registry import CPUDispatcher
+
+    class Inner(CPUDispatcher):
+        def __call__(self, *arguments: object) -> None:  # else the process would crash
+            raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
+
+    found = _compiled(function, no_cpython_wrapper=True)
+    if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
+        found.__class__ = Inner
+    return found
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function of borrowed arrays for calls from Python, and cache it on disk.
+
+    It must not allocate, nor may the functions it calls (no ``np.empty``, no stored slice, no sort). Reference counting
+    is therefore off, which for dozens of arrays would take nine tenths of a call. It runs without the GIL
+    and should return within some tenths of a second, so that its caller can check the clock and Ctrl-C.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> @kernel
+    ... def total(values):
+    ...     result = 0
+    ...     for value in values:
+    ...         result += value
+    ...     return result
+    >>> total(np.arange(5))
+    10
+    """
+    found = _compiled(function)
+    if hasattr(found, "_cache"):  # false under NUMBA_DISABLE_JIT
+        found._cache = _make_cache(function, found._cache)
+    return found
+
+
+def _compiled(function: Callable[..., Any], **more: bool) -> Any:
+    # Import numba before any of its submodules. Otherwise one thread can hold a submodule's import lock and wait for
+    # numba's, while another holds numba's and waits for the submodule; Python then breaks the deadlock with a
+    # partly initialised module.
+    import numba
+    from numba.core.registry import CPUDispatcher
+
+    options: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True, **more}
+    # None of these options is public; without them kernels compile and run more slowly.
+    known = CPUDispatcher.targetdescr.options
+    options = {key: value for key, value in options.items() if hasattr(known, key)}
+    return numba.njit(nogil=True, **options)(function)
+
+
+def _stamp(function: Callable[..., Any]) -> str | None:
+    """Return a digest of all that a compiled function depends on except its types; None if its source is unknown."""
+    path = Path(inspect.getfile(function))
+    if path.is_relative_to(places.PACKAGE):
+        return places.digest()
+    try:
+        return places.digest() + hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # defined interactively
+        return None
+
+
+def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
+    """Return a cache for numba in our folders, or `nothing`, a null cache, if numba's interface has changed."""
+    try:
+        from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
+    except ImportError:
+        return nothing
+
+    stamp = _stamp(function)
+    if stamp is None:
+        return nothing
+
+    def in_folder(folder: Path) -> Any:
+        class Locator(_CacheLocator):
+            def get_cache_path(self) -> str:
+                return str(folder)
+
+            def get_source_stamp(self) -> str:
+                return str(stamp)
+
+            def get_disambiguator(self) -> str:
+                return f"{function.__module__}-{function.__code__.co_firstlineno}"
+
+            @classmethod
+            def from_function(cls, py_func: Any, py_file: str) -> Locator:
+                return cls()
+
+        class Impl(CompileResultCacheImpl):
+            _locator_classes: Any = [Locator]
+
+        class InFolder(FunctionCache):
+            _impl_class = Impl
+
+        make: Any = InFolder
+        return make(function)
+
+    class Cache(NullCache):
+        """Cache whose failures never matter: the function is compiled instead."""
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            for folder in places.readable():
+                try:
+                    if (found := in_folder(folder).load_overload(sig, target_context)) is not None:
+                        return found
+                except Exception:  # a damaged file can raise anything in numba and pickle
+                    continue
+            return None
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            try:
+                if (folder := places.writable()) is not None:
+                    in_folder(folder).save_overload(sig, data)
+            except OSError:  # for example, a full disk
+                pass
+
+    return Cache()

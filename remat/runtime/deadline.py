@@ -1,0 +1,162 @@
+"""One deadline for building and solving together, checked between bounded pieces of work."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from remat.runtime.interruption import interrupted
+
+T = TypeVar("T")
+
+#: Pieces of work of some microseconds each between two checks of the clock.
+PIECES = 256
+
+
+class OverdueError(TimeoutError):
+    """Raised when work exceeds its deadline."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in time after which work must stop; an interruption (Ctrl-C) expires it at once.
+
+    Work is never aborted from outside. It runs in pieces of less than a second each and checks the clock between them,
+    by :meth:`check` or :meth:`each`.
+
+    Attributes
+    ----------
+    seconds : float
+        Allowed from `started`; infinite for no deadline.
+    started : float
+        ``time.monotonic()`` when the clock began to run.
+    """
+
+    seconds: float = math.inf
+    started: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Return a deadline that many seconds from now; None: it never expires."""
+        return cls(math.inf if seconds is None else float(seconds))
+
+    @classmethod
+    def of(cls, given: float | Deadline | None) -> Deadline:
+        """Return `given` itself if it is a deadline, otherwise one :meth:`after` that many seconds."""
+        return given if isinstance(given, Deadline) else cls.after(given)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the clock started."""
+        return time.monotonic() - self.started
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, not below 0; infinite without a deadline; 0 after an interruption."""
+        return 0.0 if interrupted() else max(0.0, self.seconds - self.elapsed)
+
+    @property
+    def expired(self) -> bool:
+        """True when no time is left or the work is interrupted."""
+        return self.remaining <= 0
+
+    def check(self) -> None:
+        """Require that time is left.
+
+        Raises
+        ------
+        OverdueError
+            If no time is left, or the work is interrupted.
+
+        Examples
+        --------
+        >>> Deadline.after(60).check()
+        >>> Deadline.after(0).check()
+        Traceback (most recent call last):
+        ...
+        remat.runtime.deadline.OverdueError: no time is left
+        """
+        if self.expired:
+            raise OverdueError("interrupted" if interrupted() else "no time is left")
+
+    def each(self, items: Iterable[T], pieces: int = PIECES) -> Iterator[T]:
+        """Yield the items, and check the clock before every `pieces` of them.
+
+        Raises
+        ------
+        OverdueError
+            If no time is left.
+        """
+        for number, item in enumerate(items):
+            if number % pieces == 0:
+                self.check()
+            yield item
+
+    def earlier(self, seconds: float) -> Deadline:
+        """Return the earlier of this deadline and `seconds` from now, on the same clock."""
+        return Deadline(min(self.seconds, self.elapsed + seconds), self.started)
+
+    def share(self, share: float, endless: float = math.inf) -> Deadline:
+        """Return the earlier of this deadline and a share of the time left, or of `endless` seconds if unlimited.
+
+        Examples
+        --------
+        >>> round(Deadline.after(60).share(0.5).remaining), round(Deadline().share(0.5, endless=9).remaining)
+        (30, 9)
+        """
+        remaining = self.remaining
+        return self.earlier(share * remaining if math.isfinite(remaining) else endless)
+
+    def until(self, done: Callable[[], bool]) -> Deadline:
+        """Return this deadline, which also expires once `done()` returns true.
+
+        Deadlines derived from it and work in other processes ignore `done`. Any thread calls it, and often.
+
+        Examples
+        --------
+        >>> Deadline.after(60).until(lambda: True).expired
+        True
+        """
+        return _Until(self.seconds, self.started, done)
+
+
+class Slices:
+    """Amount of work for a compiled function between two checks of the clock, adapted to the time of the last slice.
+
+    Parameters
+    ----------
+    first, most : int
+        Amounts of work, in units of the caller.
+    seconds : float
+        The amount doubles after a slice that took less, and halves otherwise.
+
+    Examples
+    --------
+    >>> slices = Slices(1000, 100_000, 60.0)
+    >>> with slices:
+    ...     _ = sum(range(slices.amount))
+    >>> slices.amount
+    2000
+    """
+
+    def __init__(self, first: int, most: int, seconds: float) -> None:
+        self.amount, self.most, self.seconds = first, most, seconds
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        quick = time.perf_counter() - self._began <= self.seconds
+        self.amount = min(2 * self.amount, self.most) if quick else max(1, self.amount // 2)
+
+
+@dataclass(frozen=True)
+class _Until(Deadline):
+    done: Callable[[], bool] = bool
+
+    @property
+    def remaining(self) -> float:
+        return 0.0 if self.done() else super().remaining
