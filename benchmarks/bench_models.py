@@ -21,7 +21,8 @@ from remat.backends.highs import Highs
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
-from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions
+from remat.formulations.composites import Composite
+from remat.formulations.h_ilp import HIlp, HIlpOptions
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics import HeuristicRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from remat.formulations.hierarchical import Composite
+from remat.formulations.composites import Composite
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.quotient import Choice, choice_of
 from remat.hierarchy.refine import refined

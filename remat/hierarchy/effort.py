@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from remat.backends.base import Backend
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.formulations.hierarchical import Composite
+from remat.formulations.composites import Composite
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import MOST, SolveOptions

@@ -13,7 +13,7 @@ from pydantic import GetPydanticSchema
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Composite
+from remat.formulations.composites import Composite
 from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.classes import COST_TOLERANCE

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import BackendError, ProblemError
-from remat.formulations.hierarchical import Composite, CompositeProblem, Run, Step, expand
+from remat.formulations.composites import Composite, CompositeProblem, Run, Step, expand
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
 from remat.hierarchy.effort import Effort, answered
@@ -46,7 +46,7 @@ class Quotient:
 
     Examples
     --------
-    >>> from remat.formulations.hierarchical import Option
+    >>> from remat.formulations.composites import Option
     >>> from remat.graphs.families import unit_chain
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 6, 7])])
     >>> quotient = Quotient(CompositeProblem(Problem(unit_chain(4), 6), [middle]))

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Composite, Option
+from remat.formulations.composites import Composite, Option
 from remat.hierarchy.classes import COST_TOLERANCE, Classes
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.groups import Group

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.formulations.composites import Composite, CompositeProblem, Option
 from remat.hierarchy.effort import Effort, answered
 from remat.hierarchy.groups import Group
 from remat.hierarchy.quotient import Choice, Quotient

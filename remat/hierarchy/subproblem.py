@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Option
+from remat.formulations.composites import Option
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.hierarchy.groups import NONE, Group
 from remat.problem import Problem

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from remat.errors import RematError
-from remat.formulations.hierarchical import Composite
+from remat.formulations.composites import Composite
 from remat.hierarchy.effort import Effort, Solvers
 from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.subproblem import SubProblem

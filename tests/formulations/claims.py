@@ -8,10 +8,10 @@ import numpy as np
 from helpers import answer, judged
 
 from remat.backends.base import Backend
-from remat.formulations.hierarchical import HIlp
-from remat.formulations.hierarchical.intervals_tables import Segments
-from remat.formulations.hierarchical.layout import NodeRow
-from remat.formulations.hierarchical.plan import known, plan_in
+from remat.formulations.h_ilp import HIlp
+from remat.formulations.h_ilp.layout import NodeRow
+from remat.formulations.h_ilp.plan import known, plan_in
+from remat.formulations.h_intervals.tables import Segments
 from remat.modeling import ALWAYS, violations
 from remat.runtime.status import Status
 from remat.schedule import Certificate, Schedule

@@ -6,8 +6,9 @@ from claims import proved
 from refusals import refused
 
 from remat.errors import RematError
-from remat.formulations.hierarchical import Composite, CompositeProblem, HIlp, Option, Step, expand
-from remat.formulations.hierarchical.intervals import HierarchicalIntervals, HierarchicalIntervalsOptions
+from remat.formulations.composites import Composite, CompositeProblem, Option, Step, expand
+from remat.formulations.h_ilp import HIlp
+from remat.formulations.h_intervals.formulation import HierarchicalIntervals, HierarchicalIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.modeling import violations

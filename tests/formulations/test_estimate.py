@@ -9,7 +9,7 @@ from remat import Problem, solve
 from remat.bounds.lp import lp_relaxation
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
-from remat.formulations.hierarchical import HIlp
+from remat.formulations.h_ilp import HIlp
 from remat.formulations.ordering import LinearOrder, OrderIntervals, OrderPositions
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.formulations.stages import Stages, StagesOptions

@@ -8,7 +8,8 @@ from refusals import refused
 from remat import Problem, solve
 from remat.backends.cp_sat import CpSat
 from remat.formulations.checkmate import Checkmate
-from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
+from remat.formulations.composites import Composite, Option
+from remat.formulations.h_ilp import HIlp, HIlpOptions
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain

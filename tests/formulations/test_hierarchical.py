@@ -17,8 +17,8 @@ from hierarchies import RandomHierarchy, RandomOption, random_hierarchy
 from remat import registry
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.formulations.hierarchical import Composite, CompositeProblem, Option
-from remat.formulations.hierarchical.intervals_tables import Segments
+from remat.formulations.composites import Composite, CompositeProblem, Option
+from remat.formulations.h_intervals.tables import Segments
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline, OverdueError
@@ -223,7 +223,7 @@ def test_fewer_rows_of_memory_claim_more(monkeypatch):
         problem = Problem(h.graph, budget_of(h, seed))
         found = []
         for rows in (64, 1):
-            monkeypatch.setattr("remat.formulations.hierarchical.runs.MOST_ROWS", rows)
+            monkeypatch.setattr("remat.formulations.composites.runs.MOST_ROWS", rows)
             formulation = SUBJECTS[1].of(h, problem)
             assert all(len(run.rows) <= rows for run in formulation.tables.runs)
             found.append(proved(formulation))

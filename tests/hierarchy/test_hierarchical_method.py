@@ -25,7 +25,7 @@ from remat.backends.pyomo import Pyomo
 from remat.bounds.base import Bound
 from remat.config import Config
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.formulations.hierarchical import HIlp, HIlpOptions
+from remat.formulations.h_ilp import HIlp, HIlpOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy import Group, Hierarchy, method, recursion

@@ -6,7 +6,7 @@ import numpy as np
 from helpers import judged
 
 from remat import Problem
-from remat.formulations.hierarchical import Option
+from remat.formulations.composites import Option
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun

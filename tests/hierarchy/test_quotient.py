@@ -7,7 +7,7 @@ from helpers import judged
 from hierarchies import RandomHierarchy, random_hierarchy
 
 from remat import Problem
-from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.formulations.composites import Composite, CompositeProblem, Option
 from remat.graphs.families import unit_chain
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.groups import Group

@@ -10,7 +10,7 @@ from refusals import refused
 
 from remat import Problem
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Option
+from remat.formulations.composites import Option
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.hierarchy.groups import Group

@@ -8,8 +8,8 @@ from helpers import ONE
 import remat.config
 from remat import Problem, solve
 from remat.formulations.checkmate import Checkmate
-from remat.formulations.hierarchical import HIlp
-from remat.formulations.hierarchical.intervals import HierarchicalIntervals
+from remat.formulations.h_ilp import HIlp
+from remat.formulations.h_intervals.formulation import HierarchicalIntervals
 from remat.formulations.ordering import OrderPositions, liveness
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.formulations.stages import Stages

@@ -8,14 +8,14 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
-from remat.formulations.hierarchical.choices import Phases
-from remat.formulations.hierarchical.composite import CompositeProblem
-from remat.formulations.hierarchical.expand import Step
-from remat.formulations.hierarchical.expand import expand as expand_steps
-from remat.formulations.hierarchical.layout import HIlpOptions, Tables
-from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
-from remat.formulations.hierarchical.program import Program, stated
-from remat.formulations.hierarchical.recognition import encoded
+from remat.formulations.composites.composite import CompositeProblem
+from remat.formulations.composites.expansion import Step
+from remat.formulations.composites.expansion import expand as expand_steps
+from remat.formulations.composites.recognition import encoded
+from remat.formulations.h_ilp.layout import HIlpOptions, Tables
+from remat.formulations.h_ilp.phases import Phases
+from remat.formulations.h_ilp.plan import Plan, steps_in, values_of
+from remat.formulations.h_ilp.rows import Program, stated
 from remat.formulations.staging import TABLE_BYTES, some_stages
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
@@ -86,7 +86,7 @@ class HIlp(Formulation):
 
     Examples
     --------
-    >>> from remat.formulations.hierarchical import Composite, Option
+    >>> from remat.formulations.composites import Composite, Option
     >>> from remat.graphs.families import unit_chain
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7])])
     >>> print(HIlp(Problem(unit_chain(4), 5), HIlpOptions((middle,))).build())  # doctest: +ELLIPSIS

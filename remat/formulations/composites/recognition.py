@@ -9,8 +9,8 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.composite import CompositeProblem
-from remat.formulations.hierarchical.runs import Run
+from remat.formulations.composites.composite import CompositeProblem
+from remat.formulations.composites.runs import Run
 from remat.problem.op_sequence import check_limits, computed_ops, useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
@@ -26,7 +26,7 @@ class FoundRun:
     Attributes
     ----------
     node, option : int
-        As in :class:`remat.formulations.hierarchical.expand.Step`.
+        As in :class:`remat.formulations.composites.expansion.Step`.
     left_out : int64 array
         Ops of the option that are not computed, since their outputs are live.
     live : int64 array

@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
-from remat.formulations.hierarchical import recognition
-from remat.formulations.hierarchical.composite import Composite, CompositeProblem
-from remat.formulations.hierarchical.expand import Step
-from remat.formulations.hierarchical.expand import expand as expand_steps
-from remat.formulations.hierarchical.intervals_tables import Profile, tables_of
-from remat.formulations.hierarchical.recognition import FoundRun
+from remat.formulations.composites import recognition
+from remat.formulations.composites.composite import Composite, CompositeProblem
+from remat.formulations.composites.expansion import Step
+from remat.formulations.composites.expansion import expand as expand_steps
+from remat.formulations.composites.recognition import FoundRun
+from remat.formulations.h_intervals.tables import Profile, tables_of
 from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.formulation import RetentionIntervals, RetentionIntervalsOptions
 from remat.formulations.retention_intervals.tables import NodeTables
@@ -106,7 +106,7 @@ class HierarchicalIntervals(RetentionIntervals):
 
     Examples
     --------
-    >>> from remat.formulations.hierarchical import Option
+    >>> from remat.formulations.composites import Option
     >>> from remat.graphs.families import unit_chain
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7])])
     >>> f = HierarchicalIntervals(Problem(unit_chain(4), 4), HierarchicalIntervalsOptions((middle,)))

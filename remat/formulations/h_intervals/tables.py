@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from remat.formulations.hierarchical.composite import CompositeProblem
-from remat.formulations.hierarchical.runs import Run
+from remat.formulations.composites.composite import CompositeProblem
+from remat.formulations.composites.runs import Run
 from remat.formulations.retention_intervals.tables import EVERY, NodeTables, Touches
 from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Bool, Int

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical.runs import Border, Run, make_run
-from remat.formulations.hierarchical.tables import numbers, table_schema
+from remat.formulations.composites.runs import Border, Run, make_run
+from remat.formulations.composites.schemas import numbers, table_schema
 from remat.formulations.staging import ComputeLimits
 from remat.graphs.arrays import Csr, GraphArrays
 from remat.modeling.rows import expand

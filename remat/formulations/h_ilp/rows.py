@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.formulations.hierarchical.choices import Levels, Phases
-from remat.formulations.hierarchical.layout import NodeRow
+from remat.formulations.h_ilp.layout import NodeRow
+from remat.formulations.h_ilp.phases import Levels, Phases
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, column, expand, first_of, rows_from, sum_rows
 from remat.runtime.arrays import Int

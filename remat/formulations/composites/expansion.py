@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
-from remat.formulations.hierarchical.runs import Run
+from remat.formulations.composites.composite import NOTHING, CompositeProblem
+from remat.formulations.composites.runs import Run
 from remat.problem.op_sequence import useful_computes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
@@ -72,7 +72,7 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
     Examples
     --------
     >>> from remat import Problem
-    >>> from remat.formulations.hierarchical import Composite, Option
+    >>> from remat.formulations.composites import Composite, Option
     >>> from remat.graphs.families import unit_chain
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [1, 2, 6, 7])])
     >>> whole = CompositeProblem(Problem(unit_chain(4)), [middle])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.formulations.hierarchical.layout import Tables
+from remat.formulations.h_ilp.layout import Tables
 from remat.modeling.rows import NONE, ONE, expand, last_of
 from remat.runtime.arrays import Bool, Int
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.composite import NOTHING
-from remat.formulations.hierarchical.expand import Step
-from remat.formulations.hierarchical.layout import Tables
-from remat.formulations.hierarchical.program import Program
-from remat.formulations.hierarchical.recognition import FoundRun
+from remat.formulations.composites.composite import NOTHING
+from remat.formulations.composites.expansion import Step
+from remat.formulations.composites.recognition import FoundRun
+from remat.formulations.h_ilp.layout import Tables
+from remat.formulations.h_ilp.rows import Program
 from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
 from remat.problem.op_sequence import run_stages
 from remat.runtime.arrays import Int

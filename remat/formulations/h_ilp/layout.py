@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.formulations.hierarchical.composite import Composite, CompositeProblem
-from remat.formulations.hierarchical.runs import Run
+from remat.formulations.composites.composite import Composite, CompositeProblem
+from remat.formulations.composites.runs import Run
 from remat.formulations.staging import useful_runs
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.deadline import Deadline
@@ -20,7 +20,7 @@ NEVER = 2**62
 
 @dataclass(frozen=True)
 class HIlpOptions(Options):
-    """Options of :class:`remat.formulations.hierarchical.HIlp`.
+    """Options of :class:`remat.formulations.h_ilp.HIlp`.
 
     Attributes
     ----------
