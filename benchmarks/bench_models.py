@@ -28,7 +28,7 @@ from remat.graphs.families import unit_chain
 from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.hierarchy.effort import Effort
-from remat.hierarchy.options import Budgets, options_of
+from remat.hierarchy.group_options import Budgets, options_of
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.subproblem import SubProblem, translated
 from remat.registry import make_backend

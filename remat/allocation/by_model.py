@@ -12,7 +12,7 @@ from remat.backends.results import Incumbent
 from remat.errors import BackendError, ProblemError
 from remat.modeling import Cumulative
 from remat.registry import make_backend
-from remat.runtime.options import Options
+from remat.runtime.checked_options import Options
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.status import Status
 from remat.schedule.addresses import Addresses

@@ -12,11 +12,11 @@ from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
 from remat.errors import ProblemError
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses
-from remat.schedule.traces.arena import lowest_gap
+from remat.schedule.traces.first_fit import lowest_gap
 
 #: From this number of buffers on, only the rule by first step runs: it scans live buffers only.
 MANY = 20_000

@@ -19,7 +19,7 @@ from remat.errors import BackendError, ModelError
 from remat.modeling import Model
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes import guard, wire
-from remat.runtime.processes.families import too_large
+from remat.runtime.processes.process_trees import too_large
 from remat.runtime.processes.supervised import Ending, Supervised
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status, StopReason

@@ -14,7 +14,7 @@ from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes import guard, wire
-from remat.runtime.processes.families import cap
+from remat.runtime.processes.process_trees import cap
 from remat.runtime.processes.supervised import Supervised
 from remat.runtime.status import StopReason
 

@@ -22,7 +22,7 @@ from remat.deploy.tflite_file import TfliteFile
 from remat.deploy.tflite_rewriting import check_variables, rewritten_tflite
 from remat.errors import FormatError, RematError, VerificationError
 from remat.graphs import ComputeGraph
-from remat.graphs.formats.onnx.wire import looks_like_model
+from remat.graphs.formats.onnx.stream import looks_like_model
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import read_bytes, write_atomic
 from remat.io.formats import reading

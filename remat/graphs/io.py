@@ -11,7 +11,7 @@ from typing import Any
 
 from remat.errors import FormatError, FormatRemark
 from remat.graphs.formats.base import GraphFormat, graph_formats
-from remat.graphs.formats.onnx.wire import looks_like_model
+from remat.graphs.formats.onnx.stream import looks_like_model
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading

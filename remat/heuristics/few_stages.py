@@ -24,8 +24,8 @@ from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.problem.scope import scope_within_limits
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.checked_options import Options, Positive
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Positive
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status
 from remat.schedule import OrderRule, Schedule

@@ -22,8 +22,8 @@ from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.deadline import OverdueError
-from remat.runtime.options import Options, Positive, Range
 from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict

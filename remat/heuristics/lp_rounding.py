@@ -20,8 +20,8 @@ from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Range
 from remat.runtime.resources import available_memory
 from remat.runtime.status import StopReason
 from remat.schedule import Schedule

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from remat.heuristics.online import OnlineHeuristic
 from remat.problem import Problem
 from remat.problem.op_sequence import standing_buffers
+from remat.runtime.checked_options import Options, Positive
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule
 
 

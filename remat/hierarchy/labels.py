@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.graphs.arrays import Csr, staircase
-from remat.heuristics.cuts import module_paths
+from remat.heuristics.forward_blocks import module_paths
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem

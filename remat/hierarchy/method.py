@@ -18,15 +18,15 @@ from remat.heuristics.base import Heuristic
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.classes import COST_TOLERANCE
 from remat.hierarchy.effort import Effort, Solvers
+from remat.hierarchy.group_options import Budgets
 from remat.hierarchy.groups import Group
-from remat.hierarchy.options import Budgets
 from remat.hierarchy.partition.base import PartitionerLike, as_partitioner
 from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Hierarchy
 from remat.problem import Objective
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, MethodLike, make_method

@@ -16,8 +16,8 @@ from remat.errors import ProblemError
 from remat.formulations.composites import Composite, Option
 from remat.hierarchy.classes import COST_TOLERANCE, Classes
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.group_options import Budgets, Measured, farthest_first, measured, repriced, shared_out, undominated
 from remat.hierarchy.groups import Group
-from remat.hierarchy.options import Budgets, Measured, farthest_first, measured, repriced, shared_out, undominated
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here

@@ -16,7 +16,7 @@ import numpy as np
 from remat.errors import RematError
 from remat.formulations.composites import Composite
 from remat.hierarchy.effort import Effort, Solvers
-from remat.hierarchy.options import Budgets, options_of
+from remat.hierarchy.group_options import Budgets, options_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.runtime.deadline import Deadline
 

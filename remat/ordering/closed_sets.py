@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
+from remat.ordering.dynamic_programme import ENDLESS, FOLLOWERS, ClosedSets, Ending, Programme
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import ENDLESS, FOLLOWERS, ClosedSets, Ending, Programme
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Positive, Range
 
 #: States of the best-first search, times words per set, between two checks of the deadline.
 PIECE = 20_000

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
 from remat.errors import ProblemError
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import StopReason
 from remat.solving.progress import Progress, relative_gap

@@ -21,12 +21,12 @@ from remat.errors import CaptureError, ProblemError
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 from remat.runtime.text import one_line
 from remat.schedule import Schedule
 from remat.schedule.saved_sets import schedule_of_saved
-from remat.torch.turns import in_turn
+from remat.torch.lock import in_turn
 from remat.torch.versions import check_version
 
 #: Seconds per op that one uninterruptible partition may take: 0.4 s on 71 ops, 1.6 s on 353.

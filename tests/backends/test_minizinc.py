@@ -17,7 +17,7 @@ from refusals import refused
 from remat.backends.base import AvailabilityState
 from remat.backends.cp_sat import CpSat
 from remat.backends.minizinc import MiniZinc
-from remat.backends.minizinc.program import RecordProgram, to_json
+from remat.backends.minizinc.translation import RecordProgram, to_json
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain

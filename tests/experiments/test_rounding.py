@@ -9,7 +9,7 @@ from refusals import refused
 
 from remat import Problem
 from remat.errors import FormatError
-from remat.experiments.rounding import _Rounding, round_relaxation
+from remat.experiments.feasible_roundings import _Rounding, round_relaxation
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import vgg16
 from remat.schedule.certificate import Verdict

@@ -9,8 +9,8 @@ from helpers import answer, judged
 
 from remat.backends.base import Backend
 from remat.formulations.h_ilp import HIlp
+from remat.formulations.h_ilp.conversions import known, plan_in
 from remat.formulations.h_ilp.layout import NodeRow
-from remat.formulations.h_ilp.plan import known, plan_in
 from remat.formulations.h_intervals.tables import Segments
 from remat.modeling import ALWAYS, violations
 from remat.runtime.status import Status

@@ -19,7 +19,7 @@ from remat import read_graph  # noqa: E402
 from remat.cli import main  # noqa: E402
 from remat.errors import FormatError  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
-from remat.graphs.formats.onnx.wire import without_weights  # noqa: E402
+from remat.graphs.formats.onnx.stream import without_weights  # noqa: E402
 from remat.io.limits import read_limits  # noqa: E402
 
 

@@ -17,7 +17,7 @@ from remat.heuristics import HeuristicRun
 from remat.heuristics.blocks import BlockCheckpointing, BlockOptions
 from remat.heuristics.blocks.heuristic import Measure
 from remat.heuristics.blocks.plans import FAMILIES, Plan
-from remat.heuristics.cuts import all_cuts
+from remat.heuristics.forward_blocks import all_cuts
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule, Verdict, validate

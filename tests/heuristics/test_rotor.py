@@ -16,11 +16,11 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt, unet
 from remat.heuristics.checkpointing.revolve import advances
 from remat.heuristics.rotor import Rotor, RotorOptions
+from remat.heuristics.rotor.block_options import chain_of
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import BlockOption, Chain
+from remat.heuristics.rotor.dynamic_programme import KERNELS, Programme
 from remat.heuristics.rotor.heuristic import Table, ways_to_cut
-from remat.heuristics.rotor.options import chain_of
-from remat.heuristics.rotor.programme import KERNELS, Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep

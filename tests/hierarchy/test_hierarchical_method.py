@@ -31,8 +31,8 @@ from remat.heuristics.eviction import Eviction
 from remat.hierarchy import Group, Hierarchy, method, recursion
 from remat.hierarchy.choosing import Chosen
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.group_options import Budgets, options_of
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
-from remat.hierarchy.options import Budgets, options_of
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
 from remat.hierarchy.recursion import Recursion, RecursionSettings

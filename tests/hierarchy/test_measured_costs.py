@@ -14,8 +14,8 @@ from remat import Problem, solve
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, identical_groups
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.group_options import Budgets, Measured, measured, options_of, undominated
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
-from remat.hierarchy.options import Budgets, Measured, measured, options_of, undominated
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.recursion import Recursion, RecursionSettings
 from remat.hierarchy.store import Store

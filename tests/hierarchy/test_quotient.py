@@ -10,8 +10,8 @@ from remat import Problem
 from remat.formulations.composites import Composite, CompositeProblem, Option
 from remat.graphs.families import unit_chain
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.group_options import plain_options
 from remat.hierarchy.groups import Group
-from remat.hierarchy.options import plain_options
 from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem

@@ -8,12 +8,12 @@ from oracles import counted_least_peak
 from remat import Problem
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, GraphBuilder
-from remat.ordering import programme
+from remat.ordering import dynamic_programme
+from remat.ordering.dynamic_programme import Ending, Programme
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import Ending, Programme
 from remat.ordering.serenity import Serenity, SerenityOptions
 from remat.ordering.serenity.budgets import Part, soft_budgets
-from remat.ordering.serenity.cuts import cut_positions
+from remat.ordering.serenity.division import cut_positions
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
@@ -61,11 +61,11 @@ def test_a_budget_is_refuted_by_the_least_peak_above_it() -> None:
         def run(self, deadline, *, budget, floor=0, seconds=None):
             self.runs += 1
             run = super().run(deadline, budget=budget, floor=floor)
-            return programme.Run(Ending.TIMEOUT, None, 0, 1) if budget >= least else run
+            return dynamic_programme.Run(Ending.TIMEOUT, None, 0, 1) if budget >= least else run
 
     part = Part.of(instance, 2**30)
     part.programme = Slow(instance, 2**30)
-    soft_budgets(part, Deadline(), hard=programme.ENDLESS, floor=0, seconds=1.0)
+    soft_budgets(part, Deadline(), hard=dynamic_programme.ENDLESS, floor=0, seconds=1.0)
     assert part.bound == part.failed == least < part.peak
     assert part.programme.runs < 30
 

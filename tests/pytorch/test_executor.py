@@ -20,7 +20,7 @@ from remat.torch import Captured, Executor, OpRun, capture, fake_tensors, track_
 from remat.torch.execute.step import Step, give_buffers, give_gradients  # noqa: E402
 from remat.torch.memory import StorageTracker  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
-from remat.torch.rematerialized.program import Program  # noqa: E402
+from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
 
 aten = torch.ops.aten
 SEED = 11

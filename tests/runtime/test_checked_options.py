@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from refusals import refused
 
-from remat.runtime.options import Options, Positive, Range
+from remat.runtime.checked_options import Options, Positive, Range
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ PACKAGE = Path(places.__file__).resolve().parent.parent
 KERNELS = {
     "annealing": "remat.heuristics.annealing.heuristic",
     "drops": "remat.heuristics.drops.heuristic",
-    "rotor": "remat.heuristics.rotor.programme",
+    "rotor": "remat.heuristics.rotor.dynamic_programme",
 }
 
 

@@ -10,7 +10,7 @@ from refusals import refused
 from remat import Problem, solve
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.runtime.processes.families import family
+from remat.runtime.processes.process_trees import family
 from remat.runtime.sizes import memory_bytes
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status, StopReason

@@ -14,7 +14,7 @@ from remat.backends.base import Availability, AvailabilityState, Backend, Run, w
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
-from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
+from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_json
 from remat.backends.results import Values
 from remat.errors import BackendError
 from remat.modeling import (
@@ -31,8 +31,8 @@ from remat.modeling import (
 )
 from remat.modeling.written import WrittenModel
 from remat.runtime.deadline import Deadline
-from remat.runtime.processes.families import too_large
 from remat.runtime.processes.guard import temporary_folder
+from remat.runtime.processes.process_trees import too_large
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status, StopReason
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from remat.runtime.deadline import Deadline
-from remat.runtime.processes import families, guard, guard_process
+from remat.runtime.processes import guard, guard_process, process_trees
 
 #: Seconds between SIGTERM and SIGKILL.
 GRACE = 0.3
@@ -58,7 +58,7 @@ class GroupProcess:
             )  # fmt: skip
         guard.watch(self._process.pid)
         if memory_limit is not None:
-            families.cap(self._process.pid, memory_limit)
+            process_trees.cap(self._process.pid, memory_limit)
         self._reader = threading.Thread(target=self._read, daemon=True, name="remat-reader")
 
     def stop(self) -> None:
@@ -88,9 +88,9 @@ class GroupProcess:
     def _follow(self, deadline: Deadline) -> None:
         checked = 0.0
         while not self._stop.is_set() and not deadline.expired:
-            if self._memory_limit is not None and time.monotonic() > checked + families.INTERVAL:
+            if self._memory_limit is not None and time.monotonic() > checked + process_trees.INTERVAL:
                 checked = time.monotonic()
-                self.too_large = families.memory_of(self._process.pid) > self._memory_limit
+                self.too_large = process_trees.memory_of(self._process.pid) > self._memory_limit
                 if self.too_large:
                     return
             try:

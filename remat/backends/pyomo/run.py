@@ -24,7 +24,7 @@ from remat.backends.rounding import rounded
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.deadline import Deadline
-from remat.runtime.processes.families import family
+from remat.runtime.processes.process_trees import family
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status, StopReason
 

@@ -13,7 +13,7 @@ from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.problem.op_sequence import MemoryScale, standing_buffers
 from remat.runtime.arrays import Int
-from remat.runtime.options import Options, Positive
+from remat.runtime.checked_options import Options, Positive
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from remat.formulations.composites.composite import CompositeProblem
 from remat.formulations.composites.expansion import Step
 from remat.formulations.composites.expansion import expand as expand_steps
 from remat.formulations.composites.recognition import encoded
+from remat.formulations.h_ilp.conversions import Plan, steps_in, values_of
 from remat.formulations.h_ilp.layout import HIlpOptions, Tables
 from remat.formulations.h_ilp.phases import Phases
-from remat.formulations.h_ilp.plan import Plan, steps_in, values_of
 from remat.formulations.h_ilp.rows import Program, stated
 from remat.formulations.staging import TABLE_BYTES, some_stages
 from remat.modeling import Linear, Model

@@ -11,8 +11,8 @@ from remat.formulations.composites.composite import Composite, CompositeProblem
 from remat.formulations.composites.runs import Run
 from remat.formulations.staging import useful_runs
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options
 
 #: Larger than any amount of bytes; sums of two stay exact in int64.
 NEVER = 2**62

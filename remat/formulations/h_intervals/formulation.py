@@ -22,7 +22,7 @@ from remat.modeling.check import cumulative_use
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.problem.scope import Restriction, Scope
-from remat.runtime.options import Options, Positive
+from remat.runtime.checked_options import Options, Positive
 from remat.schedule import Schedule
 
 

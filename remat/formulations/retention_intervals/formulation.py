@@ -24,7 +24,7 @@ from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers, useful_schedule
 from remat.problem.scope import Restriction, Scope
-from remat.runtime.options import Options, Positive
+from remat.runtime.checked_options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 
 

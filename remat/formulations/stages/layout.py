@@ -13,8 +13,8 @@ from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.problem.op_sequence import MemoryScale, standing_buffers
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def convolution(
     axes : (int, int)
         The axes of the weights for output channels and for input channels.
     activation : str, optional
-        Fused function of :data:`~remat.graphs.rewriting.kernels.FUNCTIONS`.
+        Fused function of :data:`~remat.graphs.rewriting.reference_kernels.FUNCTIONS`.
     """
     x, weights, (out, reads) = site.data(0), site.constant(1), axes
     if x is None or weights is None or len(site.inputs) > 3 or len(weights) != len(x) or len(site.output) != len(x):

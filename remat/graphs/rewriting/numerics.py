@@ -1,7 +1,7 @@
 """Reference executor: values of all tensors of a graph, with random weights, in double precision.
 
-Ops that a reader describes completely are computed as described (:mod:`remat.graphs.rewriting.kernels`). Any other
-op becomes a random function with the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer of its
+Ops that a reader describes completely are computed as described (:mod:`remat.graphs.rewriting.reference_kernels`). Any
+other op becomes a random function with the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer of its
 type. Weights belong to ops of the original graph and are cut with them, so that a graph and a rewritten one can be
 compared.
 """
@@ -23,13 +23,13 @@ from remat.errors import GraphError
 from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
 from remat.graphs.rewriting.axes import FIXED, Reading, Roles, claimed, roles
-from remat.graphs.rewriting.calls import Array, Call
 from remat.graphs.rewriting.draft import Draft
-from remat.graphs.rewriting.kernels import activate, random_constant
 from remat.graphs.rewriting.kinds import Kind, kind_of
-from remat.graphs.rewriting.layers import activated, layer
 from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
+from remat.graphs.rewriting.reference_calls import Array, Call
+from remat.graphs.rewriting.reference_kernels import activate, random_constant
+from remat.graphs.rewriting.reference_layers import activated, layer
 from remat.runtime.deadline import Deadline
 
 #: Maps an op and an entry of its attribute ``constants`` to an array.

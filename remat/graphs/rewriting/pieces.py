@@ -29,9 +29,9 @@ from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.annotations import Attributes
 from remat.graphs.rewriting.draft import Draft
-from remat.graphs.rewriting.kernels import cut_constant
 from remat.graphs.rewriting.kinds import Kind
 from remat.graphs.rewriting.parts import JOIN_OF, PartOf, part_of
+from remat.graphs.rewriting.reference_kernels import cut_constant
 
 
 class PieceRole(StrEnum):

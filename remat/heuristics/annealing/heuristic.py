@@ -22,8 +22,8 @@ from remat.heuristics.turns import Turns
 from remat.problem import Problem
 from remat.problem.op_sequence import op_sequence, useful_schedule
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import KernelSet
-from remat.runtime.options import Options, Positive, Range
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 

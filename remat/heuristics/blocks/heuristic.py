@@ -11,15 +11,15 @@ import numpy as np
 
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.blocks.plans import FAMILIES, Plan, first_backward_of, near
-from remat.heuristics.cuts import all_cuts
 from remat.heuristics.drops import Drops, DropsOptions
+from remat.heuristics.forward_blocks import all_cuts
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes, standing_buffers
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Positive
 from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 
 #: Stands for an unlimited number of computes.

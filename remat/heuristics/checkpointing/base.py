@@ -12,8 +12,8 @@ from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool
+from remat.runtime.checked_options import Options, Positive
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Positive
 from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices

@@ -15,9 +15,9 @@ from remat.heuristics.list_order import list_order
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline, OverdueError, Slices
-from remat.runtime.options import Options, Range
 from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:

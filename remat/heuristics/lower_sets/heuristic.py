@@ -9,14 +9,14 @@ from typing import Annotated
 import numpy as np
 
 from remat.heuristics.checkpointing.base import Checkpointing
+from remat.heuristics.lower_sets.dynamic_programme import Chain, Programme
 from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
-from remat.heuristics.lower_sets.programme import Chain, Programme
 from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool, Int
-from remat.runtime.options import Options, Positive, Range
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.schedule import Schedule
 
 #: Planned budgets: evenly spaced, then by bisection on whether the time-centric schedule fits.

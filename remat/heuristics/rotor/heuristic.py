@@ -11,20 +11,20 @@ from typing import Annotated
 import numpy as np
 
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
-from remat.heuristics.cuts import levels
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
-from remat.heuristics.rotor import programme
+from remat.heuristics.forward_blocks import levels
+from remat.heuristics.rotor import dynamic_programme
+from remat.heuristics.rotor.block_options import chain_of
 from remat.heuristics.rotor.blocks import Blocks
 from remat.heuristics.rotor.chain import Chain
-from remat.heuristics.rotor.options import chain_of
-from remat.heuristics.rotor.programme import Programme
+from remat.heuristics.rotor.dynamic_programme import Programme
 from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
 
 Rank = tuple[bool, int, int]
@@ -69,10 +69,10 @@ class RotorOptions(Options):
 class Rotor(Heuristic):
     """Rotor: cut a training step into a chain of blocks and find the best persistent schedule for it.
 
-    For each block the dynamic programme (:class:`remat.heuristics.rotor.programme.Programme`) chooses between running
-    it forward without saving, and one of several options that save part of what its backward part reads
-    (:class:`remat.heuristics.rotor.options.Maker`). Choices nest, so a block may run many times when memory is scarce.
-    One table has the answers for all amounts of memory.
+    For each block the dynamic programme (:class:`remat.heuristics.rotor.dynamic_programme.Programme`) chooses between
+    running it forward without saving, and one of several options that save part of what its backward part reads
+    (:class:`remat.heuristics.rotor.block_options.Maker`). Choices nest, so a block may run many times when memory is
+    scarce. One table has the answers for all amounts of memory.
 
     The graph need not be a chain. Tensors that cross several blocks (masks, the output of an encoder, skips) count
     while a block that reads them is ahead; gradients count until they are complete. Plans are expanded to ops, frees
@@ -100,7 +100,7 @@ class Rotor(Heuristic):
 
     name = "rotor"
     options_type = RotorOptions
-    kernels = (*Drops.kernels, programme.KERNELS)
+    kernels = (*Drops.kernels, dynamic_programme.KERNELS)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         step = TrainingStep.of(problem)
@@ -155,8 +155,8 @@ class Table:
 def ways_to_cut(reads: Reads, most_blocks: int) -> list[Int]:
     """Return ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
 
-    They are the levels of :func:`remat.heuristics.cuts.levels`. After the last level with too many blocks, every k-th
-    of its cuts makes one more way, so that blocks are alike.
+    They are the levels of :func:`remat.heuristics.forward_blocks.levels`. After the last level with too many blocks,
+    every k-th of its cuts makes one more way, so that blocks are alike.
 
     Examples
     --------

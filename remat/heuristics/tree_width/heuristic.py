@@ -11,7 +11,7 @@ from remat.heuristics.tree_width.recursion import LongSequenceError, Ops, sequen
 from remat.heuristics.tree_width.separators import SeparatorTree, by_degree, by_fill_in, separator_tree
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
-from remat.runtime.options import Options, Positive
+from remat.runtime.checked_options import Options, Positive
 from remat.schedule import Schedule
 
 #: Largest numbers of ops for decompositions by degree and by fill-in; both take at least quadratic time.

@@ -10,11 +10,11 @@ import numpy as np
 from remat.hierarchy.groups import Group
 from remat.hierarchy.labels import articulation_labels
 from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.partition.runs import groups_of, in_runs, joined
+from remat.hierarchy.partition.joining import groups_of, in_runs, joined
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 
 #: Most levels of articulation points inside groups: a U-Net has one for each skip.
 MAX_DEPTH = 50

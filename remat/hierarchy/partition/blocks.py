@@ -14,8 +14,8 @@ from remat.hierarchy.labels import Labels, articulation_labels, module_labels, n
 from remat.hierarchy.partition.base import Partitioner, groupable
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 
 #: Sources of blocks.
 SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {

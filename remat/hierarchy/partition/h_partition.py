@@ -8,12 +8,12 @@ from typing import Annotated
 from remat.errors import ProblemError
 from remat.hierarchy.groups import Group
 from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.partition.joining import groups_of, in_order, joined, nodes_of
 from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, region_candidates, run_candidates
-from remat.hierarchy.partition.runs import groups_of, in_order, joined, nodes_of
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Positive, Range
 from remat.schedule.rules import OrderRule
 
 #: If a round leaves more than this share of the nodes, later rounds use runs of an order as candidates.

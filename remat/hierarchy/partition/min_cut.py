@@ -14,8 +14,8 @@ from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 
 #: Target number of groups on a small graph, and bounds of the group size in ops: with some fifteen groups, a model that
 #: chooses options is solved in seconds, and small groups offer it more choices.

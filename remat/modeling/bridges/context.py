@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values
-from remat.modeling.bridges.order import Domains, OrderEncoding
+from remat.modeling.bridges.order_encoding import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Record, truth
 from remat.runtime.arrays import Float, Int

@@ -15,9 +15,9 @@ def cumulative_to_linear(record: Cumulative, context: LoweringContext) -> list[R
 
     Reformulation
     -------------
-    With ``y[x, t] = [x <= t]`` (:class:`~remat.modeling.bridges.order.OrderEncoding`), interval i covers time t when
-    it is present, ``y[start, t] = 1`` and ``y[end, t] = 0``. At every t: ``sum(demand[i] * c[i, t]) <= capacity``,
-    where
+    With ``y[x, t] = [x <= t]``
+    (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), interval i covers time t when it is present,
+    ``y[start, t] = 1`` and ``y[end, t] = 0``. At every t: ``sum(demand[i] * c[i, t]) <= capacity``, where
 
     * ``c[i, t] = y[start, t] - y[end, t] >= 0`` for an interval that is always present;
     * ``c[i, t]`` is the only one of the three that is not fixed, if there is only one;

@@ -15,7 +15,7 @@ def domain_to_linear(record: Domain, context: LoweringContext) -> list[Record]:
     Reformulation
     -------------
     Values without a gap become ``first <= x <= last``. Otherwise x gets the order encoding over its values
-    (:class:`~remat.modeling.bridges.order.OrderEncoding`), which allows no others.
+    (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), which allows no others.
 
     Source
     ------

@@ -14,9 +14,10 @@ def reservoir_to_linear(record: Reservoir, context: LoweringContext) -> list[Rec
 
     Reformulation
     -------------
-    With ``y[x, t] = [x <= t]`` (:class:`~remat.modeling.bridges.order.OrderEncoding`), an event has happened by time t
-    if it is active and ``y[time, t - offset] = 1``. At every t: ``sum(change[e] * h[e, t]) >= 0``, where ``h[e, t]``
-    is the one of the two that is not fixed, if there is only one; otherwise a new variable between 0 and 1 with
+    With ``y[x, t] = [x <= t]``
+    (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), an event has happened by time t if it is active and
+    ``y[time, t - offset] = 1``. At every t: ``sum(change[e] * h[e, t]) >= 0``, where ``h[e, t]`` is the one of the two
+    that is not fixed, if there is only one; otherwise a new variable between 0 and 1 with
 
     * ``h[e, t] >= active[e] + y[time[e], t - offset[e]] - 1`` for an event with a negative change,
     * ``h[e, t] <= active[e]`` and ``h[e, t] <= y[time[e], t - offset[e]]`` for one with a positive change.

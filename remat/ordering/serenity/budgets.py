@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from remat.ordering.dynamic_programme import ENDLESS, Ending, Programme
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import ENDLESS, Ending, Programme
 from remat.ordering.rules import kahn_order
 from remat.runtime.arrays import Int
 from remat.runtime.deadline import Deadline

@@ -9,13 +9,13 @@ import numpy as np
 
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.closed_sets import KERNELS
+from remat.ordering.dynamic_programme import ENDLESS, Ending
 from remat.ordering.instance import OrderInstance
-from remat.ordering.programme import ENDLESS, Ending
 from remat.ordering.serenity.budgets import Part, soft_budgets
-from remat.ordering.serenity.cuts import segments
+from remat.ordering.serenity.division import segments
 from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.options import Options, Range
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 from remat.errors import BackendError
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupted, since
-from remat.runtime.processes import children, families, guard, guard_process, wire
-from remat.runtime.processes.families import memory_of, too_large
+from remat.runtime.processes import children, guard, guard_process, process_trees, wire
+from remat.runtime.processes.process_trees import memory_of, too_large
 from remat.runtime.status import StopReason
 
 #: Seconds that a child may take to end after a request to stop, and after Ctrl-C.
@@ -157,7 +157,7 @@ class Supervised:
         elif (
             self.memory_limit is not None
             and self._started.is_set()
-            and time.monotonic() > self._memory_seen + families.INTERVAL
+            and time.monotonic() > self._memory_seen + process_trees.INTERVAL
         ):
             self._memory_seen = time.monotonic()
             self.most_memory = max(self.most_memory, memory_of(self.process.pid))

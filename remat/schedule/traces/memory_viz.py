@@ -18,7 +18,7 @@ from remat.io.files import write_atomic
 from remat.schedule.addresses import Addresses, check_addresses
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
-from remat.schedule.traces.arena import first_fit
+from remat.schedule.traces.first_fit import first_fit
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
 

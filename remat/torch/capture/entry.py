@@ -16,8 +16,8 @@ from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import CostModel, cost_model, measured_workspaces
+from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
-from remat.torch.turns import in_turn
 
 ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat.errors import CaptureError
-from remat.torch.capture.places import INSTALLED, frames_in, users_frame
+from remat.torch.capture.origins import INSTALLED, frames_in, users_frame
 from remat.torch.capture.traced import opaque
 
 #: Dynamo's message for an output that it cannot flatten.

@@ -14,8 +14,8 @@ from torch.fx.operator_schemas import normalize_function
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.torch.capture.describing import description
-from remat.torch.capture.kernels import with_real_memory
-from remat.torch.capture.places import module_paths, source_line
+from remat.torch.capture.kernel_memory import with_real_memory
+from remat.torch.capture.origins import module_paths, source_line
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Traced
 from remat.torch.costs import CostModel

@@ -18,7 +18,7 @@ from remat.torch.captured import Captured, Input
 from remat.torch.effects import device_of
 from remat.torch.execute.step import Step, give_buffers, give_gradients, returned
 from remat.torch.execute.tangents import Loss, scalar_outputs, tangents
-from remat.torch.layout import Layout
+from remat.torch.tensor_layout import Layout
 from remat.torch.unrolled import Unrolled, begin_backward, unroll
 
 

@@ -10,7 +10,7 @@ import torch
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Input
 from remat.torch.execute.step import returned
-from remat.torch.layout import Layout
+from remat.torch.tensor_layout import Layout
 
 #: Returns a scalar, given the module's return value.
 Loss = Callable[[Any], Any]

@@ -16,7 +16,7 @@ from remat.errors import CaptureError, RematError, ScheduleError
 from remat.runtime.text import one_line
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.turns import in_turn
+from remat.torch.lock import in_turn
 
 #: Names of torch's solvers of the knapsack (``activation_memory_budget_solver``).
 SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg", "dynamic_memory_budget_dp")

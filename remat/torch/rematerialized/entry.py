@@ -22,15 +22,15 @@ from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
+from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
 from remat.torch.partition import Split
 from remat.torch.rematerialized.arguments import Sample
+from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
 from remat.torch.rematerialized.planning import Settings, check_setting, planned
-from remat.torch.rematerialized.program import Program
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.verify import verify as run_verification
-from remat.torch.turns import in_turn
 
 _log = logging.getLogger("remat.torch")
 

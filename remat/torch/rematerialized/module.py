@@ -17,7 +17,7 @@ from remat.schedule.io import write_schedule
 from remat.torch.captured import Captured
 from remat.torch.execute.step import returned
 from remat.torch.rematerialized.arguments import Sample
-from remat.torch.rematerialized.program import Program
+from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.report import Report
 
 #: State of autocast of a captured step.

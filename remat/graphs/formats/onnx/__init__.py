@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
-from remat.graphs.formats.onnx.wire import looks_like_model, without_weights
+from remat.graphs.formats.onnx.stream import looks_like_model, without_weights
 from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Source, reading
 from remat.io.limits import draw

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from remat.graphs.rewriting.calls import Array, Call
 from remat.graphs.rewriting.kinds import Kind
+from remat.graphs.rewriting.reference_calls import Array, Call
 
 #: Largest number of kernel positions to compute one by one.
 MOST_POSITIONS = 2**16

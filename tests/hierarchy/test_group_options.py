@@ -12,8 +12,8 @@ from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy.effort import Effort
+from remat.hierarchy.group_options import Budgets, Measured, farthest_first, options_of
 from remat.hierarchy.groups import Group
-from remat.hierarchy.options import Budgets, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int

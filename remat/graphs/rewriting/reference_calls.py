@@ -34,7 +34,7 @@ class Call:
     random : callable
         Maps a slot and a shape to weights, which are always the same for the original op.
     constant : callable or None
-        For a completely described op (:mod:`remat.graphs.rewriting.kernels`), maps an entry of its attribute
+        For a completely described op (:mod:`remat.graphs.rewriting.reference_kernels`), maps an entry of its attribute
         ``constants`` to the array. None: the op is a random function.
     """
 
