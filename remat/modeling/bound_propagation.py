@@ -136,18 +136,12 @@ class Staircase:
 
 @dataclass
 class Narrowing:
-    """Repeated passes over the records of a model until bounds and records no longer change.
-
-    Attributes
-    ----------
-    deadline : Deadline
-        Checked between records.
-    staircases : mapping of the id of a `Cumulative` of the result to :class:`Staircase`
-    """
+    """Repeated passes over the records of a model until bounds and records no longer change."""
 
     model: Model
     bounds: Bounds
     deadline: Deadline = field(default_factory=Deadline)
+    """Checked between records."""
     staircases: dict[int, Staircase] = field(default_factory=dict)
 
     def run(self) -> list[Record]:

@@ -14,13 +14,6 @@ BUILT_SECONDS = 5e-8
 class ModelSize:
     """Estimated size of a model, within some percent.
 
-    Attributes
-    ----------
-    nonzeros : int
-        Entries of the rows of all records.
-    tables : int
-        Additional bytes needed while the model is built.
-
     Examples
     --------
     >>> size = ModelSize(150_000_000)
@@ -33,7 +26,9 @@ class ModelSize:
     """
 
     nonzeros: int
+    """Entries of the rows of all records."""
     tables: int = 0
+    """Additional bytes needed while the model is built."""
 
     def lacks_memory(self, available: float, nonzero_bytes: int = BUILT_BYTES) -> str:
         """Return required and available memory as text; empty if the model may fit.

@@ -17,24 +17,16 @@ class WrittenModel:
     A formulation offers one in :attr:`remat.modeling.Model.overrides`, under the name of the family of backends that
     reads its language. Its objective, up to `cost_unit` and `cost_offset`, and its optimum are those of the
     :class:`~remat.modeling.Model` it belongs to. Names in data and output come from the text, never from a user.
-
-    Attributes
-    ----------
-    text : Path
-        File of the package.
-    data : mapping of str to numbers, Booleans, (nested) lists of them, or sets of ints
-        Parameters.
-    values : callable
-        Maps the arrays that the text outputs, by name, to values of the model's variables.
-    hint : callable
-        Maps values of the model's variables, or None, to further parameters: a starting solution.
-    cost_unit, cost_offset : int
-        The model's objective is ``cost_unit * objective of the text + cost_offset``.
     """
 
     text: Path
+    """File of the package."""
     data: Mapping[str, Any]
+    """Parameters: numbers, Booleans, (nested) lists of them, or sets of ints."""
     values: Callable[[Mapping[str, Any]], Float]
+    """Maps the arrays that the text outputs, by name, to values of the model's variables."""
     hint: Callable[[Float | None], Mapping[str, Any]]
+    """Maps values of the model's variables, or None, to further parameters: a starting solution."""
     cost_unit: int = 1
     cost_offset: int = 0
+    """The model's objective is ``cost_unit * objective of the text + cost_offset``."""

@@ -28,25 +28,16 @@ DEAD = -1
 
 @dataclass(frozen=True)
 class Accesses:
-    """Accesses of tensors by a valid schedule, in order: each op reads its inputs, then writes its outputs.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-    tensors, modes : list of int
-        One entry per access.
-    following : list of int
-        The next access that needs the value this one leaves, or ``DEAD``. For a tensor that is live at the end it is
-        the number of accesses plus the position of the tensor.
-    times : list of int
-        Step of each access, including those at the end.
-    """
+    """Accesses of tensors by a valid schedule, in order: each op reads its inputs, then writes its outputs."""
 
     graph: ComputeGraph
     tensors: list[int]
     modes: list[Mode]
+    """`tensors` and `modes` have one entry per access."""
     following: list[int]
+    """Next access that needs the value, or ``DEAD``; number of accesses plus tensor if it is live at the end."""
     times: list[int]
+    """Step of each access, including those at the end."""
 
     @classmethod
     def of(cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str]) -> Accesses:

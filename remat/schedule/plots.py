@@ -196,22 +196,14 @@ def empty_figure(size: tuple[float, float]) -> Figure:
 
 @dataclass(frozen=True, eq=False)
 class _Picture:
-    """Simulated schedule in the coordinates of the plots: compute step ``k`` spans ``k`` to ``k + 1``.
-
-    Attributes
-    ----------
-    run : Simulation
-    before : int64 array, shape (steps + 1,)
-        Number of compute steps before each step.
-    title : str
-    broken : float or None
-        Compute step of the first violation.
-    """
+    """Simulated schedule in the coordinates of the plots: compute step ``k`` spans ``k`` to ``k + 1``."""
 
     run: Simulation
     before: Int
+    """Number of compute steps before each step. Shape (steps + 1,)."""
     title: str
     broken: float | None
+    """Compute step of the first violation."""
 
     @classmethod
     def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Picture:

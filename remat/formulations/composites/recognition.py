@@ -21,22 +21,15 @@ WAYS = ("whole", "longest", "apart")
 
 @dataclass(frozen=True, eq=False)
 class FoundRun:
-    """Run recognised in a schedule.
-
-    Attributes
-    ----------
-    node, option : int
-        As in :class:`remat.formulations.composites.expansion.Step`.
-    left_out : int64 array
-        Ops of the option that are not computed, since their outputs are live.
-    live : int64 array
-        Tensors that it reads and that ops left out of it would have made.
-    """
+    """Run recognised in a schedule."""
 
     node: int
     option: int
+    """Node and option are those of :class:`remat.formulations.composites.expansion.Step`."""
     left_out: Int
+    """Ops of the option that are not computed, since their outputs are live."""
     live: Int
+    """Tensors that it reads and that ops left out of it would have made."""
 
 
 @dataclass

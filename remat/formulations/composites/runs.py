@@ -123,20 +123,13 @@ def undominated(rows: list[Row]) -> tuple[Row, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Border:
-    """Border between groups: the tensors of a graph that do not cross it.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-    internal : bool array, shape (tensors,)
-        Tensors that only ops of one group touch, and that are not kept to the end.
-    passing : bool array, shape (tensors,)
-        Tensors that are neither read nor kept: live only while they are written.
-    """
+    """Border between groups: the tensors of a graph that do not cross it."""
 
     graph: ComputeGraph
     internal: Bool
+    """Tensors that only ops of one group touch, and that are not kept to the end. Shape (tensors,)."""
     passing: Bool
+    """Tensors that are neither read nor kept: live only while they are written. Shape (tensors,)."""
 
     @property
     def arrays(self) -> GraphArrays:

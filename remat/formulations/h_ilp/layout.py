@@ -49,18 +49,13 @@ class NodeRow:
 
     Its value is the memory of all data that are live before or after the node, plus `memory` of the choice, less data
     in `freed` that are freed with the node, less data in `hidden` that the node makes.
-
-    Attributes
-    ----------
-    memory : int64 array, shape (choices of the node,)
-        Bytes; for a choice without such a row, the value that its own rows imply.
-    freed, hidden : int64 arrays
-        Data, by number.
     """
 
     memory: Int
+    """Bytes; for a choice without such a row, the value that its own rows imply. Shape (choices of the node,)."""
     freed: Int
     hidden: Int
+    """`freed` and `hidden`: data, by number."""
 
 
 class Tables:

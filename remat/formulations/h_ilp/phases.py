@@ -14,25 +14,17 @@ from remat.runtime.arrays import Bool, Int
 
 
 class Touches(NamedTuple):
-    """Reads, or makes, in the phases in which their nodes may run; sorted by phase, then datum, then node.
-
-    Attributes
-    ----------
-    t, item : int64 arrays
-        Phase, and number of the read or make in `Tables`.
-    last : bool array
-        True for the datum's last one in that phase.
-    keys : int64 array
-        Ascending keys, one for each.
-    total : int
-        Number of reads or makes in `Tables`.
-    """
+    """Reads, or makes, in the phases in which their nodes may run; sorted by phase, then datum, then node."""
 
     t: Int
     item: Int
+    """Number of the read or make in `Tables`, at phase `t`."""
     last: Bool
+    """True for the datum's last one in that phase."""
     keys: Int
+    """Ascending keys, one for each."""
     total: int
+    """Number of reads or makes in `Tables`."""
 
     @classmethod
     def of(cls, may: Bool, node: Int, data: Int) -> Touches:

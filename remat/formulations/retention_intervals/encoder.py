@@ -21,35 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gap:
-    """Stages, from 0, whose events are spread to leave room for idle copies; used with the free order.
-
-    Attributes
-    ----------
-    first, last : int
-    copies : bool array, shape (copies,)
-    """
+    """Stages, from 0, whose events are spread to leave room for idle copies; used with the free order."""
 
     first: int
     last: int
     copies: Bool
+    """Shape (copies,)."""
 
 
 @dataclass(frozen=True)
 class RunSequence:
-    """Runs of nodes that form a schedule.
-
-    Attributes
-    ----------
-    node : int64 array, shape (steps,)
-    place : int64 array, shape (steps,)
-        Index of each run among those of its node.
-    live : mapping of a step to int64 array
-        Tensors that stay live throughout the step, since it leaves out the ops that write them.
-    """
+    """Runs of nodes that form a schedule."""
 
     node: Int
+    """Shape (steps,)."""
     place: Int
+    """Index of each run among those of its node. Shape (steps,)."""
     live: dict[int, Int]
+    """Tensors that stay live throughout the step, since it leaves out the ops that write them."""
 
 
 class IntervalsEncoder:

@@ -16,19 +16,12 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class StageChoices:
-    """Numbers of the possible recomputations, retentions and reads.
-
-    Attributes
-    ----------
-    problem : Problem
-    layout : StageLayout
-    check : callable
-        Called before each table is built; checks the deadline.
-    """
+    """Numbers of the possible recomputations, retentions and reads."""
 
     problem: Problem
     layout: StageLayout
     check: Callable[[], None]
+    """Called before each table is built; checks the deadline."""
 
     @cached_property
     def runs(self) -> tuple[Int, Int]:

@@ -24,20 +24,12 @@ DESCRIPTION_MEMORY = 4000
 
 @dataclass(frozen=True)
 class Site:
-    """Op of a model: the inputs in the order of the model, and its only output.
-
-    Attributes
-    ----------
-    inputs : tuple of (tuple of int) or None
-        Shapes; None for an absent input.
-    tensors : tuple of str or None
-        Tensors of the graph for the inputs; None for constants and absent inputs.
-    output : tuple of int
-        Shape of the output.
-    """
+    """Op of a model: the inputs in the order of the model, and its only output."""
 
     inputs: tuple[Shape | None, ...]
+    """Shapes; None for an absent input."""
     tensors: tuple[str | None, ...]
+    """Tensors of the graph for the inputs; None for constants and absent inputs."""
     output: Shape
 
     def data(self, position: int) -> Shape | None:

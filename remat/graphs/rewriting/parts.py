@@ -16,33 +16,23 @@ PART_OF, FINISH_OF, JOIN_OF = "part_of", "finish_of", "join_of"
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """Part of an op.
-
-    Attributes
-    ----------
-    of : str
-        The original op.
-    operand, axis : int
-        The operand of that op that is cut, and the axis.
-    start, stop, extent : int
-        First element of this part, end of this part (exclusive), and extent of the whole.
-    sum : bool
-        True if parts are summed; otherwise they are concatenated.
-    bias : bool
-        True if this part adds the bias of the op.
-    finish : bool
-        True if an activation follows in the buffer after the last part.
-    """
+    """Part of an op."""
 
     of: str
+    """The original op."""
     operand: int
     axis: int
+    """Axis of that operand of the original op along which it is cut."""
     start: int
     stop: int
     extent: int
+    """Extent of the axis; this part is the elements from `start` to `stop` (exclusive)."""
     sum: bool = False
+    """True if parts are summed; otherwise they are concatenated."""
     bias: bool = True
+    """True if this part adds the bias of the op."""
     finish: bool = True
+    """True if an activation follows in the buffer after the last part."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as an entry of a graph's ``meta``."""

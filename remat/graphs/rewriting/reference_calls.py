@@ -18,34 +18,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Call:
-    """Op with all data needed to compute it.
-
-    Attributes
-    ----------
-    kind : Kind
-    attributes : mapping
-    part : PartOf or None
-    inputs : list of array
-        Values of its operands.
-    shapes : list of tuple
-        Shapes of its outputs.
-    roles : list of Roles
-        Roles of the axes of each operand; for a part of an op, the roles in the whole op.
-    random : callable
-        Maps a slot and a shape to weights, which are always the same for the original op.
-    constant : callable or None
-        For a completely described op (:mod:`remat.graphs.rewriting.reference_kernels`), maps an entry of its attribute
-        ``constants`` to the array. None: the op is a random function.
-    """
+    """Op with all data needed to compute it."""
 
     kind: Kind
     attributes: Attributes
     part: PartOf | None
     inputs: list[Array]
+    """Values of its operands."""
     shapes: list[Shape]
+    """Shapes of its outputs."""
     roles: list[Roles]
+    """Roles of the axes of each operand; for a part of an op, the roles in the whole op."""
     random: Callable[[str, Shape], Array]
+    """Maps a slot and a shape to weights, which are always the same for the original op."""
     constant: Callable[[Mapping[str, Any]], Array] | None = None
+    """For a completely described op (:mod:`remat.graphs.rewriting.reference_kernels`), maps an entry of its attribute
+    ``constants`` to the array. None: the op is a random function.
+    """
 
     def whole(self, operand: int, axis: int) -> tuple[int, slice]:
         """Return the extent of an operand's axis before the op was cut, and the slice of it that this op reads."""

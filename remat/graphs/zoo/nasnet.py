@@ -17,38 +17,26 @@ MOBILE: Shape = (224, 224, 3)
 
 @dataclass(frozen=True)
 class Cell:
-    """Cell of five sums.
-
-    Attributes
-    ----------
-    steps : str
-        Two ops per sum, each with the number of the state that it reads: 0 is the output of the last cell, 1 that of
-        the one before, both after a 1 x 1 convolution; 2 is the first sum, and so on.
-    outputs : tuple of int
-        States that the output concatenates.
-    """
+    """Cell of five sums."""
 
     steps: str
+    """Two ops per sum, each with the number of the state that it reads: 0 is the output of the last cell, 1 that of the
+    one before, both after a 1 x 1 convolution; 2 is the first sum, and so on.
+    """
     outputs: tuple[int, ...]
+    """States that the output concatenates."""
 
 
 @dataclass(frozen=True)
 class CellNetwork:
-    """Composition of a network from its cells.
-
-    Attributes
-    ----------
-    source : str
-        Publication of the network.
-    normal, reduction : Cell
-    skips_reduction : bool
-        After a reduction, the normal cell reads the output of two cells before it, not counting the reduction.
-    """
+    """Composition of a network from its cells."""
 
     source: str
+    """Publication of the network."""
     normal: Cell
     reduction: Cell
     skips_reduction: bool = False
+    """After a reduction, the normal cell reads the output of two cells before it, not counting the reduction."""
 
 
 NASNET_NORMAL = Cell("sep5 0, sep3 1; sep5 1, sep3 1; avg 0, none 1; avg 1, avg 1; sep3 0, none 0", (1, 2, 3, 4, 5, 6))

@@ -17,25 +17,16 @@ TRIES = 1000
 
 @dataclass(frozen=True)
 class Regime:
-    """Family of networks.
-
-    Attributes
-    ----------
-    image : (height, width, channels)
-    classes : int
-    channels : int
-        Channels of the first stage.
-    stem : tuple of (divisor, stride)
-        Convolutions before the first stage; their channels are those of the first stage divided by `divisor`.
-    stages : tuple of (nodes, factor)
-        Divisor of the number of nodes, and channels relative to those of the first stage.
-    """
+    """Family of networks."""
 
     image: Shape
     classes: int
     channels: int
+    """Channels of the first stage."""
     stem: tuple[tuple[int, int], ...]
+    """Convolutions before the first stage: the divisor of the first stage's channels, and the stride."""
     stages: tuple[tuple[int, int], ...]
+    """Divisor of the number of nodes, and channels relative to those of the first stage."""
 
 
 REGIMES = {

@@ -110,21 +110,14 @@ def _operation(word: str, at: str) -> Operation:
 
 @dataclass(frozen=True)
 class ChainOps:
-    """Training graph as a chain of blocks with one forward and at most one backward op each.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-    forward, backward : list of list of int
-        Ops of each block, as positions in ``graph.ops``.
-    loss : list of int
-        Ops between the forward and the backward part.
-    """
+    """Training graph as a chain of blocks with one forward and at most one backward op each."""
 
     graph: ComputeGraph
     forward: list[list[int]]
     loss: list[int]
+    """Ops between the forward and the backward part."""
     backward: list[list[int]]
+    """Ops of each block, as positions in ``graph.ops``, as for `forward`."""
 
     @classmethod
     def of_graph(cls, graph: ComputeGraph) -> ChainOps:

@@ -15,18 +15,12 @@ _LONGEST_US = 10_000_000
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Start times of compute steps.
-
-    Attributes
-    ----------
-    begin : tuple of int, length compute steps + 1
-        Nanoseconds; each step ends where the next one starts, at least one nanosecond later.
-    per_microsecond : int or None
-        Cost drawn as a microsecond, if costs are not times; None if they are.
-    """
+    """Start times of compute steps."""
 
     begin: tuple[int, ...]
+    """Nanoseconds; each step ends where the next one starts, at least one nanosecond later."""
     per_microsecond: int | None
+    """Cost drawn as a microsecond, if costs are not times; None if they are."""
 
     @classmethod
     def of(cls, graph: ComputeGraph, ops: Int) -> StepTimes:

@@ -23,40 +23,26 @@ KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "w
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Valid schedule as buffers over compute steps, counted from 0.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-    run : Simulation
-    ops : int64 array, shape (compute steps,)
-        Op of each step.
-    number : int64 array, shape (compute steps,)
-        Ordinal of each step among the computes of its op, from 1: above 1 it is a recomputation.
-    memory : int64 array, shape (compute steps,)
-        Bytes held at each step, as simulated.
-    buffers : Buffers
-        Instances of tensors, workspaces and, if it counts, the constant memory.
-    kinds : tuple of str
-        One of :data:`KINDS` for each buffer.
-    instance : int64 array, shape (buffers,)
-        Ordinal of the instance of its tensor, from 1; 0 for buffers that are not tensors.
-    op : int64 array, shape (buffers,)
-        Op that makes it; -1 for graph inputs and constant memory.
-    stays : bool array, shape (buffers,)
-        True for buffers still held after the last step.
-    """
+    """Valid schedule as buffers over compute steps, counted from 0."""
 
     graph: ComputeGraph
     run: Simulation
     ops: Int
+    """Op of each step. Shape (compute steps,)."""
     number: Int
+    """Ordinal of each step among the computes of its op, from 1: above 1 it is a recomputation."""
     memory: Int
+    """Bytes held at each step, as simulated. Shape (compute steps,)."""
     buffers: Buffers
+    """Instances of tensors, workspaces and, if it counts, the constant memory."""
     kinds: tuple[str, ...]
+    """One of :data:`KINDS` for each buffer."""
     instance: Int
+    """Ordinal of the instance of its tensor, from 1; 0 for buffers that are not tensors. Shape (buffers,)."""
     op: Int
+    """Op that makes it; -1 for graph inputs and constant memory. Shape (buffers,)."""
     stays: Bool
+    """True for buffers still held after the last step. Shape (buffers,)."""
 
     @classmethod
     def of(

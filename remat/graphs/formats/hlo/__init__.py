@@ -33,22 +33,14 @@ _ALIASES = "input_output_alias="
 
 @dataclass(frozen=True, eq=False)
 class HloProgram:
-    """Content of a module.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-        Each op once, in the order of its first execution.
-    steps : tuple of str
-        Ops in execution order; clones appear as their base.
-    is_scheduled : bool
-        True when the text declares this order to be the execution order.
-    remarks : tuple of str
-    """
+    """Content of a module."""
 
     graph: ComputeGraph
+    """Each op once, in the order of its first execution."""
     steps: tuple[str, ...]
+    """Ops in execution order; clones appear as their base."""
     is_scheduled: bool
+    """True when the text declares this order to be the execution order."""
     remarks: tuple[str, ...]
 
 

@@ -38,24 +38,16 @@ _SPACE = re.compile(r"S\(([0-9]{1,3})\)")
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """Shape of an array.
-
-    Attributes
-    ----------
-    element : str
-        Element type, such as ``f32``.
-    dims : tuple of int
-        Extents of the axes; the upper bound for a dynamic axis.
-    size : int
-        Bytes, including the padding of tiles.
-    space : int
-        Memory space of the layout: 0 is the device's own memory, 5 the host's.
-    """
+    """Shape of an array."""
 
     element: str
+    """Element type, such as ``f32``."""
     dims: tuple[int, ...]
+    """Extents of the axes; the upper bound for a dynamic axis."""
     size: int
+    """Bytes, including the padding of tiles."""
     space: int = 0
+    """Memory space of the layout: 0 is the device's own memory, 5 the host's."""
 
     @property
     def elements(self) -> int:
@@ -73,17 +65,11 @@ class ArrayShape:
 
 @dataclass(frozen=True, slots=True)
 class TupleShape:
-    """Tuple of shapes.
-
-    Attributes
-    ----------
-    parts : tuple of Shape
-    leaves : int
-        Number of arrays, at all levels.
-    """
+    """Tuple of shapes."""
 
     parts: tuple[Shape, ...]
     leaves: int
+    """Number of arrays, at all levels."""
 
     @property
     def elements(self) -> int:

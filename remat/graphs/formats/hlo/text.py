@@ -42,32 +42,21 @@ CALLS = (
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """Instruction of a computation.
-
-    Attributes
-    ----------
-    name, opcode : str
-    shape : Shape
-        Shape of its result.
-    operands : tuple of Instruction
-    literal : str
-        Text between the brackets if it is no list of operands: a constant's value, a parameter's number.
-    attributes : mapping of str to str
-        Attributes after the brackets, as text.
-    line : int
-        Line in the text, from 1.
-    span : tuple of int
-        Positions in the text: of its name, of its operands, of its attributes, and of the end of its line.
-    """
+    """Instruction of a computation."""
 
     name: str
     opcode: str
     shape: Shape
+    """Shape of its result."""
     operands: tuple[Instruction, ...]
     literal: str
+    """Text between the brackets if it is no list of operands: a constant's value, a parameter's number."""
     attributes: Mapping[str, str]
+    """Attributes after the brackets, as text."""
     line: int
+    """Line in the text, from 1."""
     span: tuple[int, int, int, int]
+    """Positions in the text: of its name, of its operands, of its attributes, and of the end of its line."""
 
     def names(self, attribute: str) -> list[str]:
         """Return the names in an attribute such as ``calls`` or ``control-predecessors``."""
@@ -105,30 +94,19 @@ class Instruction:
 
 @dataclass(eq=False)
 class Computation:
-    """List of instructions, each after its operands.
-
-    Attributes
-    ----------
-    name : str
-    is_entry : bool
-    line : int
-    instructions : dict of str to Instruction
-        In the order of the text, which is the execution order of a scheduled module.
-    root : Instruction or None
-        Instruction whose result is that of the computation.
-    depth : int
-        Largest nesting of calls.
-    span : tuple of int
-        Positions in the text: of its head, of its first instruction, and of its closing line.
-    """
+    """List of instructions, each after its operands."""
 
     name: str
     is_entry: bool
     line: int
     span: tuple[int, int, int]
+    """Positions in the text: of its head, of its first instruction, and of its closing line."""
     instructions: dict[str, Instruction] = field(default_factory=dict)
+    """In the order of the text, which is the execution order of a scheduled module."""
     root: Instruction | None = None
+    """Instruction whose result is that of the computation."""
     depth: int = 0
+    """Largest nesting of calls."""
 
     @property
     def result(self) -> Instruction:

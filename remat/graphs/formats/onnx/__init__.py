@@ -75,22 +75,14 @@ def graph_from_onnx(
 
 @dataclass(frozen=True, eq=False)
 class ModelReading:
-    """Model and its graph.
-
-    Attributes
-    ----------
-    model : onnx.ModelProto
-        The model with its functions expanded.
-    network : Network
-        Nodes with types and shapes, one for each node of `model`.
-    assembly : Assembly
-        Mapping from the network to the graph.
-    graph : ComputeGraph
-    """
+    """Model and its graph."""
 
     model: Any
+    """The ``onnx.ModelProto``, with its functions expanded."""
     network: Network
+    """Nodes with types and shapes, one for each node of `model`."""
     assembly: Assembly
+    """Mapping from the network to the graph."""
     graph: ComputeGraph
 
 

@@ -25,18 +25,12 @@ MAX_SIZE = 2**48
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Tensor of a model.
-
-    Attributes
-    ----------
-    type : onnx.TypeProto
-    dtype : str
-        As in :data:`BITS`.
-    shape : tuple of int
-    """
+    """Tensor of a model."""
 
     type: Any
+    """An ``onnx.TypeProto``."""
     dtype: str
+    """As in :data:`BITS`."""
     shape: tuple[int, ...]
 
     @property

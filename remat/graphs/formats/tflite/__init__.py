@@ -82,17 +82,7 @@ def graph_from_tflite(
 
 @dataclass(eq=False)
 class Assembly:
-    """Builder of the graph of a subgraph; afterwards it maps the graph to the file.
-
-    Attributes
-    ----------
-    name_of : dict of int to str
-        Tensor of the graph, by position in the file.
-    base : dict of int to int
-        Tensor whose memory a folded view shares, both by position.
-    position_of : dict of str to int
-        Operator of the file by the name of its op.
-    """
+    """Builder of the graph of a subgraph; afterwards it maps the graph to the file."""
 
     tables: ModelTables
     fold_views: bool
@@ -101,8 +91,11 @@ class Assembly:
     in_place: bool = False
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
+    """Tensor of the graph, by position in the file."""
     base: dict[int, int] = field(default_factory=dict)
+    """Tensor whose memory a folded view shares, both by position."""
     position_of: dict[str, int] = field(default_factory=dict)
+    """Operator of the file by the name of its op."""
     names: UniqueNames = field(default_factory=UniqueNames)
 
     def graph(self) -> ComputeGraph:

@@ -81,15 +81,7 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class ModelTables:
-    """Requested subgraph, and the names of all subgraphs.
-
-    Attributes
-    ----------
-    counts : tuple of int
-        Tensors of all subgraphs.
-    position : int
-        Number of this subgraph.
-    """
+    """Requested subgraph, and the names of all subgraphs."""
 
     name: str
     subgraphs: tuple[str, ...]
@@ -98,7 +90,9 @@ class ModelTables:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     counts: tuple[int, ...]
+    """Tensors of all subgraphs."""
     position: int
+    """Number of this subgraph."""
 
 
 def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
