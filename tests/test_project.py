@@ -229,6 +229,7 @@ LOADED = {
     ],
     "solvers": [
         ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
+        ("import remat.solving.conclusion", "remat.solving.portfolio remat.solving.min_peak_search"),
         ("import remat.solving.least_known_budget", "remat.solving.solve"),  # so that solve() can ask it
         ("import remat.heuristics.blocks", "networkx"),
         ("from remat.solving.solve import solve; assert remat.solve is solve", ""),

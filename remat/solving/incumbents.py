@@ -49,6 +49,43 @@ class Certified:
         return self.certificate.accepted
 
 
+@dataclass(frozen=True)
+class SufficientBudget:
+    """A budget that is known to suffice: the peak of a schedule.
+
+    Attributes
+    ----------
+    found : Certified
+    whole : int
+        Reference peak, in bytes.
+    prices : tuple of float
+        Extra cost, in %, of the cheapest schedules known at that budget and at the next ten percent of the reference
+        peak, as far as computed.
+    """
+
+    found: Certified
+    whole: int
+    prices: tuple[float, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Budget in % of the reference peak, rounded up to two digits."""
+        return -(-10_000 * self.found.certificate.peak // self.whole) / 100
+
+    @property
+    def next_ten(self) -> int:
+        """Next multiple of ten percent above the budget."""
+        return 10 * (int(self.share) // 10 + 1)
+
+    def __str__(self) -> str:
+        text = f"{self.found.certificate.peak:,} bytes"
+        if not self.whole:
+            return f"{text} are known to suffice"
+        prices = [f"{price:.3g} %" for price in self.prices]
+        prices = [f" at +{price} cost" for price in prices[:1]] + [f", {self.next_ten} % at +{p}" for p in prices[1:]]
+        return f"{text} ({self.share:.12g} %) are known to suffice{''.join(prices)}"
+
+
 class Incumbents:
     """Validates schedules for one problem; stores the best one within the budget and the one with the least peak.
 

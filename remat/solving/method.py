@@ -23,7 +23,7 @@ from remat.runtime.compiled import COMPILING
 from remat.schedule import OrderRule
 from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch
-from remat.solving.model_method import ModelMethod
+from remat.solving.model_solve import ModelSolve
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -171,7 +171,7 @@ class FormulationMethod(Method):
         if not session.call.from_nothing:
             (self._begin_with_orders if session.asks_peak else self._begin)(session)
         if not session.enough:
-            ModelMethod(session, self.kind, session.solver, self.options).run(session.warm_start)
+            ModelSolve(session, self.kind, session.solver, self.options).run(session.warm_start)
 
     @staticmethod
     def _begin(session: Session) -> None:

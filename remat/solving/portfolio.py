@@ -18,7 +18,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import OPTIONS, chain_start
-from remat.solving.model_method import ModelMethod
+from remat.solving.model_solve import ModelSolve
 from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
@@ -169,7 +169,7 @@ class Policy:
     ) -> Session | None:
         """Solve a model of the whole problem; return its session, or None if it cannot be solved."""
         return self.session.part(
-            kind.name, lambda part: ModelMethod(part, kind, backend, options).run(), call, backend,
+            kind.name, lambda part: ModelSolve(part, kind, backend, options).run(), call, backend,
             step="" if self.session.asks_peak else f"{kind.name} by {backend.full_name}",
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from remat.runtime.status import StopReason
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
+from remat.solving.least_known_budget import sufficient_budget
 from remat.solving.method import FormulationMethod, Method, MethodLike, make_method
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
@@ -120,7 +121,7 @@ def solve(
         session.proof = f": budget {problem.budget_bytes:,} bytes is below the {least.value:,} bytes that {where}"
         if str(problem.budget).isdecimal() and int(str(problem.budget)) <= 100 < problem.reference_peak:
             session.proof += f" (write {problem.budget}% for a share of the reference peak)"
-        return concluded(session)
+        return _result(session)
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
@@ -136,7 +137,12 @@ def solve(
         if session.best is None:
             raise
         session.stop = StopReason.INTERRUPTED
-    return concluded(session)
+    return _result(session)
+
+
+def _result(session: Session) -> Result:
+    """Return the result of a session; without a schedule, search for a budget that suffices first."""
+    return concluded(session, sufficient_budget(session) if session.best is None else None)
 
 
 def _check_problem(problem: Any) -> None:

@@ -21,7 +21,7 @@ from remat.modeling.size import BUILT_BYTES, ModelSize
 from remat.runtime import resources
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import StopReason
-from remat.solving import model_method
+from remat.solving import model_solve
 
 GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60), "tree": in_tree(5)}
 
@@ -69,14 +69,14 @@ def test_what_is_lacking():
 @pytest.mark.parametrize("method", ["checkmate", "stages", "lp-rounding", "checkpoint-last"])
 def test_what_does_not_fit_is_refused_at_once(method, monkeypatch):
     """It was built until memory was gone."""
-    for module in ("solving.model_method", "heuristics.lp_rounding", "heuristics.checkpointing.base"):
+    for module in ("solving.model_solve", "heuristics.lp_rounding", "heuristics.checkpointing.base"):
         monkeypatch.setattr(f"remat.{module}.available_memory", lambda *_: 10_000.0)
     with pytest.raises(ProblemError, match=r"needs about .* [GM]iB.*, but only 0(\.0 G| M)iB are available"):
         solve(Problem(layered(60, seed=1), "80%"), method, "highs", options=ONE)
 
 
 def test_a_schedule_that_is_known_is_kept(monkeypatch):
-    monkeypatch.setattr(model_method, "available_memory", lambda *_: 10_000.0)
+    monkeypatch.setattr(model_solve, "available_memory", lambda *_: 10_000.0)
     problem = Problem(unit_chain(8), 8)
     known = solve(problem, "greedy").schedule
     result = solve(problem, "checkmate", "highs", warm_start=known, options=ONE)

@@ -15,6 +15,7 @@ from small_graphs import KNOWN
 import remat.solving.auto
 import remat.solving.bounding
 import remat.solving.chain_starts
+import remat.solving.least_known_budget
 import remat.solving.portfolio
 import remat.solving.session
 from remat.backends.base import Availability
@@ -44,7 +45,7 @@ TIGHT = KNOWN[0].graph
 @pytest.fixture(autouse=True)
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal does not look for a smaller budget for long."""
-    monkeypatch.setattr(remat.solving.conclusion, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(remat.solving.least_known_budget, "LEAST_SECONDS", 0.01)
 
 
 @pytest.fixture

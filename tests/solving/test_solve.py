@@ -24,7 +24,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status, StopReason
 from remat.schedule import OrderRule, Schedule
-from remat.solving.model_method import ModelMethod
+from remat.solving.model_solve import ModelSolve
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.session import Session
@@ -399,7 +399,7 @@ def test_a_costlier_warm_start_is_the_hint_where_the_best_schedule_is_none() -> 
     session = Session(Problem(skip_graph(), 8), SolveOptions(), "menu")
     session.incumbents.add(sequence("abcad"), "somebody else")
     backend = Scripted(says(stop=StopReason.DEADLINE))
-    ModelMethod(session, Short, backend).run(sequence("abcaad"))
+    ModelSolve(session, Short, backend).run(sequence("abcaad"))
     ((_, _, hint),) = backend.calls
     assert hint is not None and hint.tolist() == picked(0, 2).tolist()
     assert Short.left_out == [6] and session.cost == 5

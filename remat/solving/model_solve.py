@@ -28,7 +28,7 @@ from remat.solving.warm_start import best_hint, expressed, why_no_hint
 PRELIMINARY_SHARE = 0.5
 
 
-class ModelMethod:
+class ModelSolve:
     """One formulation of the problem of a session, solved by one backend.
 
     Parameters
