@@ -97,15 +97,15 @@ def at_most(seconds: float, clock: Callable[[], float] = time.process_time) -> I
 
 
 class Countdown(Deadline):
-    """A deadline that expires after so many looks at the clock."""
+    """Deadline that expires after a number of checks."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, checks: int) -> None:
         super().__init__()
-        object.__setattr__(self, "looks", iter(range(looks)))
+        object.__setattr__(self, "checks", iter(range(checks)))
 
     @property
     def remaining(self) -> float:
-        return float(next(self.looks, None) is not None)  # type: ignore[attr-defined]
+        return float(next(self.checks, None) is not None)  # type: ignore[attr-defined]
 
 
 def usable(backend: Backend) -> Any:

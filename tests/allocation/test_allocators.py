@@ -1,4 +1,4 @@
-"""Every allocator's answer passes the check; what claims to be exact agrees with trying everything."""
+"""Allocators: addresses pass the check, and proofs of the exact search agree with exhaustive search."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ OPTIONS = SolveOptions(threads=1)
 
 
 def buffers(rows: list[tuple[int, int, int]]) -> Buffers:
-    """From (step, step, bytes)."""
+    """Make buffers from rows of two steps, in any order, and bytes."""
     return Buffers.of(
         [f"b{k}" for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
         [r[2] for r in rows],
@@ -32,7 +32,7 @@ def rows_of(count: int, steps: int = 6, size: int = 5) -> st.SearchStrategy[list
 
 @given(rows_of(5), st.sampled_from([1, 4]))
 @settings(max_examples=25)
-def test_the_search_finds_the_least_arena_and_proves_it(rows: list[tuple[int, int, int]], alignment: int) -> None:
+def test_canonical_search_proves_the_least_arena(rows: list[tuple[int, int, int]], alignment: int) -> None:
     problem = AllocationProblem(buffers(rows), alignment=alignment)
     least, seen = least_arena(problem.buffers, alignment), []
     found = CanonicalSearch().allocate(problem, OPTIONS, None, lambda a: seen.append(a.arena))
@@ -49,24 +49,24 @@ def test_the_search_finds_the_least_arena_and_proves_it(rows: list[tuple[int, in
         assert none.impossible
 
 
-def tangled() -> Buffers:
+def arena_above_peak() -> Buffers:
     """Eleven buffers whose least arena is 11, though no step holds more than 10."""
     lower = [4, 2, 3, 1, 1, 5, 6, 4, 1, 0, 2]
     upper = [8, 4, 6, 3, 5, 8, 8, 8, 3, 2, 6]
     return Buffers.of("abcdefghijk", lower, upper, [4, 2, 1, 3, 2, 1, 3, 2, 2, 3, 1])
 
 
-def test_an_arena_above_the_peak_is_proved_to_be_needed() -> None:
-    found = CanonicalSearch().allocate(AllocationProblem(tangled()), OPTIONS)
-    assert (tangled().peak(), found.price, found.bound, found.proved) == (10, 11, 11, True)
-    within = AllocationProblem(tangled(), (Memory(capacity=10),))
+def test_arena_above_the_peak_is_proved() -> None:
+    found = CanonicalSearch().allocate(AllocationProblem(arena_above_peak()), OPTIONS)
+    assert (arena_above_peak().peak(), found.price, found.bound, found.proved) == (10, 11, 11, True)
+    within = AllocationProblem(arena_above_peak(), (Memory(capacity=10),))
     none = CanonicalSearch().allocate(within, OPTIONS)
     assert none.impossible == "no placement fits into 10 bytes: all were tried"
 
 
 @given(rows_of(9, steps=4), st.integers(0, 14), st.booleans())
 @settings(max_examples=25)
-def test_rules_fill_several_memories_and_keep_to_what_is_allowed(
+def test_quick_rules_respect_capacities_and_allowed_memories(
     rows: list[tuple[int, int, int]], capacity: int, pinned: bool
 ) -> None:
     found = buffers(rows)
@@ -81,7 +81,7 @@ def test_rules_fill_several_memories_and_keep_to_what_is_allowed(
     assert answer.price >= answer.bound
 
 
-def test_what_no_memory_can_hold_is_said_at_once() -> None:
+def test_contradictory_capacities() -> None:
     found = buffers([(0, 2, 5), (1, 3, 5)])
     low = AllocationProblem(found, (Memory("all", 9),))
     answer = FirstFit().allocate(low)
@@ -96,7 +96,7 @@ def test_what_no_memory_can_hold_is_said_at_once() -> None:
     )
 
 
-def test_wrong_questions_are_refused() -> None:
+def test_invalid_arguments() -> None:
     found = buffers([(0, 2, 5)])
     two = AllocationProblem(found, (Memory("x"), Memory("y")))
     for kind, call, arguments in (
@@ -110,14 +110,14 @@ def test_wrong_questions_are_refused() -> None:
             call(*arguments)
 
 
-def test_the_search_ends_at_its_deadline_with_the_best() -> None:
+def test_expired_deadline_returns_the_start() -> None:
     problem = AllocationProblem(random_buffers(3, 400, 30, 500))
     start = FirstFit(FitOptions("size")).allocate(problem)
     found = CanonicalSearch().allocate(problem, SolveOptions(deadline=Deadline.after(0)), start.addresses)
     assert found.price == start.price
 
 
-def test_a_capacity_that_is_not_reached_names_the_smallest_arena_found() -> None:
+def test_unreached_capacity_notes_the_smallest_arena() -> None:
     problem = AllocationProblem(dense_buffers(0, 300), (Memory(capacity=1024),))
     late = SolveOptions(deadline=Deadline.after(0))
     found, greedy = CanonicalSearch().allocate(problem, late), quick(problem, late).notes
@@ -125,17 +125,17 @@ def test_a_capacity_that_is_not_reached_names_the_smallest_arena_found() -> None
     assert "the smallest arena found has" in greedy[0]
 
 
-def test_python_runs_the_search_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_runs_in_python_until_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KERNELS, "loaded", False)
     monkeypatch.setattr(KERNELS, "begin", lambda: True)
     monkeypatch.setattr(KERNELS, "compiled", lambda: None)
-    monkeypatch.setattr(CanonicalSearch, "prepared", lambda *_: pytest.fail("is waited for"))
-    found = CanonicalSearch().allocate(AllocationProblem(tangled()), OPTIONS)
+    monkeypatch.setattr(CanonicalSearch, "prepared", lambda *_: pytest.fail("waits for the compiler"))
+    found = CanonicalSearch().allocate(AllocationProblem(arena_above_peak()), OPTIONS)
     assert (found.price, found.bound, found.proved) == (11, 11, True)
 
 
 @pytest.mark.parametrize("seed", [107, 110])
-def test_dense_buffers_are_placed_without_a_gap(seed: int) -> None:
+def test_dense_buffers_are_placed_without_gaps(seed: int) -> None:
     problem = AllocationProblem(dense_buffers(seed, 200))
     found = CanonicalSearch().allocate(problem, OPTIONS)
     assert (found.price, found.proved) == (1024, True)
@@ -145,7 +145,7 @@ def test_dense_buffers_are_placed_without_a_gap(seed: int) -> None:
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize("name", "ABCDEFGHIJK")
-def test_hard_instances_are_placed_within_their_capacity(shared, name: str) -> None:
+def test_hard_instances_fit_their_capacity(shared, name: str) -> None:
     from remat.schedule.buffer_tables import read_table
 
     if not (table := shared / f"data/allocation/{name}.1048576.csv").exists():

@@ -1,4 +1,4 @@
-"""The formulation by every backend, the library, the portfolio, and what is registered."""
+"""Allocation by models, by the portfolio, and by allocators that fail."""
 
 import json
 import runpy
@@ -21,41 +21,40 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Buffers, Memory, Schedule, check_addresses, read_schedule, schedule_buffers
 from remat.testing.allocator_checks import random_buffers
-from tests.allocation.test_allocators import tangled
+from tests.allocation.test_allocators import arena_above_peak
 
 
-def quick() -> SolveOptions:
-    """A minute from now."""
+def one_minute() -> SolveOptions:
     return SolveOptions(deadline=Deadline.after(60), threads=2)
 
 
 def split(capacity: int, other: int | None) -> AllocationProblem:
-    """The tangled buffers over two memories; the first of them may not lie in the first one."""
+    """Two memories for the buffers of `arena_above_peak`; memory x may not hold the first buffer."""
     allowed = np.ones((11, 2), dtype=bool)
     allowed[0, 0] = False
-    return AllocationProblem(tangled(), (Memory("x", capacity), Memory("y", other)), allowed=allowed)
+    return AllocationProblem(arena_above_peak(), (Memory("x", capacity), Memory("y", other)), allowed=allowed)
 
 
 @pytest.mark.parametrize("backend", ["cp-sat", pytest.param("highs", marks=pytest.mark.slow),
                                      pytest.param("minizinc", marks=pytest.mark.slow),
                                      pytest.param("pyomo:cbc", marks=pytest.mark.slow)])  # fmt: skip
-def test_the_formulation_by_a_backend(backend: str) -> None:
+def test_model_allocator_with_each_backend(backend: str) -> None:
     if not registry.make_backend(backend).ready().ready:
-        pytest.skip(f"{backend} is not there")
+        pytest.skip(f"{backend} is not available")
     by = ModelAllocator(ModelOptions(backend))
-    found = by.allocate(AllocationProblem(tangled()), quick())
+    found = by.allocate(AllocationProblem(arena_above_peak()), one_minute())
     assert (found.price, found.proved) == (11, True)
-    none = by.allocate(AllocationProblem(tangled(), (Memory("small", 10),)), quick())
+    none = by.allocate(AllocationProblem(arena_above_peak(), (Memory("small", 10),)), one_minute())
     assert (none.addresses, none.impossible) == (None, f"proved by {backend}")
-    two = by.allocate(split(5, None), quick())
+    two = by.allocate(split(5, None), one_minute())
     assert two.proved
     assert check_addresses(two.addresses).accepted
     assert two.addresses.memory[0] == 1
     assert two.price == 6
-    assert by.allocate(split(5, 5), quick()).impossible
+    assert by.allocate(split(5, 5), one_minute()).impossible
 
 
-def test_hints_are_solutions_and_come_back() -> None:
+def test_hint_satisfies_the_model_and_decodes_to_itself() -> None:
     for problem in (AllocationProblem(random_buffers(2, 40, 40, 500), alignment=32), split(5, None)):
         found = allocate(problem, "first-fit")
         stated = AddressFormulation(problem, found.addresses.arena, redundant=True)
@@ -67,28 +66,28 @@ def test_hints_are_solutions_and_come_back() -> None:
         assert back.memory.tolist() == found.addresses.memory.tolist()
 
 
-def test_the_portfolio_stops_at_the_peak_and_goes_on_above_it() -> None:
+def test_portfolio_searches_only_above_the_peak() -> None:
     easy = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
     assert allocate(AllocationProblem(easy)).method == "first-fit"
-    hard = allocate(AllocationProblem(tangled()), time_limit=60)
+    hard = allocate(AllocationProblem(arena_above_peak()), time_limit=60)
     assert (hard.price, hard.proved) == (11, True)
     assert allocate(split(5, None), time_limit=60).price == 6
 
 
-def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_portfolio_survives_a_failing_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fails(Allocator):
         name = "fails"
 
         def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
-            raise ProblemError("it is ill")
+            raise ProblemError("no addresses")
 
     monkeypatch.setattr(Portfolio, "_turns", lambda *_: iter([(Fails(), 1.0)]))
-    found = allocate(AllocationProblem(tangled()))
+    found = allocate(AllocationProblem(arena_above_peak()))
     assert found.price == 11
-    assert "fails: it is ill" in found.notes
+    assert "fails: no addresses" in found.notes
 
 
-def test_an_allocator_that_is_not_installed_is_refused() -> None:
+def test_unavailable_allocator_is_refused() -> None:
     class Missing(Portfolio):
         name = "missing"
 
@@ -97,11 +96,11 @@ def test_an_allocator_that_is_not_installed_is_refused() -> None:
             return "its library is not installed"
 
     with refused("remat.unavailable", culprit="missing"):
-        allocate(AllocationProblem(tangled()), Missing)
+        allocate(AllocationProblem(arena_above_peak()), Missing)
 
 
 @pytest.mark.slow
-def test_baselines_of_the_benchmark_answer() -> None:
+def test_benchmark_baselines_find_arenas() -> None:
     pytest.importorskip("omnimalloc")
     baselines = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "omnimalloc_baselines.py"))
     problem = AllocationProblem(random_buffers(1, 40, 20, 500), alignment=64)
@@ -111,7 +110,7 @@ def test_baselines_of_the_benchmark_answer() -> None:
         assert found.price is not None and found.price >= problem.bound
 
 
-def test_wrong_addresses_of_an_allocator_are_an_error() -> None:
+def test_overlapping_addresses_are_an_error() -> None:
     class AllAtZero(Allocator):
         name = "zero"
 
@@ -119,11 +118,11 @@ def test_wrong_addresses_of_an_allocator_are_an_error() -> None:
             return self.found(problem, problem.addresses(np.zeros(len(problem.buffers), dtype=np.int64)))
 
     with refused("problem.wrong-addresses", culprit="zero"):
-        allocate(AllocationProblem(tangled()), AllAtZero)
+        allocate(AllocationProblem(arena_above_peak()), AllAtZero)
 
 
-def test_wrong_arguments() -> None:
-    problem = AllocationProblem(tangled())
+def test_invalid_arguments() -> None:
+    problem = AllocationProblem(arena_above_peak())
     with refused("remat.unknown-name", culprit="frist-fit"):
         allocate(problem, "frist-fit")
     with refused("problem.time-limit"):
@@ -131,14 +130,14 @@ def test_wrong_arguments() -> None:
     with refused("problem.other-buffers"):
         allocate(problem, start=allocate(AllocationProblem(random_buffers(1, 5))).addresses)
     with pytest.raises(ProblemError, match="a AllocationProblem is needed"):
-        allocate(tangled())  # type: ignore[arg-type]
+        allocate(arena_above_peak())  # type: ignore[arg-type]
     with refused("problem.options-class", culprit="auto"):
         Portfolio(3)
 
 
 @pytest.mark.shared
-def test_published_schedules_have_an_arena_of_their_peak(shared) -> None:
-    """Each instance of a recomputed tensor is its own buffer; each that is valid, in all 198 computes and less."""
+def test_arenas_of_published_schedules_equal_their_peaks(shared) -> None:
+    """Each instance of a recomputed tensor is a buffer; the longest schedule has 198 computes."""
     folder = shared / "data"
     valid = 0
     for name, facts in json.loads((folder / "schedules/EXPECTED.json").read_text())["schedules"].items():
@@ -156,8 +155,8 @@ def test_published_schedules_have_an_arena_of_their_peak(shared) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_graphs_of_the_zoo_have_an_arena_of_their_peak(name: str) -> None:
-    """In the reference order and in an order of small peak; or a proof that the arena must be larger."""
+def test_zoo_arenas_are_proved(name: str) -> None:
+    """In the reference order and in an order of small peak."""
     graph = ZOO[name]()
     other = order(graph, "least-peak-first", stop=60).schedule
     assert other is not None

@@ -1,4 +1,4 @@
-"""Backends that misbehave, for the tests of isolation; importable by name, as the child process needs them."""
+"""Faulty backends for the tests of isolation, in a module that child processes can import."""
 
 import os
 import signal
@@ -17,7 +17,10 @@ from remat.runtime.status import Status, StopReason
 
 
 class Fragile(Backend):
-    """Reports the upper bounds of the variables as a first solution, then does what its variant says."""
+    """Backend that reports a first solution, the upper bounds, and then fails as its variant says.
+
+    Variants that begin with ``first`` fail before that solution.
+    """
 
     name = "fragile"
     native = frozenset({Linear})
@@ -53,18 +56,18 @@ class Fragile(Backend):
 
     def do_hang_with_child(self):
         if os.fork() == 0:
-            os.setsid()  # in a session of its own, as solvers behind drivers may be
+            os.setsid()  # solvers behind drivers may have their own session
             os.execvp("sleep", ["sleep", "86399"])
         self.do_hang()
 
-    def do_devour(self):
+    def do_exhaust_memory(self):
         held = []
         while True:
             held.append(np.ones(2**22))  # 32 MiB at a time
             time.sleep(0.01)
 
-    def do_first_devour(self):
-        self.do_devour()
+    def do_first_exhaust_memory(self):
+        self.do_exhaust_memory()
 
     def do_raise(self):
         raise RuntimeError("something\nbroke")
@@ -83,19 +86,19 @@ class Fragile(Backend):
         while not ended:
             time.sleep(0.01)
 
-    def do_chatter(self):
+    def do_print(self):
         print("on standard output")
         os.system("echo more of it")
         self.options.log("a line")
         return RawResult(Status.UNKNOWN, StopReason.OTHER, message="said enough")
 
 
-class Sown(Fragile):
-    """The same faults, in a child that is forked from a process with these modules."""
+class ForkedFragile(Fragile):
+    """The same faults in a child forked from a process that has imported these modules."""
 
     preload = ("remat.runtime.processes.wire", "fragile_backend")
 
-    def do_first_surroundings(self):
+    def do_first_environment(self):
         raise RuntimeError(f"{os.environ.get('SEEN')} {Path.cwd()} {sys.path[0]}")
 
     def do_first_threads(self):

@@ -1,4 +1,4 @@
-"""Answers to more tiny models than the conformance kit has, reasons to stop, wrong options, and what Ctrl-C leaves."""
+"""Backends: more tiny models than the conformance kit has, stop reasons, invalid options and Ctrl-C."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import KINDS
 
 CHECKS = {check.__name__: check for check in BACKEND_CHECKS}
-#: Backends with kinds of records and the number of models of each. The bridges before linear solvers are HiGHS's task.
+#: Backends with kinds of records and the number of models of each. HiGHS stands for all linear solvers behind bridges.
 CASES = [
     (Highs(), KINDS, 12),
     (CpSat(), KINDS, 12),
@@ -34,7 +34,7 @@ CASES = [
 
 
 def named(cases):
-    """Cases whose first part is a backend."""
+    """Make parameters whose ids name the backend, which is the first part of each case."""
     words = [[type(case[0]).__name__, case[0].full_name, *(x for x in case if isinstance(x, str))] for case in cases]
     return [pytest.param(*case, id="-".join(parts)) for case, parts in zip(cases, words, strict=True)]
 
@@ -57,7 +57,7 @@ def lp():
 
 
 def mixed():
-    """Rows over real and whole variables."""
+    """Rows over continuous and integer variables."""
     model = Model("mixed")
     both = np.concatenate([model.integers("x", 1, 0, 9).index, model.continuous("z", 1, 0.25).index])
     model.add(
@@ -80,7 +80,7 @@ def loose():
 @pytest.mark.parametrize(
     "backend", named([(Highs(),), *((PyomoRun(name),) for name in ("cbc", "highs", "glpk")), (MiniZinc("highs"),)])
 )
-def test_real_numbers_and_loose_variables(backend):
+def test_continuous_and_loose_variables(backend):
     usable(backend)
     for model, objective, values in ((lp(), 7.5, [2, 0.5]), (mixed(), -4.625, [4.0, 1.25]), (loose(), -2, None)):
         raw = backend.solve(model, options(60, relative_gap=0.0))
@@ -101,7 +101,7 @@ def test_real_numbers_and_loose_variables(backend):
         (PyomoRun("highs"), {"solver": {"mip_max_improving_sols": 1}}, StopReason.OTHER),
     ]),
 )  # fmt: skip
-def test_reasons_to_stop(backend, limits, stop):
+def test_stop_reasons(backend, limits, stop):
     raw = backend.solve(knapsack(120), options(60, **limits))
     assert (raw.status, raw.stop) == (Status.FEASIBLE, stop)
     assert raw.bound < raw.objective
@@ -122,7 +122,7 @@ def test_reasons_to_stop(backend, limits, stop):
         (MiniZinc("gecode"), "generic", 3, "option-value"),
     ]),
 )  # fmt: skip
-def test_wrong_options_of_the_solver(backend, name, value, kind):
+def test_invalid_solver_options(backend, name, value, kind):
     usable(backend)
     with refused(f"backend.{kind}", culprit=name):
         backend.solve(knapsack(6), options(solver={name: value}))
@@ -130,15 +130,15 @@ def test_wrong_options_of_the_solver(backend, name, value, kind):
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 @pytest.mark.parametrize(("backend", "size"), named([(Highs(), 120), (MiniZinc("gecode"), 60)]))
-def test_ctrl_c_keeps_the_best(backend, size):
+def test_ctrl_c_keeps_the_incumbent(backend, size):
     usable(backend)
-    told = []
+    sent = []
 
     def interrupt(incumbent):
-        told.append(time.monotonic())
+        sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    raw = backend.solve(knapsack(size), options(100), on_incumbent=lambda found: None if told else interrupt(found))
-    assert time.monotonic() - told[0] < 20
+    raw = backend.solve(knapsack(size), options(100), on_incumbent=lambda found: None if sent else interrupt(found))
+    assert time.monotonic() - sent[0] < 20
     assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
     assert raw.objective == raw.incumbents[-1].objective

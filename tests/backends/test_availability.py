@@ -1,4 +1,4 @@
-"""Whether a solver's package is there in a version that serves."""
+"""Availability: missing packages and unsupported versions."""
 
 import importlib.metadata
 import importlib.util
@@ -16,18 +16,18 @@ from remat.runtime.solve_options import SolveOptions
 
 
 @pytest.mark.parametrize(
-    ("version", "serves"),
+    ("version", "supported"),
     [
         *((version, True) for version in ("9.15", "9.15.6755", "9.15.0.post1", "9.15+local", "9.15.1rc1")),
-        # A candidate for 9.15 is older than it; those for 9.16 are none of the releases before it.
+        # Release candidates of 9.15 precede it; those of 9.16 are not below 9.16 for pip.
         *((version, False) for version in ("9.15rc1", "9.16.dev3", "9.16rc1", "9.16", "9.2", "10.0", "unknown")),
     ],
 )
-def test_versions(monkeypatch, version, serves):
+def test_supported_versions(monkeypatch, version, supported):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     state = wheel_availability("ortools", ">=9.15,<9.16")
-    assert state.ready is serves
-    if serves:
+    assert state.ready is supported
+    if supported:
         assert state.reason == f"ortools {version}"
     else:
         assert state.state is AvailabilityState.WRONG_VERSION
@@ -37,7 +37,7 @@ def test_versions(monkeypatch, version, serves):
         )
 
 
-def test_what_is_no_package(monkeypatch):
+def test_package_without_version(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -47,7 +47,7 @@ def test_what_is_no_package(monkeypatch):
     assert "its version is unknown: pip install 'highspy>=1'" in state.reason
 
 
-def test_a_version_that_does_not_serve(monkeypatch):
+def test_unsupported_version_is_refused(monkeypatch):
     """HiGHS 1.14 gives wrong optima; 1.15 cannot share a process with ortools."""
     assert Highs.availability().ready
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.14.0")
@@ -56,7 +56,7 @@ def test_a_version_that_does_not_serve(monkeypatch):
         Highs().solve(Model("m"), SolveOptions())
 
 
-def test_what_is_not_there(monkeypatch):
+def test_missing_packages(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     packages = {CpSat: "ortools>=9.15", Highs: "highspy>=1.12", Pyomo: "remat[pyomo]", MiniZinc: "remat[minizinc]"}
     for backend, words in packages.items():

@@ -1,4 +1,4 @@
-"""The books that backends keep: what is found only gets better, and callbacks never raise into a solver."""
+"""Bookkeeping of incumbents, bounds and verdicts during a solve."""
 
 import time
 
@@ -12,24 +12,26 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.status import Status, StopReason
 
 
-def books(on_incumbent=None, on_bound=None):
+def bookkeeping_of_one(on_incumbent=None, on_bound=None):
     model = Model("one")
     x = model.integers("x", 1, 0, 9)
     model.minimize(x.index, 1)
-    asked = []
+    stopped = []
     return Bookkeeping(
-        "S", model, Deadline(started=time.monotonic() - 5), on_incumbent, on_bound, lambda: asked.append(1)
-    ), asked
+        "S", model, Deadline(started=time.monotonic() - 5), on_incumbent, on_bound, lambda: stopped.append(1)
+    ), stopped
 
 
-def test_only_better_ones_are_taken():
-    seen, told = [], []
-    kept, asked = books(lambda found: seen.append(found.objective), lambda _, bound: told.append(bound))
+def test_incumbents_and_bounds_only_improve():
+    seen, bounds = [], []
+    kept, stopped = bookkeeping_of_one(
+        lambda found: seen.append(found.objective), lambda _, bound: bounds.append(bound)
+    )
     for value in (5, 7, 5, 3):
         kept.found(np.array([float(value)]))
     for bound in (None, 0.0, -1.0, 2.0, 1.0):
         kept.raise_bound(bound)
-    assert (seen, told, kept.best.objective, asked) == ([5, 3], [0.0, 2.0], 3, [])
+    assert (seen, bounds, kept.best.objective, stopped) == ([5, 3], [0.0, 2.0], 3, [])
     assert kept.best.time == pytest.approx(5, abs=0.5)  # on the clock of the deadline
     kept.closed = True
     kept.found(np.array([1.0]))
@@ -38,7 +40,7 @@ def test_only_better_ones_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("said", "bound", "gap", "expected"),
+    ("claimed", "bound", "gap", "expected"),
     [
         (Status.OPTIMAL, 4.0, 0.1, (Status.OPTIMAL, StopReason.FINISHED, 4.0)),
         (Status.OPTIMAL, 9.0, 0.1, (Status.OPTIMAL, StopReason.FINISHED, 4.0)),
@@ -47,17 +49,17 @@ def test_only_better_ones_are_taken():
         (Status.UNKNOWN, None, 0.0, (Status.FEASIBLE, StopReason.DEADLINE, None)),
     ],
 )
-def test_the_verdict_with_a_solution(said, bound, gap, expected):
-    kept, _ = books()
+def test_verdict_with_a_solution(claimed, bound, gap, expected):
+    kept, _ = bookkeeping_of_one()
     kept.found(np.array([4.0]))
     kept.raise_bound(bound)
-    assert kept.conclude(said, StopReason.DEADLINE, relative_gap=gap) == expected
+    assert kept.conclude(claimed, StopReason.DEADLINE, relative_gap=gap) == expected
     with refused("backend.not-infeasible"):
         kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0)
 
 
-def test_an_error_stays_one_and_what_was_found_is_told():
-    kept, _ = books()
+def test_error_status_keeps_the_incumbent():
+    kept, _ = bookkeeping_of_one()
     assert not kept.proved
     kept.found(np.array([4.0]), notify=False)
     kept.raise_bound(4.0 - 1e-7)

@@ -1,4 +1,4 @@
-"""CP-SAT: hints, limits, refusals."""
+"""CP-SAT: seeds, hints and unsupported models."""
 
 import numpy as np
 from helpers import options
@@ -16,7 +16,7 @@ def test_same_seed_same_answer():
     assert first.bound == second.bound
 
 
-def test_complete_hint_is_taken():
+def test_complete_hint_is_used():
     model = knapsack(20)
     lines = []
     hint = np.zeros(model.num_vars)
@@ -25,7 +25,7 @@ def test_complete_hint_is_taken():
     assert any("The solution hint is complete and is feasible" in line for line in lines)
 
 
-def test_refusals():
+def test_unsupported_models_are_refused():
     model = Model("m")
     x = model.continuous("flow", 1, 0, 1)
     with refused("model.continuous", culprit="flow"):

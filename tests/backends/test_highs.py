@@ -16,11 +16,11 @@ from remat.runtime.status import Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.kit import answer
 
-#: Has many incumbents, and is far from closed after seconds.
+#: Has many incumbents and a wide gap after seconds.
 HARD = knapsack(120)
 
 
-def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
+def test_implied_variables_are_continuous_and_the_bound_is_rounded():
     model = knapsack(120)
     u = model.implied("u", 1, 0, 5)
     model.minimize(np.append(model.objective.index, u.index), np.append(model.objective.coefficient, 3))
@@ -31,7 +31,7 @@ def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
 
 
 @pytest.mark.parametrize("integers", [False, True])
-def test_unbounded_is_an_error_and_infeasible_is_not(integers):
+def test_unbounded_model_is_an_error(integers):
     model = Model("open")
     u = model.continuous("u", 2).index
     if integers:
@@ -45,7 +45,7 @@ def test_unbounded_is_an_error_and_infeasible_is_not(integers):
     assert Highs().solve(model, options()).status is Status.INFEASIBLE
 
 
-def test_an_unbounded_relaxation_of_an_infeasible_model():
+def test_infeasible_model_with_unbounded_relaxation():
     model = Model("parity")
     u, x = model.continuous("u", 1).index, model.integers("x", 2, 0, 9).index
     model.add(Linear.rows("odd", [0, 0], x, [2, 4], lower=[7], upper=[7]))
@@ -53,7 +53,7 @@ def test_an_unbounded_relaxation_of_an_infeasible_model():
     assert Highs().solve(model, options()).status is Status.INFEASIBLE
 
 
-def test_a_feasible_hint_starts_the_search_and_survives_an_expired_clock():
+def test_feasible_hint_is_the_first_incumbent():
     model, log = HARD, []
     hint = np.zeros(model.num_vars)
     hint[0] = 1
@@ -64,7 +64,7 @@ def test_a_feasible_hint_starts_the_search_and_survives_an_expired_clock():
     assert result.incumbents[0].bound is None
 
 
-def test_a_hint_is_extended_to_the_variables_of_bridges():
+def test_hint_is_extended_to_variables_of_bridges():
     rng = np.random.default_rng(1)
     model, log, count = Model("tour"), [], 6
     x = model.integers("x", count, 0, count - 1).index
@@ -85,25 +85,25 @@ def test_a_hint_is_extended_to_the_variables_of_bridges():
     assert violations(model, result.values) == []
 
 
-def test_handing_a_large_model_over_does_not_outlast_the_deadline(monkeypatch):
+def test_slow_transfer_of_the_model_stops_at_the_deadline(monkeypatch):
     import highspy
 
-    hand_over, handed = highspy.Highs.passModel, threading.Event()
+    pass_model, finished = highspy.Highs.passModel, threading.Event()
 
     def slow(self, *arguments):
-        handed.wait(8)
-        return hand_over(self, *arguments)
+        finished.wait(8)
+        return pass_model(self, *arguments)
 
     monkeypatch.setattr(highspy.Highs, "passModel", slow)
     model, clock = HARD, Deadline.after(0.5)
     hint = np.zeros(model.num_vars)
     result = Highs().solve(model, SolveOptions(deadline=clock, threads=1), hint=hint)
-    handed.set()
+    finished.set()
     assert clock.elapsed < 5
     assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.DEADLINE, 0)
 
 
-def test_a_model_that_is_not_taken_is_an_error(monkeypatch):
+def test_model_that_highs_rejects_is_an_error(monkeypatch):
     import highspy
 
     monkeypatch.setattr(highspy.Highs, "passModel", lambda self, *_: highspy.HighsStatus.kError)
@@ -111,19 +111,19 @@ def test_a_model_that_is_not_taken_is_an_error(monkeypatch):
         Highs().solve(HARD, options(10))
 
 
-def test_threads_can_change_from_solve_to_solve():
+def test_thread_count_can_change_between_solves():
     model = knapsack(6)
     first, *others = [Highs().solve(model, SolveOptions(threads=threads)).objective for threads in (2, 1, None, 2)]
     assert others == [first] * 3
 
 
-def test_solves_at_the_same_time_share_the_threads():
+def test_concurrent_solves_with_different_thread_counts():
     results = []
 
     def work(threads, seconds):
         results.append(Highs().solve(HARD, SolveOptions(Deadline.after(seconds), threads=threads)))
 
-    for seconds in (1, 10):  # a busy machine needs more to find something
+    for seconds in (1, 10):  # a busy machine may find nothing in 1 s
         results.clear()
         workers = [threading.Thread(target=work, args=(threads, seconds)) for threads in (1, 2)]
         for worker in workers:
@@ -136,7 +136,7 @@ def test_solves_at_the_same_time_share_the_threads():
     assert [result.status for result in results] == [Status.FEASIBLE] * 2
 
 
-def test_options_of_the_solver_are_passed_on():
+def test_solver_options_reach_highs():
     log = []
     Highs().solve(knapsack(6), options(log=log.append, solver={"presolve": "off"}))
     assert not any("Presolve reductions" in line for line in log)

@@ -1,4 +1,4 @@
-"""Backends in a process of their own: the same answers, and what is left when they die."""
+"""Backends in child processes: streams of results, faults of the child, limits and Ctrl-C."""
 
 import contextlib
 import multiprocessing
@@ -26,7 +26,7 @@ from remat.testing.backend_checks import knapsack
 
 #: Not finished in seconds, with incumbents on the way.
 HARD = knapsack(120)
-pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at processes through /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 
 
 def small():
@@ -39,7 +39,7 @@ def small():
 
 
 def children():
-    """Without those that stay: the guard, and the processes of the standard library that fork others."""
+    """Return descendants, without the guard and the processes of the standard library that fork others."""
     stay = ("guard_process.py", "multiprocessing.forkserver import main", "multiprocessing.resource_tracker")
     found = set()
     for process in psutil.Process().children(recursive=True):
@@ -52,7 +52,7 @@ def children():
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def no_processes_left():
     before = children()
     yield
     deadline = time.monotonic() + 5
@@ -61,8 +61,7 @@ def nothing_left():
     assert children() <= before
 
 
-def test_everything_is_streamed_and_passed_on():
-    """The kit compares incumbents with what is told on the way."""
+def test_incumbents_bounds_log_and_options_cross_the_process():
     lines, bounds = [], []
     given = options(2, log=lines.append, solver={"mip_heuristic_effort": 0.5})
     raw = Isolated(Highs()).solve(HARD, given, np.zeros(120), on_bound=lambda _, bound: bounds.append(bound))
@@ -85,8 +84,8 @@ def test_everything_is_streamed_and_passed_on():
         ("first_abort", None, "was killed by signal SIGABRT"),
     ],
 )
-def test_what_was_found_survives(variant, seconds, words):
-    """All processes end with the child: nothing_left() looks for the grandchild."""
+def test_incumbent_survives_a_failing_child(variant, seconds, words):
+    """The fixture `no_processes_left` checks that the grandchild ends, too."""
     seen, family = [], []
     began = time.monotonic()
 
@@ -96,7 +95,7 @@ def test_what_was_found_survives(variant, seconds, words):
 
     raw = Isolated(Fragile(variant)).solve(small(), options(seconds), on_incumbent=tell)
     message = f"the process of backend 'fragile:{variant}' {words}"
-    if variant == "first_abort":  # with nothing found it is an error
+    if variant == "first_abort":  # no solution yet
         assert (raw.status, raw.stop, raw.values, raw.bound) == (Status.ERROR, StopReason.OTHER, None, None)
         assert raw.message == message
         return
@@ -110,21 +109,21 @@ def test_what_was_found_survives(variant, seconds, words):
         assert seconds <= time.monotonic() - began < seconds + 1
 
 
-def test_errors_keep_their_kind():
+def test_errors_keep_their_class():
     with pytest.raises(ModelError, match="record 'r' is too odd"):
         Isolated(Fragile("first_refuse")).solve(small(), options())
 
 
-@pytest.mark.parametrize("variant", ["devour", "first_devour"])
-def test_the_memory_limit(variant):
+@pytest.mark.parametrize("variant", ["exhaust_memory", "first_exhaust_memory"])
+def test_memory_limit(variant):
     raw = Isolated(Fragile(variant)).solve(small(), options(60, memory_limit=300 * 2**20))
     assert raw.stop is StopReason.OTHER
-    assert raw.status is (Status.FEASIBLE if variant == "devour" else Status.UNKNOWN)
-    assert raw.objective == (9.0 if variant == "devour" else None)
+    assert raw.status is (Status.FEASIBLE if variant == "exhaust_memory" else Status.UNKNOWN)
+    assert raw.objective == (9.0 if variant == "exhaust_memory" else None)
     assert "it needs more memory than its limit of 300 MiB" in raw.message
 
 
-def test_killed_from_outside():
+def test_incumbent_survives_an_external_kill():
     before = children()
 
     def kill(_):
@@ -140,12 +139,12 @@ def test_killed_from_outside():
 
 
 @pytest.mark.parametrize("backend", [Fragile("wait"), Highs()])
-def test_a_callback_can_stop(backend):
+def test_callback_stops_the_child(backend):
     raw = Isolated(backend).solve(HARD, options(60), on_incumbent=lambda _: True)
     assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
 
 
-def test_an_error_in_a_callback_ends_the_child():
+def test_error_in_a_callback_ends_the_child():
     def fail(_):
         raise ZeroDivisionError
 
@@ -153,17 +152,17 @@ def test_an_error_in_a_callback_ends_the_child():
         Isolated(Fragile("hang")).solve(small(), options(60), on_incumbent=fail)
 
 
-def test_what_the_child_prints_does_no_harm(capfd):
+def test_output_of_the_child_is_discarded(capfd):
     lines = []
-    raw = Isolated(Fragile("chatter")).solve(small(), options(log=lines.append))
+    raw = Isolated(Fragile("print")).solve(small(), options(log=lines.append))
     assert lines == ["a line"]
     assert raw.message == "said enough"
-    # it said unknown, but what it had reported counts
+    # the status of the child is unknown, but its incumbent counts
     assert (raw.status, raw.objective) == (Status.FEASIBLE, 9.0)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_backend_that_cannot_be_imported():
+def test_local_backend_is_refused():
     class Local(Fragile):
         pass
 
@@ -171,7 +170,7 @@ def test_a_backend_that_cannot_be_imported():
         Isolated(Local("exit")).solve(small(), options())
 
 
-def test_options_that_cannot_be_sent():
+def test_unpicklable_options_are_refused():
     with pytest.raises(BackendError, match="no child process: Can't pickle"):
         Isolated(Highs()).solve(small(), options(solver={"time_limit": lambda: 1}))
 
@@ -193,8 +192,8 @@ print("result", raw.status, raw.stop, raw.objective, flush=True)
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
-    """The next message was read as the array of this one: a solution of 1e252, or none."""
+def test_ctrl_c_waits_for_the_end_of_a_message():
+    """Regression: a truncated message took bytes of the next one for its array, a solution of 1e252."""
     here, there = multiprocessing.Pipe()
 
     class Interrupted:
@@ -214,14 +213,14 @@ def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
 
 
 @pytest.mark.parametrize(("variant", "times"), [("wait", 1), ("hang", 2)])
-def test_ctrl_c_passes_on_and_a_second_one_kills_a_child_that_does_not_listen(variant, times):
+def test_second_ctrl_c_kills_a_child_that_ignores_the_first(variant, times):
     process = start(variant, PARENT, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)})
     assert process.stdout.readline() == "incumbent\n"
     assert finish(process, *[signal.SIGINT] * times, seconds=30).out == "result feasible interrupted 9.0\n"
 
 
-def test_a_child_that_ends_before_it_says_anything_costs_no_hint():
-    """As where the deadline comes while the process begins."""
+def test_hint_survives_a_child_without_messages():
+    """The deadline may expire while the process starts."""
     isolated = Isolated(Fragile("first_abort"))
     raw = isolated.solve(small(), options(60), np.array([3.0, 1.0, 0.0]))
     assert (raw.status, raw.objective, raw.values.tolist()) == (Status.FEASIBLE, 4, [3, 1, 0])

@@ -1,4 +1,4 @@
-"""Backends of linear rows solve the rows that a formulation offers, and answer in terms of its model."""
+"""Linear backends solve the linear form of a formulation and return values of its model."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def given():
 
 
 @pytest.mark.parametrize("backend", LINEAR, ids=repr)
-def test_answers_are_values_of_the_source(backend, given):
+def test_solutions_are_values_of_the_model(backend, given):
     formulation, model = given
     usable(backend)
     seen = []
@@ -41,8 +41,8 @@ def test_answers_are_values_of_the_source(backend, given):
     assert formulation.problem.validate(formulation.decode(raw.values)).cost == raw.objective
 
 
-def test_hints_pass_through_the_form(given):
-    """A solution is kept at a deadline that is over; partial hints are taken, wrong lengths refused."""
+def test_hints_for_the_linear_form(given):
+    """A complete hint survives an expired deadline; partial hints are extended, wrong lengths refused."""
     formulation, model = given
     best = Highs().solve(model, options(60)).values
     for seconds in (0, 1e-3, 60):
@@ -57,7 +57,7 @@ def test_hints_pass_through_the_form(given):
     assert Highs().solve(model, options(60), hint=over_budget).objective == 21
 
 
-def test_others_take_the_records(given):
+def test_other_backends_solve_the_records(given):
     _, model = given
     assert not CpSat().takes_linear_form(model, options())
     assert not Highs().takes_linear_form(model.copy("copy"), options())

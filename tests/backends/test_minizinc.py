@@ -1,4 +1,4 @@
-"""MiniZinc: answers of real solvers, both ways of stating a model, deadlines, and processes that must be gone."""
+"""MiniZinc with real solvers: optima of both texts of a model, deadlines, and cleanup of processes and files."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ def solver(variant):
 
 
 def descendants(*words):
-    """Processes below this one with one of `words` in their names."""
+    """Return descendants of this process with one of `words` in their names."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -47,7 +47,7 @@ def descendants(*words):
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def test_names_reach_no_file():
+def test_names_are_not_written_to_files():
     evil = '"; constraint false; % \n \\" ]] }} :: output'
     model = Model(evil)
     x = model.integers(evil, 3, 0, 5)
@@ -58,11 +58,11 @@ def test_names_reach_no_file():
     assert solver("gecode").solve(model, options(solver=own)).objective == 3
 
 
-# -- both statements of retention intervals ----------------------------------------------------------------------------
+# -- both texts of retention intervals ---------------------------------------------------------------------------------
 
 
 def certified(problem, copies, backend, **own):
-    """Least cost by retention intervals; the values must satisfy the model whichever text they come from."""
+    """Return the least cost by retention intervals, None where infeasible; require values that satisfy the model."""
     model = RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies)).build()
     raw = backend.solve(model, options(solver=own))
     if raw.status is Status.INFEASIBLE:
@@ -72,7 +72,7 @@ def certified(problem, copies, backend, **own):
     return raw.objective
 
 
-#: 23 and 50 are answered wrongly by a MiniZinc 2.6.4 that shortens chains of implications.
+#: MiniZinc 2.6.4 answers 23 and 50 wrongly when it shortens chains of implications.
 SEEDS = [
     *(("gecode", seed) for seed in (0, 1, 2, 23, 50)),
     *(pytest.param("gecode", seed, marks=pytest.mark.slow) for seed in range(3, 9)),
@@ -92,8 +92,8 @@ def test_both_texts_agree_with_exhaustive_search(variant, seed, order):
 
 
 @pytest.mark.parametrize("seed", some_slow(range(6), 2))
-def test_first_phase_agrees(seed):
-    """The least peak, in both texts, and as CP-SAT finds it."""
+def test_preliminary_model_agrees_with_cp_sat(seed):
+    """Both texts give the least peak that CP-SAT finds."""
     graph = random_graph(seed, most_ops=4, buffers=seed % 2 == 0)
     formulation = RetentionIntervals(Problem(graph, graph.structural_bound.peak, "fixed"))
     model = formulation.preliminary().model
@@ -104,17 +104,17 @@ def test_first_phase_agrees(seed):
         assert violations(model, raw.values) == []
 
 
-def test_the_text_of_a_formulation_is_used_only_where_it_serves():
+def test_text_of_a_formulation_requires_its_own_model():
     model = RetentionIntervals(Problem(unit_chain(2), 4)).build()
     assert not model.copy("other").overrides
     with refused("backend.no-text"):
         solver("gecode").solve(model.copy("other"), options(solver={"generic": False}))
 
 
-# -- on the way --------------------------------------------------------------------------------------------------------
+# -- bounds and deadlines ----------------------------------------------------------------------------------------------
 
 
-def test_bounds_arrive_before_the_end():
+def test_bounds_are_reported_before_the_end():
     bounds = []
     raw = solver("cp-sat").solve(knapsack(60), options(), on_bound=lambda _, bound: bounds.append(bound))
     assert raw.status is Status.OPTIMAL
@@ -124,30 +124,30 @@ def test_bounds_arrive_before_the_end():
     assert any(incumbent.bound is not None and incumbent.bound < raw.bound for incumbent in raw.incumbents)
 
 
-def too_large(what, variant):
-    """Models that cannot be solved, flattened or even written in a few seconds."""
-    if what == "solve":
+def too_large(phase, variant):
+    """Return a model whose phase (solve, flatten, write) takes more than a few seconds."""
+    if phase == "solve":
         return RetentionIntervals(Problem(unit_chain(20), 6)).build()
-    if what == "flatten":
-        # the bridges for HiGHS refuse what a CP solver's text would take minutes to flatten
+    if phase == "flatten":
+        # the bridges for HiGHS refuse models that take minutes to flatten for a CP solver
         return RetentionIntervals(Problem(unit_chain(60 if variant == "highs" else 250), 20)).build()
     return Checkmate(Problem(unit_chain(200), 20)).build()
 
 
 def test_long_sets_are_written_in_pieces():
-    """Those of 3,000 ops were one piece of work, of 5 s."""
+    """A deadline can stop between pieces; one piece of the sets of 3,000 ops took 5 s."""
     texts = list(to_json({"starts": [set(range(0, 2000, 2))] * 100}))
     assert max(map(len, texts)) < sum(map(len, texts)) / 5
     assert "".join(texts) == json.dumps({"starts": [{"set": [[k, k] for k in range(0, 2000, 2)]}] * 100})
 
 
-@pytest.mark.parametrize("what", ["solve", "flatten", "write"])
+@pytest.mark.parametrize("phase", ["solve", "flatten", "write"])
 @pytest.mark.parametrize(("variant", "seconds"), [
     ("gecode", 1.5), pytest.param("gecode", 5, marks=pytest.mark.slow),
     pytest.param("cp-sat", 5, marks=pytest.mark.slow), pytest.param("highs", 5, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_the_deadline_is_kept_and_nothing_is_left_running(variant, seconds, what):
-    backend, model = solver(variant), too_large(what, variant)
+def test_deadline_ends_the_solver_and_its_processes(variant, seconds, phase):
+    backend, model = solver(variant), too_large(phase, variant)
     seen = []
     watch = threading.Timer(seconds - 0.4, lambda: seen.extend(descendants("minizinc", "fzn")))
     watch.start()
@@ -159,11 +159,11 @@ def test_the_deadline_is_kept_and_nothing_is_left_running(variant, seconds, what
     assert raw.stop is StopReason.DEADLINE
     assert raw.status in (Status.UNKNOWN, Status.FEASIBLE)
     assert raw.bound is None or raw.bound < np.inf
-    assert seen or what != "solve"
+    assert seen or phase != "solve"
     wait_for_end(seen, 0.5)
 
 
-def test_a_killed_solver_leaves_its_incumbent():
+def test_incumbent_survives_a_killed_solver():
     backend, killed = solver("gecode"), []
 
     def kill(_):
@@ -182,7 +182,7 @@ def test_a_killed_solver_leaves_its_incumbent():
     assert "\n" not in raw.message
 
 
-def test_an_error_in_a_callback_ends_the_group():
+def test_error_in_a_callback_ends_the_process_group():
     seen = []
 
     def fail(_):
@@ -195,10 +195,10 @@ def test_an_error_in_a_callback_ends_the_group():
     wait_for_end(seen, 0.5)
 
 
-# -- options and what is missing ---------------------------------------------------------------------------------------
+# -- limits of the program, and its files ------------------------------------------------------------------------------
 
 
-def test_numbers_too_large_for_the_solver_are_one_line():
+def test_numbers_beyond_32_bits_are_an_error():
     model = Model("large")
     x = model.integers("x", 1, 0, 2.0**40)
     model.minimize(x.index, -1)
@@ -221,10 +221,10 @@ def test_temporary_files_are_private_and_removed(monkeypatch, tmp_path):
     modes = []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def look(_):
+    def record_modes(_):
         modes.extend(path.stat().st_mode & 0o77 for path in tmp_path.glob("remat-*"))
 
-    solver("gecode").solve(knapsack(10), options(), on_incumbent=look)
+    solver("gecode").solve(knapsack(10), options(), on_incumbent=record_modes)
     assert modes
     assert set(modes) == {0}
     assert not list(tmp_path.glob("remat-*"))

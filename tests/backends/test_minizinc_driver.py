@@ -1,4 +1,4 @@
-"""How the MiniZinc backend behaves to a driver that misbehaves: a stand-in program, so that none is needed."""
+"""MiniZinc backend with a stand-in for the driver: streams, failures, limits."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SOLVERS = [
 
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
-    """Makes a program `minizinc` that executes the given shell lines; its arguments are in the file `arguments`."""
+    """Return a function that makes a program `minizinc` of shell lines; it writes its arguments to a file."""
 
     def make(body, version="2.6.4", solvers=SOLVERS):
         (tmp_path / "solvers.json").write_text(json.dumps(solvers))
@@ -77,14 +77,14 @@ def bound(value):
     return f"""echo '{{"type": "statistics", "statistics": {{"objectiveBound": {value}}}}}'"""
 
 
-def test_listed_solvers_are_those_that_can_be_used(stand_in):
+def test_only_usable_solvers_are_variants(stand_in):
     stand_in("")
     assert MiniZinc.variants() == ("one",)
     assert "it has one" in MiniZinc("scip").ready().reason
     assert MiniZinc("org.test.one").ready().ready
 
 
-def test_an_old_program_and_one_that_lists_nonsense(stand_in):
+def test_old_program_and_unreadable_list_of_solvers(stand_in):
     stand_in("", version="2.5.5")
     state = MiniZinc.availability()
     assert (state.state, state.reason) == (AvailabilityState.WRONG_VERSION, "minizinc 2.5.5 is older than 2.6")
@@ -93,7 +93,7 @@ def test_an_old_program_and_one_that_lists_nonsense(stand_in):
 
 
 def test_stream_of_solutions_and_bounds(stand_in):
-    """Bounds are in the text's units: its costs are 3 x + 5 y, the model's 100 + 6 x + 10 y."""
+    """Bounds are in units of the text, 3 x + 5 y; the objective of the model is 100 + 6 x + 10 y."""
     lines = ["echo '% a comment'", bound("1e400"), bound(-5), solution(4, 0), bound(3), solution(9, 9), solution(0, 2)]
     folder = stand_in("\n".join([*lines, bound(2), status("OPTIMAL_SOLUTION")]))
     bounds = []
@@ -108,7 +108,7 @@ def test_stream_of_solutions_and_bounds(stand_in):
     assert not {"--parallel", "--time-limit"} & set(arguments)
 
 
-def test_options_are_handed_through_one_by_one(stand_in):
+def test_solver_options_become_flags(stand_in):
     folder = stand_in(status("UNSATISFIABLE"))
     raw = solve(solver={"deep": 3, "--loud": True})
     assert (raw.status, raw.bound, raw.objective) == (Status.INFEASIBLE, None, None)
@@ -117,7 +117,7 @@ def test_options_are_handed_through_one_by_one(stand_in):
         solve(solver={"dep; rm": 3})
 
 
-def test_a_wanted_gap_stops(stand_in):
+def test_relative_gap_stops_the_solver(stand_in):
     stand_in("\n".join([bound(5), solution(0, 1), "sleep 60"]))
     began = time.monotonic()
     raw = solve(relative_gap=0.01)
@@ -138,7 +138,7 @@ def test_a_wanted_gap_stops(stand_in):
         ("echo '{\"type\": \"solu'", "ended before it was done (exit code 0)"),
     ],
 )  # fmt: skip
-def test_failures_are_one_line_and_keep_the_incumbent(stand_in, body, message):
+def test_failures_keep_the_incumbent(stand_in, body, message):
     stand_in(solution(1, 1) + "\n" + body)
     raw = solve()
     assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.ERROR, StopReason.OTHER, 116, None)
@@ -147,7 +147,7 @@ def test_failures_are_one_line_and_keep_the_incumbent(stand_in, body, message):
     assert "\n" not in raw.message
 
 
-def test_a_contradiction_is_an_error(stand_in):
+def test_infeasible_despite_a_hint_is_an_error(stand_in):
     stand_in(status("UNSATISFIABLE"))
     raw = MiniZinc("one").solve(model(), SolveOptions(), np.array([1.0, 1.0]))
     assert raw.status is Status.ERROR
@@ -156,14 +156,14 @@ def test_a_contradiction_is_an_error(stand_in):
 
 
 @pytest.mark.parametrize("output", ["{}", '{"json": {"integer": [1]}}', '{"json": {"boolean": [], "integer": "x"}}'])
-def test_output_that_is_none_of_ours(stand_in, output):
+def test_unreadable_solution_is_an_error(stand_in, output):
     stand_in(f"""echo '{{"type": "solution", "output": {output}}}'""")
     with refused("backend.unreadable-solution"):
         solve()
 
 
-def test_a_family_that_will_not_go_is_killed(stand_in):
-    """Driver and solver both ignore the polite request, and the solver keeps the pipe open."""
+def test_processes_that_ignore_sigterm_are_killed(stand_in):
+    """Driver and solver both ignore SIGTERM, and the solver keeps the pipe open."""
     folder = stand_in("")
     stand_in(f"""trap '' TERM INT
 {solution(1, 1)}
@@ -176,8 +176,8 @@ while :; do sleep 1; done""")
     wait_for_end([int((folder / "child").read_text())], 0.5)
 
 
-def test_the_memory_limit_holds_for_driver_and_solver_together(stand_in):
-    """Kept without a process in between, so the formulation's own text is used with it, too."""
+def test_memory_limit_covers_driver_and_solver(stand_in):
+    """The backend needs no child process for the limit, so it may use the text of a formulation."""
     assert MiniZinc.own_process
     stand_in(f"""{solution(1, 1)}
 python3 -c "x = bytearray(150 * 2**20); import time; time.sleep(30)" &

@@ -1,4 +1,4 @@
-"""What a configuration must not do: run a program that came with it, or have a solver write files."""
+"""Configurations can neither run programs of their folder nor let solvers write files."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ EVIL = ("evil.sh", "ipopt", "glpsol", "cbc", "minizinc", "gams", "cplex")
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """A current folder with programs that leave a mark, which is also on the path, by a relative name."""
+    """Make a current folder that is also on PATH, with programs that write a file; require that none runs."""
     mark = tmp_path / "mark"
     folder = tmp_path / "here"
     folder.mkdir()
@@ -36,7 +36,7 @@ def hostile(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*EVIL, "asl", "py", "_mock_cbc", "cbc:evil.sh"])
-def test_nothing_of_the_current_folder_runs(hostile, name):
+def test_programs_of_the_current_folder_never_run(hostile, name):
     assert find_program(name) in {None, shutil.which(name, path="/usr/bin")}
     Pyomo(name).ready()
     MiniZinc().ready()
@@ -45,7 +45,7 @@ def test_nothing_of_the_current_folder_runs(hostile, name):
 
 
 @pytest.mark.parametrize("backend", ["pyomo:evil.sh", "pyomo:./evil.sh", "pyomo:ipopt", "minizinc:./x.msc"])
-def test_a_configuration_runs_nothing(hostile, backend, capsys):
+def test_configuration_cannot_name_a_program(hostile, backend, capsys):
     (hostile / "run.toml").write_text(
         f'[problem]\ngraph = "g.json"\nbudget = "70%"\n[solve]\nmethod = "checkmate"\nbackend = "{backend}"\n'
     )
@@ -54,8 +54,8 @@ def test_a_configuration_runs_nothing(hostile, backend, capsys):
     assert ("only the command line may" in error) == ("/" in backend)
 
 
-def test_a_path_on_the_command_line_is_taken(tmp_path):
-    """It is what the user says; the program must be one of a solver that is run as one."""
+def test_path_of_a_solver_program_is_accepted(tmp_path):
+    """Only programs of known solvers are accepted."""
     assert "is no program of a solver" in Pyomo(str(tmp_path / "cbc")).ready().reason
     if (real := find_program("cbc")) is None:
         cbcbox = pytest.importorskip("cbcbox")
@@ -81,7 +81,7 @@ def test_options_that_name_files_are_refused(backend, name, value):
         check_solver_options(backend, {name: value}, "run.toml: ")
 
 
-def test_other_options_are_not():
+def test_options_without_files_are_accepted():
     for backend, options in {
         "highs": {"mip_heuristic_effort": 0.1, "output_flag": True, "presolve": "off", "solver": "ipm",
                   "log_to_console": 1, "write_model_to_file": False},
@@ -95,7 +95,7 @@ def test_other_options_are_not():
         check_trusted(backend, "")
 
 
-def test_the_flag_allows_them(hostile, capsys):
+def test_flag_allows_options_that_name_files(hostile, capsys):
     (hostile / "run.toml").write_text(
         '[problem]\ngraph = "g.json"\nbudget = "70%"\n[solve]\nmethod = "checkmate"\nbackend = "highs"\n'
         '[backends.highs]\nlog_file = "highs.log"\n'

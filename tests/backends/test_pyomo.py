@@ -1,4 +1,4 @@
-"""Pyomo: answers against brute force, statuses, hints, deadlines, exported files."""
+"""Pyomo: hints, deadlines, wrong answers of solvers, availability and exported files."""
 
 import re
 import time
@@ -26,8 +26,8 @@ HARD = knapsack(120)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def server():
-    """Its imports take seconds, which would count in the first solve."""
+def warm_server():
+    """Import Pyomo in the fork server, which takes seconds, before any test is timed."""
     Pyomo("cbc").solve(lp(), options(60))
 
 
@@ -35,8 +35,8 @@ def options(seconds=None, **other):
     return helpers.options(seconds, **{"relative_gap": 0.0, **other})
 
 
-def test_rows_that_cbc_finds_to_be_implied():
-    """Its file of the solution has columns alone then, which were taken for rows: "cbc ended with optimal"."""
+def test_cbc_solution_without_rows():
+    """CBC drops implied rows; regression: its solution file then has columns only, which were read as rows."""
     model = Model("implied")
     x = model.booleans("x", 2)
     model.add(Linear.rows("rows", [0, 0, 1, 2, 2], x.index[[0, 1, 1, 0, 1]], [1, -1, 8, 4, -4], lower=[0, -9, -9],
@@ -46,11 +46,11 @@ def test_rows_that_cbc_finds_to_be_implied():
     assert (raw.status, raw.objective, raw.values.tolist()) == (Status.OPTIMAL, 6, [0, 0])
 
 
-def test_the_deadline_keeps_the_best_of_cbc():
-    """With a hint, from which CBC says that it starts, and without."""
+def test_deadline_keeps_the_incumbent_of_cbc():
+    """With and without a hint; CBC logs that it starts from one."""
     start = Highs().solve(HARD, options(0.5), np.zeros(120)).values
     for hint in (None, start):
-        for seconds in (1.5, 5, 48):  # a busy machine needs more to find something
+        for seconds in (1.5, 5, 48):  # a busy machine may find nothing in 1.5 s
             lines = []
             raw = Pyomo("cbc").solve(HARD, options(seconds, log=lines.append), hint)
             if raw.objective is not None and (hint is None or any("mip" in line.lower() for line in lines)):
@@ -65,7 +65,7 @@ def test_the_deadline_keeps_the_best_of_cbc():
             assert any(re.search(r"(?i)mip ?start", line) for line in lines)
 
 
-def test_options_reach_the_solver_untouched():
+def test_options_reach_the_solver_unchanged():
     lines = []
     PyomoRun("cbc").solve(knapsack(6), options(60, seed=7, solver={"maxNodes": 77}, log=lines.append))
     log = "\n".join(lines)
@@ -80,8 +80,8 @@ def test_wrong_solutions_are_errors(monkeypatch):
     assert re.match(r"highs gives a wrong solution: highs gives \S+ for integer variable number \d", raw.message)
 
 
-def test_what_a_stopped_solver_leaves_is_no_solution_of_its_own(monkeypatch):
-    """CBC writes down the values of the relaxation where the deadline comes before its first solution."""
+def test_fractional_values_of_a_stopped_solver_are_discarded(monkeypatch):
+    """CBC writes values of the relaxation when the deadline precedes its first solution."""
     monkeypatch.setattr(run._Call, "_values", lambda self: np.full(120, 0.5))
     for hint, status in ((np.zeros(120), Status.FEASIBLE), (None, Status.UNKNOWN)):
         raw = PyomoRun("cbc").solve(HARD, options(0.6), hint)
@@ -99,7 +99,7 @@ def test_availability():
         Pyomo("no-such-solver").solve(lp(), options(5))
 
 
-def test_a_solver_that_is_missing(monkeypatch):
+def test_missing_solver(monkeypatch):
     genuine = module.importlib.util.find_spec
     monkeypatch.setattr(
         module.importlib.util, "find_spec", lambda name: None if name in {"cbcbox", "highspy"} else genuine(name)
@@ -113,8 +113,8 @@ def test_a_solver_that_is_missing(monkeypatch):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("most", [3, run.MANY_ROWS])
-def test_many_rows_are_said_in_the_result_and_the_log(monkeypatch, capfd, most):
-    """And nowhere else: what is asked to be quiet prints nothing."""
+def test_warning_about_many_rows_is_in_result_and_log(monkeypatch, capfd, most):
+    """Standard output and error stay empty."""
     monkeypatch.setattr(run, "MANY_ROWS", most)
     lines = []
     raw = PyomoRun("cbc").solve(knapsack(8), options(60, log=lines.append))
@@ -128,7 +128,7 @@ def test_many_rows_are_said_in_the_result_and_the_log(monkeypatch, capfd, most):
 
 
 def awkward():
-    """Ranges, equations, free, fixed and negative columns, and names that no file format would take."""
+    """Ranges, equations, free, fixed and negative columns, and names that no file format accepts."""
     model = Model("a model: [with] +odd* \\names\n")
     x = model.integers("x\ny z", 3, [-4, 2, 0], [4, 2, 7])
     c = model.continuous("<=", 2, [-np.inf, -1.5], np.inf)
@@ -142,7 +142,7 @@ def awkward():
 
 
 def tiny(kind):
-    """Makes a model with bridged records."""
+    """Return a function that makes a model with bridged records."""
     return lambda: next(tiny_models(kind, 1)).model
 
 
@@ -173,7 +173,7 @@ def test_exported_files_have_the_same_optimum(make, suffix, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_exported_nl(tmp_path):
+def test_exported_nl_file(tmp_path):
     export(awkward(), tmp_path / "model.nl")
     first, second = (tmp_path / "model.nl").read_text().splitlines()[:2]
     assert first.startswith("g3")
@@ -181,7 +181,7 @@ def test_exported_nl(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "model.nl"]
 
 
-def test_files_that_cannot_be_written(tmp_path):
+def test_unwritable_files_are_refused(tmp_path):
     impossible = lp()
     impossible.add(Linear.rows("none", [], [], [], lower=[1]))
     with refused("model.impossible-row", culprit="lp"):
@@ -193,7 +193,7 @@ def test_files_that_cannot_be_written(tmp_path):
 
 
 def test_building_stops_at_the_deadline():
-    """A model that takes Pyomo half a minute."""
+    """Pyomo builds the model in half a minute."""
     model = Model("wide")
     x = model.booleans("x", 400_000)
     model.add(Linear.rows("row", np.arange(400_000), x.index, 1, upper=np.ones(400_000)))

@@ -1,4 +1,4 @@
-"""No bound is above the exact optimum of its scope, on random graphs with everything a graph may have."""
+"""Bounds never exceed exact optima of their scope, on random graphs of every kind."""
 
 import random
 from dataclasses import replace
@@ -22,7 +22,7 @@ from remat.runtime.solve_options import SolveOptions
 from remat.runtime.status import Status
 from remat.testing import optimum, random_budget, random_graph
 
-#: Ops of the graphs looked at, at most: the search is exponential.
+#: Limit of ops for exhaustive search, which is exponential.
 MOST_OPS = 7
 
 
@@ -31,19 +31,19 @@ def graph_of(seed: int) -> ComputeGraph:
 
 
 def problem_of(seed: int, order: str) -> Problem:
-    """Plain graphs, buffers, several outputs, workspace; at times a limit of computes, one more tensor to keep."""
+    """Return a random problem of a plain graph, or one with buffers, workspaces, limits of computes or kept tensors."""
     rng = random.Random(seed)
     graph = graph_of(seed)
     names = list(graph.op_names)
     limits = rng.choice([None, None, None, 2, 3, {rng.choice(names): 1}, {rng.choice(names): 2}])
     keep = rng.sample(graph.tensor_names, 1) if rng.random() < 0.25 else []
     budget = random_budget(graph, seed)
-    if order == "free":  # there the interesting budgets are lower
+    if order == "free":  # free orders need less memory
         budget = max(graph.structural_bound.peak, int(0.95 * budget))
     return Problem(graph, budget, order, limits, keep)
 
 
-def check(seed: int, order: str) -> None:
+def check_against_optimum(seed: int, order: str) -> None:
     problem = problem_of(seed, order)
     if len(problem.graph.ops) > MOST_OPS:
         return
@@ -63,8 +63,8 @@ def check(seed: int, order: str) -> None:
     assert best is None or structural_bound(problem).value <= problem.budget_bytes
 
 
-def random_events(seed: int) -> None:
-    """The programme for any set of events, and what is left of it below a known cost."""
+def check_random_events(seed: int) -> None:
+    """Check the stage relaxation of random events, alone and restricted to solutions below a cost."""
     problem = problem_of(seed, "fixed")
     rng = random.Random(seed)
     count = len(problem.graph.ops)
@@ -77,7 +77,7 @@ def random_events(seed: int) -> None:
     linear, whole = Highs().relax(model, call), Highs().solve(model, call)
     assert linear.bound <= whole.bound + 1e-6 <= extra + 2e-6
     found = round(whole.bound)
-    for most in (found, found + 2):  # what is as cheap as that is not ruled out
+    for most in (found, found + 2):  # the optimum remains feasible
         assert Highs().solve(cheaper_than(model, linear, most), call).bound == pytest.approx(found)
     assert Highs().solve(cheaper_than(model, linear, found - 1), call).status is Status.INFEASIBLE
     if seed % 5 == 0:
@@ -89,9 +89,9 @@ def random_events(seed: int) -> None:
 @pytest.mark.parametrize(
     "block", [*range(2), *(pytest.param(block, marks=pytest.mark.slow) for block in range(375, 500))]
 )
-def test_any_events_give_a_bound(block):
+def test_stage_relaxation_of_random_events_is_a_bound(block):
     for seed in range(8 * block, 8 * block + 8):
-        random_events(seed)
+        check_random_events(seed)
 
 
 def at_most(weak: Bound, strong: Bound) -> bool:
@@ -100,13 +100,12 @@ def at_most(weak: Bound, strong: Bound) -> bool:
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("block", some_slow(range(93), 5))
-def test_never_above_the_optimum(block, order):
+def test_bounds_never_exceed_the_optimum(block, order):
     for seed in range(12 * block, 12 * block + 12):
-        check(seed, order)
+        check_against_optimum(seed, order)
 
 
-def test_the_random_problems_are_worth_it():
-    """Among those above: positive bounds, proofs of infeasibility, and tight bounds, with buffers and without."""
+def test_random_problems_include_tight_and_infeasible_bounds():
     tight = dict.fromkeys(["plain", "full", "buffers"], 0)
     infeasible = 0
     for seed in range(60):
@@ -123,7 +122,7 @@ def test_the_random_problems_are_worth_it():
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_cut_bound_against_all_orders(block):
+def test_cut_bound_never_exceeds_the_least_peak(block):
     tight = 0
     for seed in range(40 * block, 40 * block + 40):
         graph = random_graph(seed, 7, plain=seed % 3 == 0, buffers=seed % 3 == 1)
@@ -135,8 +134,8 @@ def test_cut_bound_against_all_orders(block):
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
-def test_bounds_of_the_known_graphs(known):
-    """Between a relaxation and the exhaustive optima of an independent implementation."""
+def test_bounds_of_known_graphs(known):
+    """Bounds lie between a relaxation and exhaustive optima of an independent implementation."""
     for budget, (free, _, staged, relaxation) in known.optima.items():
         stage = stage_bound(Problem(known.graph, budget), threads=1)
         assert stage.infeasible or relaxation <= stage.value
@@ -147,7 +146,7 @@ def test_bounds_of_the_known_graphs(known):
 
 @pytest.mark.parametrize("seed", range(0, 60, 3))
 @pytest.mark.parametrize("order", ["fixed", "free"])
-def test_less_budget_is_no_cheaper(seed, order):
+def test_bounds_increase_as_the_budget_decreases(seed, order):
     graph = graph_of(seed)
     budgets = np.linspace(graph.structural_bound.peak - 1, graph.reference_peak + 1, 6).astype(int)
     found = [best_bound(Problem(graph, int(budget), order), threads=1) for budget in budgets]
@@ -158,7 +157,7 @@ def test_less_budget_is_no_cheaper(seed, order):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 7, 11, 22])
-def test_the_unit_of_bytes_and_cost_does_not_matter(seed):
+def test_bounds_scale_with_units_of_bytes_and_cost(seed):
     graph = graph_of(seed)
     problem = Problem(graph, random_budget(graph, seed))
     bytes_, cost = 2**40 + 7, 10**9 + 7

@@ -1,4 +1,4 @@
-"""Bounds in a process of their own: the same values, and a process that is killed costs no bound that it had sent."""
+"""Bounds in a child process: values, faults, memory limit and deadline."""
 
 import multiprocessing
 import os
@@ -17,11 +17,11 @@ from remat.graphs.families import unit_chain
 from remat.runtime.processes import children
 
 
-def plain(found):
+def comparable(found):
     return [(bound.kind, bound.value, str(bound.scope), bound.measure, bound.infeasible) for bound in found]
 
 
-def test_they_are_the_same(monkeypatch):
+def test_isolated_bounds_have_the_same_values(monkeypatch):
     problem = Problem(unit_chain(8), 4)
     here = bounds(problem, threads=1, relaxations=["checkmate"])
 
@@ -31,14 +31,14 @@ def test_they_are_the_same(monkeypatch):
     monkeypatch.setattr(Highs, "relax", refused)
     monkeypatch.setattr(Highs, "solve", refused)
     there = bounds(problem, threads=1, relaxations=["checkmate"], isolate=True)
-    assert plain(there) == plain(here)
+    assert comparable(there) == comparable(here)
     assert there[-1].versions == here[-1].versions
     assert {name: len(values) for name, values in there[-2].duals.items()} == {
         name: len(values) for name, values in here[-2].duals.items()
     }
 
 
-def test_nothing_is_left_when_nobody_asks_for_more():
+def test_closing_the_iterator_ends_the_child():
     turns = bounds_in_turn(Problem(layered(60, seed=1), "70%"), 60, threads=1, isolate=True)
     assert next(turns).kind == "the structural bound"
     (child,) = multiprocessing.active_children()
@@ -47,12 +47,12 @@ def test_nothing_is_left_when_nobody_asks_for_more():
     assert not child.is_alive()
 
 
-def test_what_is_wrong_there_is_said_here():
+def test_errors_of_the_child_are_raised():
     with pytest.raises(RematError, match="no formulation 'chekmate'"):
         bounds(Problem(unit_chain(8), 4), relaxations=["chekmate"], isolate=True)
 
 
-def test_a_process_that_dies_keeps_what_it_had_sent():
+def test_bounds_survive_a_killed_child():
     turns = bounds_in_turn(Problem(layered(300, seed=1), "60%"), 60, threads=1, isolate=True)
     found = [next(turns)]
     (child,) = multiprocessing.active_children()
@@ -63,22 +63,22 @@ def test_a_process_that_dies_keeps_what_it_had_sent():
 
 
 @pytest.mark.skipif(not children.possible(), reason="no limits of memory here")
-def test_its_memory_is_limited():
-    # what it has imported alone is more
+def test_memory_limit_of_the_child():
+    # the imports alone need more
     found = bounds(Problem(layered(60, seed=1), "70%"), 60, threads=1, isolate=True, memory_limit=20 * 2**20)
     assert "the process of the bounds" in found[-1].note
 
 
-def test_it_ends_at_the_deadline():
-    bounds(Problem(unit_chain(8), 4), threads=1, relaxations=[], isolate=True)  # the server imports for seconds, once
+def test_child_ends_at_the_deadline():
+    bounds(Problem(unit_chain(8), 4), threads=1, relaxations=[], isolate=True)  # starts the server, which takes seconds
     problem = Problem(layered(800, seed=1), "50%")
     began = time.monotonic()
     found = bounds(problem, 0.5, threads=1, isolate=True)
-    assert time.monotonic() - began < 3  # twice GRACE, and what a busy machine takes
+    assert time.monotonic() - began < 3  # twice GRACE, and a margin for a busy machine
     assert found[0].kind == "the structural bound"
 
 
-def test_the_shell(capsys, tmp_path):
+def test_bounds_command_with_isolation(capsys, tmp_path):
     from remat.graphs.io import write_graph
 
     write_graph(unit_chain(8), tmp_path / "chain.json")

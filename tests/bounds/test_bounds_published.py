@@ -1,4 +1,4 @@
-"""Bounds on real and on pinned random graphs: exact optima, and values of independent implementations."""
+"""Bounds on training graphs and layered graphs: exact optima, and values of independent implementations."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import TRAINING, ZOO
 from remat.problem import Problem
 
-#: Exact optima with static costs, by graph and budget: schedules of that cost are known, and no order beats them.
+#: Exact optima of any order with static costs, by graph and budget; schedules of these costs are known.
 OPTIMA = {
     ("vgg16", "90%"): 11_903_359_254_528,
     ("vgg19", "90%"): 15_099_620_229_120,
@@ -24,7 +24,7 @@ OPTIMA = {
     ("resnet50", "90%"): 3_011_548_413_952,
     ("resnet50", "80%"): 3_012_498_948_096,
 }
-#: Lower bounds where the optimum is open; valid in any order.
+#: Lower bounds for any order where the optimum is open.
 OPEN = {
     ("unet", "80%"): 9_063_954_112_512,
     ("segnet", "80%"): 2_700_593_192_960,
@@ -35,8 +35,8 @@ OPEN = {
 
 
 @pytest.mark.parametrize(("name", "budget"), {**OPTIMA, **OPEN})
-def test_training_graphs(name, budget):
-    """Here the bounds on cost agree, fixed order or not."""
+def test_bounds_of_training_graphs(name, budget):
+    """Bounds for fixed and free orders agree on these graphs."""
     value = {**OPTIMA, **OPEN}[name, budget]
     problem = Problem(ZOO[name](), budget)
     assert joint_bound(problem, threads=1).value == value
@@ -44,7 +44,7 @@ def test_training_graphs(name, budget):
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_no_order_lowers_the_peak_of_the_training_graphs(name):
+def test_cut_bound_of_training_graphs_is_the_reference_peak(name):
     graph = ZOO[name]()
     assert cut_bound(Problem(graph)).value == graph.reference_peak
 
@@ -55,17 +55,16 @@ def test_structural_bound_of_vgg16():
     assert bound.infeasible
     assert bound.cause == ZOO["vgg16"]().structural_bound.op
     assert best_bound(Problem(ZOO["vgg16"](), "80%")).infeasible
-    assert len(bounds(Problem(ZOO["vgg16"](), "80%"))) == 2  # no bound on the cost of nothing
+    assert len(bounds(Problem(ZOO["vgg16"](), "80%"))) == 2  # no bounds on the cost
 
 
-def test_unit_chain():
+def test_stage_bound_of_the_unit_chain():
     for budget, optimum in zip(range(3, 11), [45, 26, 22, 21, 20, 19, 18, 17], strict=True):
         assert stage_bound(Problem(unit_chain(8), budget), threads=1).value == optimum
 
 
-#: Pinned random layered graphs: (n, width, seed), cut bound, and at 90, 80, 70 and 60 % of the peak the extra cost by
-#: an independent interval relaxation, which the stage bound reaches soon, and the joint bound of three ops. None:
-#: infeasible.
+#: Random layered graphs (n, width, seed): cut bound; extra cost at 90, 80, 70 and 60 % of the peak by an independent
+#: interval relaxation, which the stage bound reaches soon; and by the joint bound of three ops. None: infeasible.
 LAYERED = [
     ((30, 0.3, 1), 15_890, [1186, 2727, 4580, None], [33, 33, 194, None]),
     ((60, 0.35, 2), 23_990, [340, 1128, 2834, 4572], [0, 315, 696, 1233]),
@@ -86,18 +85,18 @@ def extra(bound):
     ("parameters", "cut", "fixed", "joint"),
     [pytest.param(*row, id=f"n{row[0][0]}", marks=[pytest.mark.slow] if row[0][0] > 100 else []) for row in LAYERED],
 )
-def test_layered_graphs(parameters, cut, fixed, joint):
+def test_bounds_of_layered_graphs(parameters, cut, fixed, joint):
     graph = layered(*parameters)
     assert cut_bound(Problem(graph)).value == cut
     for budget, least, free in zip(BUDGETS, fixed, joint, strict=True):
         enough = None if least is None else graph.base_cost + least
         assert extra(stage_bound(Problem(graph, budget), enough=enough, deadline=60, threads=1)) == least
         found = extra(joint_bound(Problem(graph, budget, "free"), threads=1))
-        assert (free is None and found is None) or free <= found  # more ops than three are evaluated
+        assert (free is None and found is None) or free <= found  # the joint bound evaluates more than three ops
 
 
-#: The published random layered graphs: cut bound, its share of the peak in %, and for the free order the overhead in %
-#: of the joint bound at 90, 80 and 70 %, of the three most promising ops.
+#: Published random layered graphs: cut bound, its share of the peak in %, and for free orders the overhead in % of the
+#: joint bound of the three most promising ops at 90, 80 and 70 %.
 MOCCASIN = {
     "rl_g1": (32_440, 70.0, [0, 0, 0.061]),
     "rl_g2": (105_170, 71.6, [0, 0, 0.109]),
@@ -109,7 +108,7 @@ MOCCASIN = {
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MOCCASIN)
-def test_published_layered_graphs(shared, name):
+def test_cut_and_joint_bounds_of_published_layered_graphs(shared, name):
     graph, (cut, share, joint) = read_graph(shared / "data" / "graphs" / f"{name}.json"), MOCCASIN[name]
     bound = cut_bound(Problem(graph)).value
     assert (bound, round(100 * bound / graph.reference_peak, 1)) == (cut, share)
@@ -118,7 +117,7 @@ def test_published_layered_graphs(shared, name):
         assert round(found, 4 if overhead < 0.01 else 3) >= overhead
 
 
-#: Fixed order: overhead in % of the best schedules known, and the least the stage bound proves of it within a minute.
+#: Fixed order: overhead in % of the best schedules known, and the least that the stage bound proves within a minute.
 STAGES = {
     ("rl_g1", "90%"): (0.789, 0.789),
     ("rl_g1", "80%"): (2.296, 2.296),
@@ -134,14 +133,14 @@ STAGES = {
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "budget"), STAGES)
-def test_published_layered_graphs_by_stages(shared, name, budget):
+def test_stage_bound_of_published_layered_graphs(shared, name, budget):
     graph = read_graph(shared / "data" / "graphs" / f"{name}.json")
     known, least = STAGES[name, budget]
     found = stage_bound(Problem(graph, budget), deadline=60, threads=1).overhead
     assert least <= round(found, 3) <= known
 
 
-def test_a_layered_graph_by_stages():
+def test_stage_bound_of_a_layered_graph():
     problem = Problem(layered(30, 0.3, 1), "90%")
     found = stage_bound(problem, deadline=2, threads=1)
     assert found.value - found.base_cost > 1186

@@ -1,4 +1,4 @@
-"""What runs on which problem, deadlines, what a bound does not know, and the shell."""
+"""Bounds of a problem: selection, scopes, deadlines, memory limits, and the command."""
 
 import json
 import time
@@ -27,7 +27,7 @@ def kinds(problem, **options):
     return [bound.kind for bound in bounds(problem, threads=1, **options)]
 
 
-def test_what_runs():
+def test_bounds_that_apply():
     chain = unit_chain(5)
     peaks = ["the structural bound", "the cut bound"]
     assert kinds(Problem(chain)) == peaks  # without a budget the base cost is the optimum
@@ -36,15 +36,15 @@ def test_what_runs():
     assert kinds(Problem(chain, 4, "free")) == [*peaks, COST_BOUNDS[0]]
 
 
-def test_beyond_five_thousand_ops_the_stage_bound_comes_first():
-    """On five thousand ops of a transformer it is near what drops find (17.5 %), in a second."""
+def test_stage_bound_comes_first_on_large_graphs():
+    """On a transformer of 5,000 ops it comes within a second near the overhead that drops finds, 17.5 %."""
     problem = Problem(gpt(layers=180, width=64, heads=4, sequence=64), "50%")
     first = next(bound for bound in bounds_in_turn(problem, 60, threads=1) if (bound.overhead or 0) > 0)
     assert first.kind == "the stage bound"
     assert first.overhead >= 16
 
 
-def test_every_bound_says_for_which_schedules():
+def test_bounds_state_their_scope():
     for order in ("fixed", "free"):
         problem = Problem(unit_chain(5), 4, order)
         for bound in bounds(problem, threads=1):
@@ -57,15 +57,15 @@ def test_every_bound_says_for_which_schedules():
     assert applies(cut_bound(once), once)
 
 
-def test_without_recomputation_the_cut_bound_decides():
-    """Ten bytes are needed; with one compute per op nine are too few, with two they are not."""
+def test_cut_bound_proves_infeasibility_without_recomputation():
+    """Nine bytes suffice only with two computes per op."""
     chain = unit_chain(8)
     assert best_bound(Problem(chain, 9, max_computes=1)).infeasible
     assert best_bound(Problem(chain, 9, max_computes=2)).value == 18
     assert best_bound(Problem(chain, 10, max_computes=1)).value == 17
 
 
-def test_what_may_not_be_recomputed_must_stay():
+def test_bounds_keep_outputs_of_non_recomputable_ops():
     builder = GraphBuilder("noise")
     builder.op("noise", size=5, cost=1, recomputable=False)
     builder.op("a", inputs=["noise"], size=5, cost=1)
@@ -79,7 +79,7 @@ def test_what_may_not_be_recomputed_must_stay():
     assert best_bound(Problem(graph, 15)).value == 5
 
 
-def test_constant_memory_counts_where_it_is_counted():
+def test_constant_memory_raises_bounds_on_the_peak():
     builder = GraphBuilder("g", constant_memory=100)
     for k in range(4):
         builder.op(f"f{k}", inputs=[f"f{k - 1}"] * (k > 0), size=4, cost=2)
@@ -92,22 +92,22 @@ def test_constant_memory_counts_where_it_is_counted():
     assert best_bound(Problem(graph, 111, count_constant_memory=True)).infeasible
 
 
-def test_deadlines():
-    """What has run out of time is weaker, never wrong, and nothing runs on."""
+def test_expired_deadlines_weaken_bounds():
+    """Bounds without time left are weaker but valid."""
     graph = layered(250, 0.43, 1789)
     problem = Problem(graph, "60%")
     began = time.monotonic()
     found = bounds(problem, 0.0, threads=1)
     assert time.monotonic() - began < 5
-    assert found[1].value == found[0].value  # no cut was made
+    assert found[1].value == found[0].value  # no cut was evaluated
     assert not found[1].infeasible
     assert all(bound.value == graph.base_cost for bound in found[2:])
     assert best_bound(problem, 0.0, threads=1).value == graph.base_cost
     short = joint_bound(problem, deadline=0.3, threads=1)
-    assert graph.base_cost <= short.value <= graph.base_cost + 4682  # what the fixed order costs at the least
+    assert graph.base_cost <= short.value <= graph.base_cost + 4682  # a lower bound for the fixed order
 
 
-def test_shell(capsys):
+def test_bounds_command(capsys):
     assert main(["bounds", "fcn8", "--budget", "80%", "--threads", "1", "--time-limit", "20"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
@@ -121,7 +121,7 @@ def test_shell(capsys):
     assert "fixed order, any number of computes" in lines[-1]
 
 
-def test_shell_json(capsys):
+def test_bounds_command_as_json(capsys):
     assert main(["bounds", "fcn8", "--budget", "80%", "--order", "free", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["infeasible"] is False
@@ -131,39 +131,39 @@ def test_shell_json(capsys):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_shell_says_that_there_is_no_schedule(capsys, as_json):
+def test_bounds_command_reports_infeasibility(capsys, as_json):
     assert main(["bounds", "vgg16", "--budget", "80%", *(["--json"] if as_json else [])]) == 1
     out = capsys.readouterr().out
     assert json.loads(out)["infeasible"] if as_json else "no schedule keeps the budget" in out
 
 
-def test_shell_refuses_in_one_line(capsys):
+def test_bounds_command_reports_errors_in_one_line(capsys):
     for words in (["--budget", "nonsense"], ["--budget", "80%", "--relaxation", "unknown"], ["--order", "odd"]):
         assert main(["bounds", "fcn8", *words]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-# -- at size -----------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(monkeypatch):
+def test_linear_programmes_respect_the_memory_limit(monkeypatch):
     problem = Problem(layered(40, seed=1), "60%")
-    asked = []
-    monkeypatch.setattr(Highs, "relax", lambda *_, **__: asked.append("relax"))
-    monkeypatch.setattr(Highs, "solve", lambda *_, **__: asked.append("solve"))
+    solves = []
+    monkeypatch.setattr(Highs, "relax", lambda *_, **__: solves.append("relax"))
+    monkeypatch.setattr(Highs, "solve", lambda *_, **__: solves.append("solve"))
     found = bounds(problem, 60, relaxations=("checkmate",), memory_limit=10_000)
-    assert not asked
+    assert not solves
     noted = [bound for bound in found if bound.note]
-    assert len(noted) == 3  # the joint and the stage bound, and the relaxation asked for
+    assert len(noted) == 3  # the joint bound, the stage bound, and the relaxation
     assert all(bound.value >= bound.base_cost and not bound.infeasible for bound in noted)
     assert best_bound(problem, 60, memory_limit=10_000).value >= problem.graph.base_cost
 
 
-@pytest.mark.parametrize("looks", range(14))
-def test_a_bound_by_cuts_that_is_broken_off_anywhere_is_not_wrong(looks):
+@pytest.mark.parametrize("checks", range(14))
+def test_bound_of_held_tensors_is_valid_when_interrupted(checks):
     graph = layered(60, seed=1)
     problem = Problem(graph, "50%", order="free", max_computes=dict.fromkeys(graph.op_names[::2], 1))
-    whole, clock = held_bound(problem), Countdown(looks)
+    whole, clock = held_bound(problem), Countdown(checks)
     part = held_bound(problem, deadline=clock)
     assert part.value <= whole.value and part.infeasible <= whole.infeasible
-    assert clock.looks.__length_hint__() < max(1, looks)
+    assert clock.checks.__length_hint__() < max(1, checks)

@@ -1,4 +1,4 @@
-"""The linear relaxation: never above an optimum, published values, whatever the solver did."""
+"""Linear relaxation: comparison with optima and published values, and safe bounds from any duals."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ ALGORITHMS = ["simplex", "ipm", "pdlp"]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_never_above_the_optimum(seed):
+def test_relaxation_never_exceeds_the_optimum(seed):
     graph = random_graph(seed, plain=seed % 2 == 0)
     problem = Problem(graph, random_budget(graph, seed))
     bound = lp_relaxation(problem, algorithm=ALGORITHMS[seed % 3], deadline=20, threads=1)
@@ -42,7 +42,7 @@ def test_never_above_the_optimum(seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_formulation_that_lowers(seed):
+def test_relaxation_of_retention_intervals(seed):
     graph = random_graph(seed, most_ops=4)
     problem = Problem(graph, random_budget(graph, seed))
     bound = lp_relaxation(problem, "retention-intervals", options=RetentionIntervalsOptions(copies=2), threads=1)
@@ -53,23 +53,22 @@ def test_any_formulation_that_lowers(seed):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("budget", "value"), [(3, 23), (4, 22), (5, 21), (6, 20), (7, 19), (8, 18.11), (9, 17.44)])
-def test_the_unit_chain_of_eight(budget, value, algorithm):
-    """Checkmate's own test points: at budget 4 the ratio to the optimum 26 is 1.18."""
+def test_relaxation_of_the_unit_chain(budget, value, algorithm):
+    """Test points of Checkmate: at budget 4 the ratio to the optimum 26 is 1.18."""
     bound = lp_relaxation(Problem(unit_chain(8), budget), algorithm=algorithm, threads=1)
     assert bound.relaxed == pytest.approx(value, abs=0.01)
     assert bound.value == int(np.ceil(value))
 
 
 @pytest.mark.parametrize(("share", "overhead"), [("90%", 0.0), ("80%", 0.0004), ("70%", 0.056)])
-def test_fcn8(share, overhead):
-    """FCN8 with static costs (CM1)."""
+def test_relaxation_of_fcn8(share, overhead):
+    """Static costs (CM1)."""
     bound = lp_relaxation(Problem(ZOO["fcn8"](), share), deadline=60, threads=1)
     assert bound.overhead == pytest.approx(overhead, abs=6e-5 if overhead < 0.01 else 6e-4)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_infeasible_is_proved_by_a_ray(algorithm):
-    """The kept tensors alone exceed the budget, which the relaxation sees."""
+def test_infeasible_relaxation(algorithm):
     model = Model("full")
     x = model.booleans("x", 3)
     model.add(Linear.rows("many", [0, 0, 0], x.index, 1, lower=[2]), Linear.rows("few", [0, 0], x[:2], 1, upper=[0.5]))
@@ -100,7 +99,7 @@ def test_duals_by_record():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_duals_give_a_bound(seed):
-    """Garbage in, a bound out: compared with the exact optimum of the relaxation."""
+    """Random duals never give more than the exact optimum of the relaxation."""
     rng = np.random.default_rng(seed)
     model = Model("random")
     x = model.continuous("x", 6, -3, rng.integers(0, 9, 6))
@@ -121,15 +120,15 @@ def test_any_duals_give_a_bound(seed):
         assert found.bound == pytest.approx(found.objective, abs=1e-9)
 
 
-def test_rounding_errors_are_taken_off():
-    """0.1 + 0.2 in binary exceeds 0.3; a bound must not."""
+def test_safe_bound_subtracts_rounding_errors():
+    """In binary, 0.1 + 0.2 exceeds 0.3."""
     model = Model("tenths")
     x = model.continuous("x", 3, 1, 1)
     model.minimize(x.index, [0.1, 0.2, -0.3])
     assert safe_bound(to_matrix(model), np.zeros(0)) < 2.7e-17  # the exact sum of the three doubles
 
 
-def test_an_open_column_with_the_wrong_sign_proves_nothing():
+def test_unbounded_column_of_negative_reduced_cost():
     model = Model("open")
     x = model.continuous("x", 1)
     model.add(Linear.rows("row", [0], x.index, 1, lower=[2]))
@@ -139,7 +138,7 @@ def test_an_open_column_with_the_wrong_sign_proves_nothing():
     assert safe_bound(matrix, np.array([0.5])) == pytest.approx(1)
 
 
-def test_a_deadline_leaves_a_bound():
+def test_expired_deadline_gives_a_bound():
     problem = Problem(ZOO["fcn8"](), "70%")
     for seconds in (0.0, 0.3):
         bound = lp_relaxation(problem, algorithm="pdlp", deadline=Deadline.after(seconds), threads=1)
@@ -149,7 +148,7 @@ def test_a_deadline_leaves_a_bound():
 
 
 @pytest.mark.parametrize("formulation", ["checkmate", "stages", "h-ilp", "retention-intervals"])
-def test_an_interruption_leaves_a_bound(formulation):
+def test_interruption_gives_a_bound(formulation):
     problem = Problem(unit_chain(8), 4)
     with interrupts():
         request()
@@ -157,7 +156,7 @@ def test_an_interruption_leaves_a_bound(formulation):
     assert (bound.value, bound.infeasible) == (problem.graph.base_cost, False)
 
 
-def test_names_that_are_not_there():
+def test_unknown_names():
     problem = Problem(unit_chain(3), 4)
     with pytest.raises(BackendError, match="no algorithm 'magic' for relaxations; known are simplex, ipm, pdlp"):
         lp_relaxation(problem, algorithm="magic")
@@ -165,7 +164,7 @@ def test_names_that_are_not_there():
         lp_relaxation(problem, "chekmate")
 
 
-def test_in_words():
+def test_text_of_a_bound():
     bound = lp_relaxation(Problem(unit_chain(8), 4))
     assert str(bound) == (
         "cost ≥ 22 (overhead 29.41 %) for fixed order, staged recomputation, any number of computes; "

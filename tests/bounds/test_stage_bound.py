@@ -1,4 +1,4 @@
-"""How the stage bound proceeds: from peaks to all steps over the budget, until there is enough or no time."""
+"""Stage bound: peaks, increasing values, and stopping at a known cost."""
 
 from itertools import islice, pairwise
 
@@ -13,7 +13,7 @@ from remat.problem import Problem
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_peaks_against_their_definition(seed):
+def test_prominent_peaks_match_their_definition(seed):
     memory = np.random.default_rng(seed).integers(0, 9, 30)
     above = 4
     found = prominent_peaks(memory, above)
@@ -36,7 +36,7 @@ def test_peaks_against_their_definition(seed):
     assert all(prominence(a) >= prominence(b) for a, b in pairwise(found))
 
 
-def test_each_bound_is_better_than_the_last():
+def test_stage_bounds_increase():
     problem = Problem(layered(60, 0.35, 2), "80%")
     found = list(stage_bounds(problem, deadline=1.5, threads=1))
     assert found[0].value == problem.graph.base_cost
@@ -44,8 +44,8 @@ def test_each_bound_is_better_than_the_last():
     assert len(found) > 2
 
 
-def test_there_is_enough():
-    """Nothing is computed beyond the cost that is known, and nothing before it is asked for."""
+def test_bounds_stop_at_a_known_cost():
+    """Bounds are computed lazily, and never beyond the known cost."""
     problem = Problem(unit_chain(8), 4)
     assert stage_bound(problem, enough=26, threads=1).value == 26
     assert stage_bound(problem, enough=24, threads=1).value == 24
@@ -60,7 +60,7 @@ def test_there_is_enough():
     assert stopped.value == 23
 
 
-def test_without_a_budget_or_a_peak_over_it_there_is_nothing_to_do():
+def test_stage_bound_without_steps_over_the_budget():
     graph = unit_chain(5)
     for budget in (None, graph.reference_peak):
         assert [b.value for b in stage_bounds(Problem(graph, budget))] == [graph.base_cost]

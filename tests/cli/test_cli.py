@@ -1,4 +1,4 @@
-"""The shell, through its real entry point, so that exit codes and error lines are those of the process."""
+"""Commands through the entry point: outputs, exit codes and error lines."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from remat.schedule.io import read_schedule, write_schedule
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_solve_writes_a_schedule_that_validates() -> None:
+def test_solve_writes_a_valid_schedule() -> None:
     shown = ok("solve chain.json --budget 5 -o s.json --plot s.png --threads 1 --quiet")
     assert shown.out.startswith("status    optimal (stopped: finished)\n") and not shown.err
     assert Path("s.png").read_bytes().startswith(b"\x89PNG")
@@ -26,7 +26,7 @@ def test_solve_writes_a_schedule_that_validates() -> None:
     assert "over budget" in ok("validate chain.json s.json --budget 4", code=1).out
 
 
-def test_limits_hold_for_reading_too() -> None:
+def test_limits_on_reading_files() -> None:
     Path("large.json").write_text('{"ops": [' + "[]," * 50_000 + "1]}")
     for words in ("--read-memory 2MiB show large.json", "solve large.json -b 5 --memory-limit 2MiB"):
         check_text("format.read-memory", ok(words, code=2).err)
@@ -39,7 +39,7 @@ def test_limits_hold_for_reading_too() -> None:
 
 
 def test_quantities_have_units() -> None:
-    """On the command line and in a configuration; a letter alone is a power of 1024."""
+    """On the command line and in a configuration; a single letter is a power of 1024."""
     assert facts("solve chain.json -b 8g --time-limit 2m --gap 5% --threads all -q")["budget"] == 8 * 2**30
     Path("run.toml").write_text(
         "[problem]\ngraph = 'chain.json'\nbudget = '5b'\n[solve]\ntime_limit = '2m'\ngap = '5%'\nthreads = 'all'"
@@ -48,7 +48,7 @@ def test_quantities_have_units() -> None:
     assert (found["budget"], found["status"]) == (5, "optimal")
 
 
-def test_solve_without_a_schedule_says_why() -> None:
+def test_solve_below_structural_bound_states_the_reason() -> None:
     shown = ok("solve chain.json --budget 2 -o s.json", code=1).out
     assert "budget 2 bytes is below the 3 bytes that op" in shown
     assert "3 bytes (50 %) are known to suffice" in shown
@@ -64,7 +64,7 @@ def test_show() -> None:
     assert len(found["largest_tensors"]) == 2
 
 
-def test_show_takes_a_zoo_name_where_there_is_no_such_file() -> None:
+def test_files_take_precedence_over_zoo_names() -> None:
     assert facts("show vgg16")["name"].startswith("vgg16")
     Path("chain.json").rename("vgg16")
     assert facts("show vgg16")["name"] == "unit-chain-4"
@@ -92,7 +92,7 @@ def test_generate(words: str, ops: int) -> None:
     assert Path("a.json").read_bytes() == Path("b.json").read_bytes()
 
 
-def test_generate_a_zoo_graph_of_another_size() -> None:
+def test_generate_zoo_graph_of_another_batch_size() -> None:
     for batch in (2, 4):
         ok(f"generate vgg16 --batch {batch} --image 64x64 -o {batch}.json")
     small, large = read_graph("2.json"), read_graph("4.json")
@@ -150,8 +150,8 @@ def test_names_are_never_markup() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a shell")
-def test_closed_standard_streams_change_no_exit_code() -> None:
-    """What would go there goes nowhere, and into no file that is opened meanwhile."""
+def test_closed_standard_streams_keep_exit_codes() -> None:
+    """Output to a closed stream is discarded and does not reach a file opened later."""
     script = """
         "$@" convert chain.json copy.json >&-; echo $?
         "$@" convert chain.json - 2>&1 >&-; echo $?
@@ -166,8 +166,8 @@ def test_closed_standard_streams_change_no_exit_code() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(("kind", "code", "line"), [("full", 2, "remat: error: cannot write: "), ("pipe", 141, "")])
-def test_output_that_is_not_read(kind: str, code: int, line: str) -> None:
-    """A full disk is one line; a reader that goes away is no error."""
+def test_full_disk_and_closed_pipe(kind: str, code: int, line: str) -> None:
+    """A full disk is an error of one line, a closed pipe is no error."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe, Path("/dev/full").open("w") as full:
@@ -177,7 +177,7 @@ def test_output_that_is_not_read(kind: str, code: int, line: str) -> None:
     assert err.startswith(line) and err.count("\n") == bool(line)
 
 
-def test_a_terminal_without_unicode_is_enough() -> None:
+def test_ascii_terminal() -> None:
     b = GraphBuilder("größe")
     b.op("τ", size=1, cost=1)
     write_graph(b.build(), "g.json")
@@ -188,6 +188,6 @@ def test_a_terminal_without_unicode_is_enough() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_folder_is_found_out_before_the_solve() -> None:
+def test_read_only_folder_is_refused_before_the_solve() -> None:
     Path("locked").mkdir(mode=0o500)
     assert "cannot be written" in ok("solve chain.json --budget 2 -o locked/s.json", code=2).err

@@ -1,4 +1,4 @@
-"""``remat allocate``, as a person calls it."""
+"""``remat allocate`` through the entry point."""
 
 import os
 import time
@@ -17,11 +17,11 @@ def table(tmp_path, monkeypatch):
     Path("t.csv").write_text("id,lower,upper,size\na,0,2,4\nb,1,3,2\nc,2,3,1\n")
 
 
-def test_a_table_gets_offsets_that_check() -> None:
-    said = ok("allocate t.csv -o o.csv -q --plot p.png")
-    assert "arena         6 bytes (peak 6, fragmentation 0 %)" in said.out
-    assert "no arena is smaller" in said.out
-    assert said.err == ""
+def test_table_of_buffers_gets_valid_offsets() -> None:
+    ran = ok("allocate t.csv -o o.csv -q --plot p.png")
+    assert "arena         6 bytes (peak 6, fragmentation 0 %)" in ran.out
+    assert "no arena is smaller" in ran.out
+    assert ran.err == ""
     out = Path("o.csv")
     assert out.read_text() == "id,lower,upper,size,offset\na,0,2,4,0\nb,1,3,2,4\nc,2,3,1,0\n"
     assert Path("p.png").stat().st_size > 1000
@@ -38,12 +38,12 @@ def test_a_table_gets_offsets_that_check() -> None:
 
 
 @pytest.mark.shared
-def test_a_schedule_in_two_memories_and_as_json(shared) -> None:
+def test_graph_and_schedule_as_input(shared) -> None:
     graph = shared / "data/graphs/swiftnet_hpd_cell_c.json"
-    said = facts(f"allocate {graph} --memory fast=16KiB --memory slow --method first-fit --alignment 16 -o o.json -q")
-    fast, slow = said["certificate"]["memories"]
+    answer = facts(f"allocate {graph} --memory fast=16KiB --memory slow --method first-fit --alignment 16 -o o.json -q")
+    fast, slow = answer["certificate"]["memories"]
     assert (fast["name"], fast["capacity"]) == ("fast", 16384)
-    assert said["bound"] <= slow["arena"]
+    assert answer["bound"] <= slow["arena"]
     ok(f"allocate {graph} --check o.json")
     ok(f"order {graph} --method kahn -o s.json -q")
     ok(f"allocate {graph} s.json -q --method first-fit -o o.json")
@@ -57,7 +57,7 @@ def test_a_schedule_in_two_memories_and_as_json(shared) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals as POSIX has them")
-def test_ctrl_c_keeps_the_best() -> None:
+def test_ctrl_c_keeps_the_incumbent() -> None:
     Path("t.csv").write_text(table_text(random_buffers(3, 500, 30, 500)))
     process = start("allocate t.csv -o o.csv")
     done = interrupt(process, lambda line: line.startswith("arena ") and not time.sleep(0.5))

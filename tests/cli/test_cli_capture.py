@@ -1,4 +1,4 @@
-"""``remat capture``: a module that a function makes, as a graph file."""
+"""``remat capture``: graph file of a PyTorch module that a function makes."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def wrong():
 
 number = 3
 """
-#: Attributes of that module that cannot be captured.
+#: Names in that source that cannot be captured.
 WRONG = ("nothing", "number", "fails", "wrong")
 
 
@@ -50,8 +50,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
-def test_a_graph_is_written_and_its_facts_are_shown(module: str) -> None:
-    """Weights of 80 GB need no memory."""
+def test_capture_writes_a_graph_and_prints_facts(module: str) -> None:
+    """Fake tensors: weights of 80 GB take no memory."""
     found = facts(f"capture {module}:step --costs flops --loss loss -o step.json")
     graph = read_graph("step.json")
     assert found["digest"] == graph.digest
@@ -61,14 +61,14 @@ def test_a_graph_is_written_and_its_facts_are_shown(module: str) -> None:
     assert {op.phase for op in graph.ops} == {"forward", "loss", "backward"}
 
 
-def test_a_forward_pass_alone_is_shown(module: str) -> None:
+def test_capture_of_a_forward_pass(module: str) -> None:
     shown = ok(f"capture {module}:step --costs flops --mode inference").out
     assert "route                 make_fx" in shown
     assert "not recomputable      0" in shown
 
 
 @pytest.mark.parametrize("factory", ["net", "nowhere_at_all:step", *(f"{{}}:{name}" for name in WRONG)])
-def test_wrong_factories_are_one_line(factory: str, module: str) -> None:
+def test_invalid_factories(factory: str, module: str) -> None:
     ran = ok("capture", factory.format(module), code=2)
     assert ran.err.startswith("remat: error: ") and ran.err[:-1].isprintable()
     check_text("shell.capture", f"{factory} -> {ran.err[:-1]}", {module: "{}"})

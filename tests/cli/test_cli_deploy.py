@@ -21,7 +21,7 @@ from remat.schedule import Schedule, write_schedule
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder with ``m.tflite`` and ``m.onnx``, wide ops first."""
+    """Current folder with ``m.tflite`` and ``m.onnx``, whose orders compute the wide ops first."""
     monkeypatch.chdir(tmp_path)
     Path("m.tflite").write_bytes(two_pools())
     nodes = [node("Sin", ["x"], [f"a{k}"], name=f"a{k}") for k in range(2)]
@@ -31,20 +31,20 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_model_is_deployed(models: Path) -> None:
+def test_deploy_tflite_and_onnx(models: Path) -> None:
     found = facts("deploy m.tflite -o n.tflite --time-limit 20 -q")
     assert [found[key] for key in ("runtime", "before", "after", "bound", "proved")] == ["tflm", 6144, 4224, 4224, True]
     assert runtime_head(TfliteFile(Path("n.tflite").read_bytes())) == 4224
-    said = ok("deploy m.onnx -o n.onnx --time-limit 20 -q").out
-    assert "proved least" in said
-    assert "execution_order=PRIORITY_BASED" in said
+    shown = ok("deploy m.onnx -o n.onnx --time-limit 20 -q").out
+    assert "proved least" in shown
+    assert "execution_order=PRIORITY_BASED" in shown
     assert "could not be improved" in ok("deploy n.onnx -o o.onnx --time-limit 20 -q").out
     assert Path("o.onnx").read_bytes() == Path("n.onnx").read_bytes()
     check_text("shell.deploy-suffix", ok("deploy m.onnx -o n.tflite", code=2).err)
     check_text("shell.deploy-runtime", ok("deploy m.onnx -o o.onnx --runtime tflm", code=2).err)
 
 
-def test_orders_and_schedules_are_written_as_models(models: Path) -> None:
+def test_order_and_solve_write_models(models: Path) -> None:
     ok("order m.tflite -o n.tflite --time-limit 20 -q")
     made = TfliteFile(Path("n.tflite").read_bytes())
     assert (made.graph.reference_peak, runtime_head(made)) == (4224, 4224)
@@ -69,8 +69,8 @@ def test_orders_and_schedules_are_written_as_models(models: Path) -> None:
     check_text("shell.model-suffix", ok("solve m.onnx -b 100% -o x.tflite", code=2).err)
 
 
-def test_a_plan_has_an_offset_for_each_tensor_of_the_file(models: Path) -> None:
-    """Views have that of their base; a model that carries the plan is right."""
+def test_plan_has_an_offset_for_each_tensor(models: Path) -> None:
+    """Views have the offset of their base."""
     Path("v.tflite").write_bytes(with_view())
     ok("allocate v.tflite -o plan.bin --time-limit 5 -q")
     words = np.fromfile("plan.bin", dtype="<i4").tolist()

@@ -1,4 +1,4 @@
-"""``remat frontier`` and ``remat batch`` through the real entry point."""
+"""``remat frontier`` and ``remat batch`` through the entry point."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from remat.schedule.validate import validate
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder, with the training chain of six ops at batch sizes 1 and 3, with 5 bytes of parameters."""
+    """Current folder with a training chain of six ops, and the same at batch sizes 1 and 3."""
     monkeypatch.chdir(tmp_path)
     family = AffineGraph.scaled(unit_chain(6), 1)
     for batch in (1, 3):
@@ -35,32 +35,32 @@ def table(name: str = "table.csv") -> list[dict[str, str]]:
 # -- frontier ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_frontier_in_files() -> None:
+def test_frontier_writes_tables_and_plot() -> None:
     line = (
         "frontier chain.json --budgets 2:5:1B -b 100% -m checkmate/highs,greedy --threads 1 "
         "--state state -o table.csv -o table.json --plot picture.svg"
     )
-    said = ok(line)
-    assert "[1/10] checkmate/highs, budget 2B" in said.err
-    lines = {line.split("%")[0].strip(): line for line in said.out.splitlines() if " % " in line}
+    ran = ok(line)
+    assert "[1/10] checkmate/highs, budget 2B" in ran.err
+    lines = {line.split("%")[0].strip(): line for line in ran.out.splitlines() if " % " in line}
     assert "115.4 % *" in lines["37.5"]
     assert "infeasible" in lines["25"]
     assert [row["cost"] for row in table()[:5]] == ["", "28", "18", "16", "13"]
     assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))["cells"]) == 10
     assert "budget (bytes)" in Path("picture.svg").read_text(encoding="utf-8")
-    said = ok(f"{line} -q")
-    assert said.err == ""
-    assert "10 of 10 results are from the state folder" in said.out
+    ran = ok(f"{line} -q")
+    assert ran.err == ""
+    assert "10 of 10 results are from the state folder" in ran.out
 
 
-def test_without_any_schedule() -> None:
+def test_frontier_and_batch_without_schedules() -> None:
     assert "infeasible" in ok("frontier chain.json -b 2 -m greedy -q", code=1).out
     assert "at 1 no schedule exists" in ok("batch chain-1.json --memory 2 -m greedy -q", code=1).out
 
 
 @pytest.mark.slow
-def test_ctrl_c_with_workers_keeps_what_is_done() -> None:
-    """Greedy is done with U-Net in a moment, Checkmate's programme is not."""
+def test_ctrl_c_with_workers_keeps_finished_cells() -> None:
+    """Greedy solves U-Net in a moment, Checkmate does not."""
     line = "frontier unet -b 50%,90% -m checkmate/highs,greedy --threads 1 --workers 2 --state state"
     done = interrupt(start(line), lambda line: line.startswith("[2/4] greedy"), 120)
     assert done.code == 130
@@ -72,13 +72,13 @@ def test_ctrl_c_with_workers_keeps_what_is_done() -> None:
 # -- batch -------------------------------------------------------------------------------------------------------------
 
 
-def test_batches_in_files() -> None:
-    said = ok(
+def test_batch_writes_tables_plot_and_schedules() -> None:
+    ran = ok(
         "batch chain-3.json --memory 40 -m greedy,checkmate/highs --threads 1 -t 60 "
         "-o table.csv -o table.json --plot picture.svg --schedules ."
     )
-    assert "batch 14: infeasible by greedy" in said.err
-    assert "40 bytes; without recomputation the batch is 5" in said.out
+    assert "batch 14: infeasible by greedy" in ran.err
+    assert "40 bytes; without recomputation the batch is 5" in ran.out
     greedy, exact = table()
     assert (exact["batch"], exact["upper"], exact["proved"], exact["reason"]) == ("10", "10", "True", "too expensive")
     assert 5 < int(greedy["batch"]) <= 10
@@ -92,33 +92,32 @@ def test_batches_in_files() -> None:
 
 
 @pytest.mark.parametrize("source", ["chain-1.json --with chain-3.json", "chain.json --batch-size 1"])
-def test_batches_of_two_files_are_those_of_one(source: str) -> None:
+def test_batch_family_of_two_files_or_one(source: str) -> None:
     ok(f"batch {source} --memory 40 -m greedy -q -o table.csv")
     (row,) = table()
     assert (row["plain_batch"], row["upper"]) == ("5", "13")
 
 
-# -- what a configuration and a profile say ----------------------------------------------------------------------------
+# -- configurations and profiles ---------------------------------------------------------------------------------------
 
 
-def test_threads_are_shared_with_a_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two workers used to solve with all processors where there was a configuration."""
+def test_workers_share_threads_with_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a configuration, each of two workers used all processors."""
     Path("run.toml").write_text('[problem]\ngraph = "chain.json"\n[solve]\nmethod = "greedy"\n', encoding="utf-8")
-    asked = []
+    threads = []
 
     def spy(*_: object, **named: object) -> object:
-        asked.append(named["options"].threads)  # type: ignore[attr-defined]
+        threads.append(named["options"].threads)  # type: ignore[attr-defined]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(remat.runtime.resources, "available_cpus", lambda: 8)
     monkeypatch.setattr(remat.experiments.frontier, "frontier", spy)
     for words in ((), ("--threads", "3")):
         assert shell("frontier", "--config", "run.toml", "-b", "5", "--workers", "2", "-q", *words).code == 130
-    assert asked == [4, 3]
+    assert threads == [4, 3]
 
 
-def test_costs_of_a_profile() -> None:
-    """Options that solve has, and that frontier, batch and minimize lacked."""
+def test_profile_costs_in_frontier_minimize_and_batch() -> None:
     ops = [op.name for op in read_graph("chain.json").ops]
     Path("costs.csv").write_text("op,us\n" + "".join(f"{op},7\n" for op in ops), encoding="utf-8")
     whole = 7 * len(ops)

@@ -1,4 +1,4 @@
-"""``remat minimize`` and ``remat order`` through the real entry point."""
+"""``remat minimize`` and ``remat order`` through the entry point."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 SEARCH = "minimize chain.json --backend none -t 60 -q"
 
 
-def test_what_is_printed_and_written() -> None:
+def test_minimize_prints_and_writes() -> None:
     shown = ok(f"{SEARCH} -o lean.json --plot lean.svg")
     lines = shown.out.splitlines()
     assert lines[0] == "status    proved least (stopped: finished)"
@@ -29,7 +29,7 @@ def test_what_is_printed_and_written() -> None:
     assert Path("lean.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_json_and_rules() -> None:
+def test_minimize_as_json_with_rules() -> None:
     found = facts(f"{SEARCH} --order free --max-computes 1 --keep f0")
     assert (found["proved"], found["cost_proved"], found["order"]) == (True, True, "free")
     rules = found["certificate"]["rules"]
@@ -38,7 +38,7 @@ def test_json_and_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("solve chain.json -b 5 --method mine_here:Mine --json", '"method": "mine"'),
         ("solve chain.json -b 3 -f checkmate --backend mine_here:MySolver --json", "my-solver"),
@@ -46,28 +46,26 @@ def test_json_and_rules() -> None:
         ("minimize chain.json --method mine_here:Mine --json", '"method": "mine"'),
     ],
 )
-def test_a_class_on_the_command_line_may_lie_in_the_current_folder(
-    line: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in the program, the folder is not on the path before."""
+def test_classes_of_the_current_folder(line: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the program, ``sys.path`` lacks the folder at first."""
     Path("mine_here.py").write_text(OWN_CLASSES)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     monkeypatch.delitem(sys.modules, "mine_here", raising=False)
-    assert told in ok(line, "-q").out
+    assert expected in ok(line, "-q").out
 
 
-def test_limits_of_minimize(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, whole = [], min_peak.minimize
+def test_minimize_passes_limits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, minimize = [], min_peak.minimize
     monkeypatch.setattr(
-        min_peak, "minimize", lambda *args, **more: asked.append(more["options"]) or whole(*args, **more)
+        min_peak, "minimize", lambda *args, **more: calls.append(more["options"]) or minimize(*args, **more)
     )
     words = "--gap 0.25 --isolate --memory-limit 3GiB --threads 1"
     assert "least" in ok(f"minimize chain.json -q -t 60 {words}").out
-    (options,) = asked
+    (options,) = calls
     assert (options.relative_gap, options.isolate, options.memory_bytes) == (0.25, True, 3 * 2**30)
 
 
-def test_the_least_peak_is_an_objective_of_solve() -> None:
+def test_solve_for_least_peak() -> None:
     found = facts("solve chain.json --objective least-peak -q -t 60")
     assert (found["peak"], found["proved"]) == (3, True)
 
@@ -77,7 +75,7 @@ def test_the_least_peak_is_an_objective_of_solve() -> None:
 
 @pytest.fixture
 def branches(folder: Path) -> None:
-    """Two branches, whose first halves the reference order computes first: peak 20 instead of 12."""
+    """Two branches; the reference order computes both first halves first: peak 20 instead of 12."""
     b = GraphBuilder("branches")
     _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
     _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
@@ -85,7 +83,7 @@ def branches(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("branches")
-def test_what_order_prints_and_writes() -> None:
+def test_order_prints_and_writes() -> None:
     files = "-o lean.json --plot lean.svg --sample 50 --plot-samples samples.svg"
     shown = ok(f"order branches.json --method serenity -q {files}")
     lines = shown.out.splitlines()
@@ -111,7 +109,7 @@ def test_what_order_prints_and_writes() -> None:
 
 
 @pytest.mark.usefixtures("branches")
-def test_order_with_a_budget_json_and_auto() -> None:
+def test_order_with_a_budget() -> None:
     found = facts("order branches.json -q --budget 60% --backend none")
     assert (found["peak"], found["proved"], found["order"]) == (12, True, "free")
     assert found["certificate"]["rules"]["max_computes"] == 1
@@ -123,6 +121,6 @@ def test_order_with_a_budget_json_and_auto() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), PUBLISHED_PEAKS)
 def test_published_peaks_are_proved(shared: Path, name: str, least: int) -> None:
-    """Without a word on the method."""
+    """By the default method."""
     found = facts("order", shared / "data" / "graphs" / f"{name}.json", "-q", "-t", "60")
     assert (found["peak"], found["proved"], found["certificate"]["recomputations"]) == (least, True, 0)

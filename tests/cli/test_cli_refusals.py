@@ -1,4 +1,4 @@
-"""Wrong commands: exit code 2, one line on standard error, no file changed; the lines are recorded."""
+"""Invalid commands: exit code 2, one line on standard error, no file changed; the lines are recorded."""
 
 import json
 import shlex
@@ -24,13 +24,13 @@ CYCLE = {
             {"name": "b", "type": "", "cost": 1, "inputs": ["x"], "outputs": ["y"]}],
     "order": ["a", "b"], "meta": {},
 }  # fmt: skip
-#: Wrong shapes of an op, in files that `rewrite --check` reads.
+#: Invalid shapes of an op, in files for `rewrite --check`.
 SHAPES = {"negative": [1, -7, 7, 64], "word": "no", "short": [1, 7, 7], "other": [1, 7, 7, 65]}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a training chain of 9 ops (reference peak 6) and files of every kind, some of them wrong."""
+    """Folder with a training chain of 9 ops (reference peak 6) and files of every kind, some invalid."""
     folder = tmp_path_factory.mktemp("files")
     chain = unit_chain(4)
     write_graph(chain, folder / "chain.json")
@@ -52,13 +52,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "wrong.toml").write_text(RUN.replace("backend", "backnd"), encoding="utf-8")
     (folder / "swapped.txt").write_text("y\nx\n", encoding="utf-8")
     (folder / "broken.txt").write_text("g0\nf0\n", encoding="utf-8")
-    (folder / "strange.txt").write_text("nobody\n", encoding="utf-8")
+    (folder / "strange.txt").write_text("unknown\n", encoding="utf-8")
     (folder / "t.csv").write_text("id,lower,upper,size\na,0,2,4\nb,1,3,2\nc,2,3,1\n", encoding="utf-8")
     (folder / "twice.csv").write_text("id,lower,upper,size\na,0,2,4\na,0,1,3\n", encoding="utf-8")
     return folder
 
 
-def state(folder: Path) -> dict[str, tuple[int, int]]:
+def states(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.iterdir()}
 
 
@@ -66,14 +66,14 @@ COMMANDS = Path(__file__).with_name("refused_commands.txt").read_text(encoding="
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line])
-def test_a_wrong_command_is_one_line(line: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_invalid_command(line: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(files)
-    before = state(files)
+    before = states(files)
     words = shlex.split(line.replace(r"\x1b", "\x1b"))
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("remat: error: ")
     assert err[:-1].isprintable() and err.endswith("\n")
-    assert state(files) == before, "an error leaves no file behind"
+    assert states(files) == before
     check_text(f"shell.{words[0]}", f"{line} -> {err[:-1]}")

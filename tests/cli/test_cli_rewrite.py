@@ -1,4 +1,4 @@
-"""``remat rewrite``: what it writes and prints, and what it refuses."""
+"""``remat rewrite`` through the entry point."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from remat.graphs.zoo import ZOO
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_it_writes_the_graph_and_says_what_was_done() -> None:
+def test_rewrite_writes_a_graph_and_prints_rewrites() -> None:
     shown = ok("rewrite swiftnet-b-folded -o r.json --check")
     assert shown.err == ""
     for words in (
@@ -31,7 +31,7 @@ def test_it_writes_the_graph_and_says_what_was_done() -> None:
     assert graph.meta["rewriting"][0]["digest"] == ZOO["swiftnet-b-folded"]().digest
 
 
-def test_search_options_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewrite_with_search_and_rules(capsys: pytest.CaptureFixture[str]) -> None:
     found = facts("rewrite swiftnet-b -o r.json --search --min-parts 2 --parts 3 --split-workspace -q")
     assert found["peak"][0] == found["bound"][0] == 122304
     assert found["peak"][1] == found["bound_of_all_choices"] == read_graph("r.json").reference_peak
@@ -44,14 +44,14 @@ def test_search_options_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rewrites    3 zero-copy-concat\n" in shown.err
 
 
-def test_nothing_to_rewrite() -> None:
+def test_graph_without_shapes_stays_unchanged() -> None:
     assert "rewrites    none is possible; the graph has no shapes\n" in ok("rewrite chain.json -o o.json").out
     assert read_graph("o.json").reference_peak == 6
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_loses_nothing(folder: Path) -> None:
-    """The graph goes to the current folder instead, and the exit code is that of an error."""
+def test_graph_is_written_elsewhere_on_a_full_disk(folder: Path) -> None:
+    """The exit code is that of an error."""
     assert "No space left on device; it is in " in ok("rewrite swiftnet-b-folded -o /dev/full", code=2).err
     (kept,) = (path for path in folder.iterdir() if path.name != "chain.json")
     assert read_graph(kept).reference_peak == 56448

@@ -1,4 +1,4 @@
-"""``remat solve --config``, ``config``, ``compare`` and ``improve`` through the real entry point."""
+"""``remat partition``, ``solve --config``, ``config``, ``compare`` and ``improve`` through the entry point."""
 
 import csv
 import json
@@ -16,16 +16,16 @@ from remat.graphs.zoo.gpt import gpt
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 
-#: Valid in 5 bytes, and one recomputation dearer than needed.
-DEAR = ("f0", "f1", "f2", "f3", "loss", "g3", "f0", "f1", "g2", "g1", "f0", "g0")
+#: Valid in 5 bytes, with two recomputations more than the optimum.
+COSTLY = ("f0", "f1", "f2", "f3", "loss", "g3", "f0", "f1", "g2", "g1", "f0", "g0")
 
 
 @pytest.fixture(autouse=True)
 def run(folder: Path) -> None:
-    """A configuration, and schedules in files."""
+    """Configuration ``run.toml``, and three schedules."""
     Path("run.toml").write_text(RUN, encoding="utf-8")
     plain = ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "g0")
-    for name, ops in {"dear": DEAR, "plain": plain, "wrong": ("f1",)}.items():
+    for name, ops in {"costly": COSTLY, "plain": plain, "wrong": ("f1",)}.items():
         write_schedule(Schedule.from_steps([("compute", op) for op in ops]), f"{name}.json")
 
 
@@ -38,7 +38,7 @@ def column(name: str, heading: str) -> list[str]:
         return [row[heading] for row in csv.DictReader(file)]
 
 
-def test_partition_has_the_columns_of_a_table_3b() -> None:
+def test_partition_prints_statistics_of_groups() -> None:
     found = facts("partition gpt -p h-partition -p modules --outline")["partitioners"]
     assert list(found) == ["h-partition", "modules"]
     outline = found["modules"].pop("outline")
@@ -50,7 +50,7 @@ def test_partition_has_the_columns_of_a_table_3b() -> None:
     assert "no 'modules'" in ok("partition chain.json -p modules", code=1).out
 
 
-def test_partition_counts_groups_that_differ_in_costs_as_one() -> None:
+def test_partition_merges_groups_within_the_cost_tolerance() -> None:
     write_graph(jittered(gpt(layers=4)), "profiled.json")
     line, found = "partition profiled.json -p modules --outline --cost-tolerance", {}
     for tolerance in ("5%", "0"):
@@ -60,8 +60,7 @@ def test_partition_counts_groups_that_differ_in_costs_as_one() -> None:
     assert "0 or more, not" in ok(f"{line} -1", code=2).err
 
 
-def test_solve_takes_options_of_the_method_and_of_parts_of_it() -> None:
-    """Those on the command line go before the file."""
+def test_solve_options_of_a_method_and_its_parts() -> None:
     line = (
         "solve chain.json -b 5 --method hierarchical -t 20 -q --option polish=false --option top_methods='[\"h-ilp\"]'"
     )
@@ -73,14 +72,14 @@ def test_solve_takes_options_of_the_method_and_of_parts_of_it() -> None:
 # -- solve --config ----------------------------------------------------------------------------------------------------
 
 
-def test_solve_by_a_file() -> None:
+def test_solve_with_configuration() -> None:
     ran = ok("solve --config run.toml")
     found = json.loads(ran.out)
     assert (found["method"], found["backend"], found["objective"], ran.err) == ("checkmate", "highs", 10, "")
     assert read_schedule("out.json").num_computes == 10
 
 
-def test_options_go_before_the_file() -> None:
+def test_options_override_the_configuration() -> None:
     found = facts("solve chain.json -c run.toml --backend cp-sat -b 6 -o else.json --seed 3")
     assert (found["method"], found["seed"], found["threads"], found["objective"]) == ("checkmate", 3, 1, 9)
     assert found["budget"] == 6
@@ -88,8 +87,8 @@ def test_options_go_before_the_file() -> None:
     assert not Path("out.json").exists()
 
 
-def test_paths_of_the_file_and_of_the_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in the file are relative to it, those of options to the current folder."""
+def test_relative_paths_of_configuration_and_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in a configuration are relative to it, those of options to the current folder."""
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     ok("solve -c ../run.toml")
@@ -98,7 +97,7 @@ def test_paths_of_the_file_and_of_the_shell(folder: Path, monkeypatch: pytest.Mo
     assert (folder / "elsewhere/here.json").exists()
 
 
-def test_config_example_can_be_used() -> None:
+def test_example_configuration_solves() -> None:
     text = ok("config --example").out
     assert tomllib.loads(text)["solve"]["backend"] == "cp-sat"
     Path("example.toml").write_text(text, encoding="utf-8")
@@ -108,7 +107,7 @@ def test_config_example_can_be_used() -> None:
 # -- compare -----------------------------------------------------------------------------------------------------------
 
 
-def test_compare() -> None:
+def test_compare_prints_and_writes() -> None:
     ran = ok(
         "compare chain.json --budget 90%,2 -m checkmate/highs -m greedy --threads 1 -t 60",
         *("--json", "c.json", "--csv", "c.csv", "--plot", "c.png"),
@@ -128,8 +127,8 @@ def test_compare() -> None:
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_compare_by_a_file() -> None:
-    """Graph, limits, rules and options of the file; its method and backend where none are given."""
+def test_compare_with_configuration() -> None:
+    """The configuration gives graph, limits, rules and options, and the method unless the command line does."""
     Path("run.toml").write_text(RUN + "[formulations.retention-intervals]\ncopies = 1\n", encoding="utf-8")
     assert not ok("compare -c run.toml --json c.json").err, "the file says quiet"
     ok("compare -c run.toml --json d.json -b 5,6 -m checkmate,retention-intervals/cp-sat")
@@ -139,23 +138,23 @@ def test_compare_by_a_file() -> None:
     assert not Path("out.json").exists()
 
 
-def test_compare_says_why_a_method_failed_and_goes_on() -> None:
+def test_compare_continues_after_a_failed_method() -> None:
     out = " ".join(ok("compare chain.json -b 5 --order free -m checkmate/highs -m greedy -q").out.split())
     assert "failed: the checkmate formulation with frontier-advancing stages keeps" in out
     assert "greedy feasible" in out
 
 
-def test_compare_with_schedules_of_files() -> None:
-    """Files stand beside the methods, or alone; one that is not valid says why."""
-    out = ok("compare chain.json dear.json wrong.json --json s.json --csv s.csv").out
+def test_compare_schedule_files() -> None:
+    """Schedule files join the methods, or stand alone; an invalid one gives the reason."""
+    out = ok("compare chain.json costly.json wrong.json --json s.json --csv s.csv").out
     assert "peak against extra time" in out
     assert "wrong: step 0: op 'f1' reads tensor 'f0', which was never produced" in out
     rows = json.loads(Path("s.json").read_text(encoding="utf-8"))["schedules"]
     assert [(row["who"], row["certified"], row["peak"], row["cost"]) for row in rows] == [
-        ("dear", True, 4, 12), ("wrong", False, None, None),
+        ("costly", True, 4, 12), ("wrong", False, None, None),
     ]  # fmt: skip
-    assert column("s.csv", "who") == ["dear", "wrong"]
-    out = ok("compare chain.json dear.json -b 5 -m greedy -q --trade-off t.svg --json s.json").out
+    assert column("s.csv", "who") == ["costly", "wrong"]
+    out = ok("compare chain.json costly.json -b 5 -m greedy -q --trade-off t.svg --json s.json").out
     assert "greedy" in out.split("peak against extra time")[1]
     assert Path("t.svg").exists()
     found = json.loads(Path("s.json").read_text(encoding="utf-8"))
@@ -163,17 +162,17 @@ def test_compare_with_schedules_of_files() -> None:
     ok("compare chain.json wrong.json", code=1)
 
 
-def test_auto_in_comparisons() -> None:
-    """Of costs, and of least peaks, which need no budget."""
+def test_compare_auto() -> None:
+    """Comparisons of costs, and of least peaks without a budget."""
     limits = "-b 90% --time-limit 20 --threads 1 -q"
     ok("compare chain.json -m auto -q --objective least-peak --json c.json")
     assert [(run["peak"], run["budget"]) for run in runs_of("c.json")] == [(3, "no budget")]
-    said = ok(f"compare chain.json -m auto -m auto/highs {limits}").out
-    assert "auto/highs" in said and said.count("11.11 %") >= 2
+    shown = ok(f"compare chain.json -m auto -m auto/highs {limits}").out
+    assert "auto/highs" in shown and shown.count("11.11 %") >= 2
     assert "11.11 %" in ok(f"frontier chain.json --methods auto {limits}").out
 
 
-def test_compare_without_any_schedule_and_with_a_name_that_is_no_markup() -> None:
+def test_compare_without_schedules_prints_markup_literally() -> None:
     write_graph(replace(unit_chain(4), name="[bold]g[/bold]"), "g.json")
     out = ok("compare g.json -b 2 -m greedy -q", code=1).out
     assert "infeasible" in out and "[bold]g[/bold], budget 2: 2 bytes" in out
@@ -183,8 +182,8 @@ def test_compare_without_any_schedule_and_with_a_name_that_is_no_markup() -> Non
 
 
 def test_improve() -> None:
-    ok("validate chain.json dear.json --order fixed -b 5")
-    out = ok("improve chain.json dear.json -b 5 --threads 1 -q -o better.json").out
+    ok("validate chain.json costly.json --order fixed -b 5")
+    out = ok("improve chain.json costly.json -b 5 --threads 1 -q -o better.json").out
     assert "improved  overhead 33.33 % -> 11.11 %, cost 12 -> 10, 16.67 % less\n" in out
     assert read_schedule("better.json").num_computes == 10
     out = ok("improve chain.json better.json -b 5 --threads 1 -q -o best.json").out
@@ -192,13 +191,13 @@ def test_improve() -> None:
     assert read_schedule("best.json") == read_schedule("better.json")
 
 
-def test_improve_reads_any_format_and_prints_json() -> None:
-    Path("dear.txt").write_text("\n".join(DEAR), encoding="utf-8")
-    found = facts("improve chain.json dear.txt -c run.toml")
+def test_improve_reads_a_plain_list() -> None:
+    Path("costly.txt").write_text("\n".join(COSTLY), encoding="utf-8")
+    found = facts("improve chain.json costly.txt -c run.toml")
     assert (found["given"]["cost"], found["objective"], found["backend"]) == (12, 10, "highs")
 
 
-def test_improve_what_is_over_the_budget() -> None:
+def test_improve_schedule_over_the_budget() -> None:
     expected = "the schedule given is over the budget (peak 6 bytes); one within it costs 10 instead of 9"
     assert f"improved  {expected}\n" in ok("improve chain.json plain.json -b 5 --threads 1 -q").out
     shown = ok("improve chain.json plain.json -b 2 -q", code=1).out

@@ -1,4 +1,4 @@
-"""Signals to a whole process: what was found is reported and written; and files that cannot be written."""
+"""Signals to a process of the shell, and outputs that cannot be written."""
 
 import json
 import os
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.skipif(os.name != "posix", reason="sends signals"), py
 
 
 def listening(line: str) -> subprocess.Popen[str]:
-    """A command that listens to signals already."""
+    """Start a command and wait until it handles signals."""
     process = start(line, PROGRAM)
     listens(process)
     return process
 
 
 def timed(process: subprocess.Popen[str], *signals: int) -> tuple[Ran, float]:
-    """The end of a command, and the seconds that it took after the first signal."""
+    """Send signals; return the end of the command and the seconds since the first signal."""
     began = time.monotonic()
     return finish(process, *signals), time.monotonic() - began
 
@@ -48,8 +48,8 @@ MINIMIZE = "minimize open.json --order free -t 60 -q -o out.json --json"
         pytest.param(MINIMIZE, signal.SIGINT, 0, marks=pytest.mark.slow),
     ],
 )
-def test_what_was_found_is_on_disk_and_the_code_says_that_it_was_cut_short(line: str, number: int, code: int) -> None:
-    """A killed process loses seconds; any other ends within two. Nobody solves this problem within a minute."""
+def test_signal_leaves_the_incumbent_on_disk(line: str, number: int, code: int) -> None:
+    """The problem takes more than a minute; every signal but SIGKILL ends the command within two seconds."""
     write_graph(layered(120, seed=1), "open.json")
     process, out = listening(line), Path("out.json")
     until = time.monotonic() + 60
@@ -61,15 +61,15 @@ def test_what_was_found_is_on_disk_and_the_code_says_that_it_was_cut_short(line:
     ok("validate open.json out.json", *(["--budget", "80%"] if line == SOLVE else []))
     if number == signal.SIGKILL:
         return
-    if ran.err:  # something was being compiled, and that had no end in time
+    if ran.err:  # a compiler was running and did not finish in time
         assert ran.err.startswith("remat: interrupted before the method ended; the best schedule is in ")
     else:
         assert json.loads(ran.out)["stop"] == "interrupted"
     assert seconds < 2 + 8  # the last for a busy machine
 
 
-#: The solver's thread never ends, and the main thread waits for it.
-DEAF = """
+#: The method never ends, while the main thread waits for it.
+UNRESPONSIVE = """
 import sys, time
 from remat.cli import main
 from remat.heuristics.eviction import Eviction
@@ -83,9 +83,9 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(("signals", "most"), [((signal.SIGINT, signal.SIGINT), 1.4), ((signal.SIGINT,), 2.0)])
-def test_a_second_signal_ends_it_at_once(signals: tuple[int, ...], most: float) -> None:
-    """Also where nothing looks at the first."""
-    process = start("solve chain.json -b 5 -q -f eviction", DEAF)
+def test_second_signal_terminates_at_once(signals: tuple[int, ...], most: float) -> None:
+    """The method ignores the first signal, after which the shell waits before it terminates the process."""
+    process = start("solve chain.json -b 5 -q -f eviction", UNRESPONSIVE)
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     ran, seconds = timed(process, *signals)
@@ -94,23 +94,23 @@ def test_a_second_signal_ends_it_at_once(signals: tuple[int, ...], most: float) 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_nothing_is_lost_where_nothing_is_searched(number: int, code: int) -> None:
+def test_signal_ends_a_command_without_search(number: int, code: int) -> None:
     write_graph(layered(2000, seed=1), "g.json")
     assert finish(listening("show g.json"), number) == Ran(code, "", "")
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
-#: A backend that finds nothing and broods until it is told to stop, as a native solver does.
-BROODING = """
+#: The backend finds nothing and waits for the request to stop, as a native solver does.
+WAITING = """
 import sys, threading
 import remat.solving.solve as unused
 from remat.backends.base import *
 from remat.runtime.processes.running import run_interruptible
 from remat.cli import main
 
-class Brooding(Backend):
-    name, native = "brooding", frozenset()
+class Waiting(Backend):
+    name, native = "waiting", frozenset()
 
     @classmethod
     def availability(cls):
@@ -119,22 +119,22 @@ class Brooding(Backend):
     def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
         done = threading.Event()
         def work():
-            print("brooding", file=sys.stderr, flush=True)
+            print("waiting", file=sys.stderr, flush=True)
             done.wait(50)
         stopped = run_interruptible(work, done.set)
         return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if stopped else StopReason.OTHER)
 
 module = sys.modules["remat.solving.solve"]
 genuine = module.as_backend
-module.as_backend = lambda name: Brooding() if name == "brooding" else genuine(name)
+module.as_backend = lambda name: Waiting() if name == "waiting" else genuine(name)
 sys.modules["remat.solving.method"].START_HEURISTICS = {}
 sys.exit(main())
 """
 
 
-def test_ctrl_c_before_anything_is_found() -> None:
-    line = "solve chain.json -b 5 --method retention-intervals --backend brooding -o s.json"
-    done = interrupt(start(line, BROODING), lambda line: line == "brooding\n")
+def test_ctrl_c_without_a_schedule() -> None:
+    line = "solve chain.json -b 5 --method retention-intervals --backend waiting -o s.json"
+    done = interrupt(start(line, WAITING), lambda line: line == "waiting\n")
     assert done.code == 130
     assert "no schedule was found before the interruption" in done.out
     assert "6 bytes (100 %) are known to suffice" in done.out
@@ -150,12 +150,12 @@ def test_ctrl_c_outside_a_solve_leaves_no_traceback(monkeypatch: pytest.MonkeyPa
 
 
 def solves(line: str) -> bool:
-    """Whether a line of the progress shows a schedule while a solver runs."""
+    """True when a progress line shows a schedule while a solver runs."""
     return "  solve  " in line and "overhead" in line
 
 
-def test_ctrl_c_in_a_real_solver() -> None:
-    """CP-SAT needs minutes to prove this one; what the heuristic or the solver has by then is written."""
+def test_ctrl_c_in_cp_sat_keeps_the_incumbent() -> None:
+    """CP-SAT needs minutes to prove optimality."""
     write_graph(unit_chain(60), "long.json")
     done = interrupt(start("solve long.json -b 45% --threads 1 -o s.json --method retention-intervals"), solves)
     assert done.code == 0, done.err
@@ -163,8 +163,8 @@ def test_ctrl_c_in_a_real_solver() -> None:
     ok("validate long.json s.json --budget 45% --order fixed")
 
 
-def test_ctrl_c_in_a_comparison_keeps_what_is_done() -> None:
-    """The first run is over, the second needs minutes: both are in the files, and the third never begins."""
+def test_ctrl_c_in_a_comparison_keeps_started_runs() -> None:
+    """The first run is complete, the second needs minutes, the third never starts."""
     write_graph(unit_chain(60), "long.json")
     methods = "-m greedy,retention-intervals/cp-sat,checkmate/highs"
     done = interrupt(start(f"compare long.json -b 45% --threads 1 --json c.json {methods}"), solves)
@@ -183,7 +183,7 @@ def test_ctrl_c_in_a_comparison_keeps_what_is_done() -> None:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder on a disk that fills up after the outputs have been looked at; the current one is another."""
+    """Folder on a disk that becomes full after the check of the outputs; the current folder is another."""
     folder = tmp_path / "full"
     folder.mkdir()
     genuine = os.fdopen
@@ -201,7 +201,7 @@ def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_schedule_goes_elsewhere_if_it_must(full: Path) -> None:
+def test_schedule_is_written_elsewhere_on_a_full_disk(full: Path) -> None:
     ran = ok("solve ../chain.json -b 5 -q -o", full / "s.json", code=2)
     assert ran.out.startswith("status    optimal")
     (other,) = Path.cwd().iterdir()
@@ -210,8 +210,8 @@ def test_a_schedule_goes_elsewhere_if_it_must(full: Path) -> None:
     assert not list(full.iterdir())
 
 
-def test_a_schedule_is_printed_where_it_cannot_be_written(folder: Path) -> None:
-    """No file may be that large, anywhere; half of one is not left behind."""
+def test_schedule_is_printed_when_no_folder_is_writable(folder: Path) -> None:
+    """A limit on file sizes refuses every write; no partial file remains."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -225,12 +225,10 @@ def test_a_schedule_is_printed_where_it_cannot_be_written(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["chain.json"]
 
 
-def test_a_table_that_cannot_be_written_stops_no_cell(
-    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does a state folder; what is done anyway is in the table, and the same command goes on later."""
+def test_unwritable_table_stops_no_cell(full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does an unwritable state folder: the table is complete, and a later run computes the missing part."""
     ran = ok("compare ../chain.json -b 5,6 -m greedy -q --csv", full / "c.csv", code=2)
-    assert ran.err.count("c.csv: cannot be written") == 2  # once on the way, once in the end
+    assert ran.err.count("c.csv: cannot be written") == 2  # while running, and at the end
     assert ran.out.count("greedy") >= 2
     (other,) = Path.cwd().iterdir()
     assert len(other.read_text(encoding="utf-8").splitlines()) == 3
@@ -251,8 +249,8 @@ def test_a_table_that_cannot_be_written_stops_no_cell(
     assert "1 of 2 results are from the state folder" in ok(command).out
 
 
-def test_frontiers_that_start_together_all_work() -> None:
-    """Also in a folder where one was killed while it wrote."""
+def test_concurrent_frontiers_share_a_state_folder() -> None:
+    """The folder also holds the partial file of a killed process."""
     Path("state").mkdir()
     Path("state/.remat.0123456789abcdef.part").write_text("{", encoding="utf-8")
     processes = [start("frontier chain.json -b 5,6 -m greedy -q --state state") for _ in range(2)]

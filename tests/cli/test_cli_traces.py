@@ -1,4 +1,4 @@
-"""``remat trace``, ``remat layers`` and ``remat traffic`` through the real entry point."""
+"""``remat trace``, ``remat layers`` and ``remat traffic`` through the entry point."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ def write(graph: ComputeGraph, order: list[str]) -> None:
 
 @pytest.fixture
 def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three equal layers, and a schedule that computes an op of each of them again."""
+    """Three equal layers, and a schedule that recomputes one op of each."""
     monkeypatch.chdir(tmp_path)
     graph = gpt(layers=3, sequence=16, width=32, heads=2, vocabulary=50)
     order = list(graph.order or ())
@@ -32,7 +32,7 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SwiftNet's cell A without copies, and a schedule that keeps the wide ends of the cell for last."""
+    """SwiftNet's cell A without copies, and a schedule that computes ``cell_a/id`` second."""
     monkeypatch.chdir(tmp_path)
     graph = swiftnet_cell(fold_concats=True)
     order = list(graph.order or ())
@@ -41,7 +41,7 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("step")
-def test_both_traces_and_addresses_of_another_command() -> None:
+def test_trace_formats_and_given_addresses() -> None:
     shown = ok("trace g.json s.json --budget 100% -o t.json -o t.pickle")
     assert shown.err == ""
     assert [line.split()[0] for line in shown.out.splitlines()] == ["t.json", "t.pickle"]
@@ -61,7 +61,7 @@ def test_both_traces_and_addresses_of_another_command() -> None:
 
 
 @pytest.mark.usefixtures("step")
-def test_layers_on_the_terminal_and_in_files() -> None:
+def test_layers_prints_and_writes_tables() -> None:
     shown = ok("layers g.json s.json -o l.csv -o l.md").out
     assert "layers.0-2 (3x)" in shown and "total" in shown
     assert Path("l.md").read_text().startswith("| layer | ops |")
@@ -73,7 +73,7 @@ def test_layers_on_the_terminal_and_in_files() -> None:
 
 
 @pytest.mark.usefixtures("cell")
-def test_traffic_as_table_files_and_picture() -> None:
+def test_traffic_prints_and_writes_tables_and_plot() -> None:
     shown = ok("traffic g.json s.json --on-chip 128KiB,192KiB --on-chip 262144 -o t.json -o t.csv --plot t.png")
     lines = shown.out.splitlines()
     assert lines[0].split() == ["on", "chip", "fetched", "written", "total", "reference", "order", "times", "less"]

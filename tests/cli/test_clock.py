@@ -1,4 +1,4 @@
-"""A time limit in the shell counts from the start of the process."""
+"""Time limits count from the start of the process."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from remat.cli import clock
 from remat.runtime.deadline import Deadline
 
 
-def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_up_uses_at_most_half_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_began", [])
     assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(15, abs=0.2)
     monkeypatch.setattr(clock, "_began", [time.monotonic() - 1.2])
@@ -20,8 +20,8 @@ def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.M
     assert clock.from_start(Deadline.after(None)).remaining == math.inf
 
 
-def test_a_command_counts_from_the_start_of_its_process() -> None:
-    """`remat solve` asks for a deadline that began before its imports; stated here, as walls differ from run to run."""
+def test_limit_of_a_command_counts_from_process_start() -> None:
+    """Clocks inside the process are compared, since wall times vary from run to run."""
     code = (
         "import sys, time; end = time.process_time() + 0.3\n"
         "while time.process_time() < end: pass\n"
@@ -33,8 +33,8 @@ def test_a_command_counts_from_the_start_of_its_process() -> None:
     assert found.err == "True 30.0\n"
 
 
-def test_the_end_of_a_process_takes_no_objects_apart() -> None:
-    """What others have registered is done, and the exit code is that of the command."""
+def test_exit_runs_handlers_but_no_finalizers() -> None:
+    """Registered exit handlers run, and the exit code is that of the command."""
     code = (
         "import atexit, sys, remat.cli, remat.cli.shell\n"
         "class Late:\n    __del__ = lambda self: print('late')\n"

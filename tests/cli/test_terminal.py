@@ -1,4 +1,4 @@
-"""Nothing from a file reaches the terminal raw: escape sequences, control characters, overrides, mark-up."""
+"""Text of files reaches the terminal escaped: control characters, escape sequences, bidirectional overrides, markup."""
 
 import io
 import json
@@ -25,7 +25,7 @@ ESCAPED = "\\x1b[31m"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A graph, a schedule, a profile and a configuration that say what they should not, under such names."""
+    """A graph, a schedule, a profile and a configuration with control characters in contents and file names."""
     graph = {
         "format": "remat-graph", "version": 1, "name": "[red]g[/red]", "source": EVIL, "cost_unit": "us",
         "constant_memory": 0,
@@ -95,7 +95,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).encode("ascii", "replace").decode())
-def test_nothing_raw_in_any_command(words: list[str], folder: Path, capsys: Capture) -> None:
+def test_commands_print_no_raw_control_characters(words: list[str], folder: Path, capsys: Capture) -> None:
     code = main(words)
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
@@ -109,7 +109,7 @@ def test_nothing_raw_in_any_command(words: list[str], folder: Path, capsys: Capt
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_is_escaped_is_still_told() -> None:
+def test_escaped_names_are_shown() -> None:
     shown = ok("show graph.json").out
     assert "[red]g[/red]" in shown and ESCAPED in shown
     ok("show", NAMED)
@@ -117,14 +117,14 @@ def test_what_is_escaped_is_still_told() -> None:
 
 
 def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
-    """Colours are rich's own; what a cell says is not obeyed."""
+    """Only styles of rich emit escape sequences."""
     stream = io.StringIO()
     console = SafeConsole(file=stream, force_terminal=True, width=200, markup=False, color_system="standard")
     table = Table("method")
     table.add_row(EVIL)
     console.print(table)
     console.print(EVIL, style="bold")
-    assert "\x1b[1m" in stream.getvalue()  # rich's own
+    assert "\x1b[1m" in stream.getvalue()
     for raw in ("\x1b[31m", "\x1b]", "\x07", "\x9b", "\u202e", "\r", "\x08"):
         assert raw not in stream.getvalue()
     assert "\\x1b[31m" in stream.getvalue()
@@ -133,8 +133,8 @@ def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("width", "gone"), [(60, ""), (59, "build"), (50, "build, peak"), (10, "overhead, build, peak")]
 )
-def test_narrow_terminals_leave_columns_out(width: int, gone: str) -> None:
-    """Details first, then from the right; no cell is cut, and the first two columns always stay."""
+def test_narrow_terminals_omit_columns(width: int, gone: str) -> None:
+    """Details go first, then columns from the right; no cell is truncated, and the first two columns stay."""
     stream = io.StringIO()
     columns = [("method", TEXT), ("status", TEXT), ("overhead", NUMBER), ("build", DETAIL), ("peak", NUMBER)]
     row = ["checkmate/highs", "optimal", "11.11 %", "0.02 s", "1,234,567"]
@@ -146,7 +146,7 @@ def test_narrow_terminals_leave_columns_out(width: int, gone: str) -> None:
         assert all(word in shown for word in kept) and "…" not in shown
 
 
-def test_the_guard_goes_when_the_shell_ends(capsys: Capture) -> None:
+def test_guard_ends_with_its_context(capsys: Capture) -> None:
     with guarded():
         print(EVIL)
     shown = capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_the_guard_goes_when_the_shell_ends(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_no_one_has_foreseen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object) -> None:
         raise ZeroDivisionError(EVIL)
 
@@ -169,20 +169,20 @@ def test_what_no_one_has_foreseen_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ZeroDivisionError):
         ok("show graph.json")
     monkeypatch.delenv("REMAT_TRACEBACK")
-    # An OSError of Python's own making, of a pipe that is closed or a time that is over, is no fault of a disk.
+    # OverdueError is an OSError, but no fault of a disk.
     monkeypatch.setattr("remat.cli.show.graph_facts", lambda *_: Deadline.after(0).check())
     assert ok("show graph.json", code=2).err.startswith("remat: error: internal error, OverdueError: no time is left")
 
 
-def test_long_printable_text_is_not_taken_apart() -> None:
-    """A result in JSON has megabytes: it is handed on as it is, not character by character."""
+def test_printable_text_is_returned_unchanged() -> None:
+    """Results in JSON have megabytes; a copy by character would be slow."""
     text = '{\n "name": "value"\n}\n'
     assert printable(text, "\n") is text
     assert printable(text + "\x07", "\n") == text + "\\x07"
 
 
 def test_no_escape_sequence_at_exit(folder: Path) -> None:
-    """numba imports colorama, which resets the colours of a terminal at exit, through whatever stream it met first."""
+    """numba imports colorama, which resets the colours of a terminal at exit."""
     ours, theirs = pty.openpty()
     words = program("solve graph.json --budget 100% --method annealing --quiet")
     assert subprocess.run(words, check=False, stdout=theirs, stderr=subprocess.STDOUT).returncode == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fragile_backend import Sown
+from fragile_backend import ForkedFragile
 from helpers import options, wait_for_end, wait_for_files
 from shell import start
 from test_isolated import small
@@ -26,25 +26,25 @@ pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork se
 
 
 def run(variant, seconds=60, **other):
-    return Isolated(Sown(variant)).solve(small(), options(seconds, **other))
+    return Isolated(ForkedFragile(variant)).solve(small(), options(seconds, **other))
 
 
 def server():
     """The number of the process that forks."""
-    if Sown.preload not in children._servers:
+    if ForkedFragile.preload not in children._servers:
         run("exit")
-    return children._servers[Sown.preload]._forkserver_pid
+    return children._servers[ForkedFragile.preload]._forkserver_pid
 
 
 def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
     """Not those in which the server was started."""
     with pytest.raises(BackendError, match="RuntimeError: None"):
-        run("first_surroundings")
+        run("first_environment")
     monkeypatch.setenv("SEEN", "seen")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     with pytest.raises(BackendError, match=f"RuntimeError: seen {tmp_path} {tmp_path}/modules$"):
-        run("first_surroundings")
+        run("first_environment")
 
 
 def test_the_server_has_one_thread_and_stays():
@@ -82,13 +82,13 @@ def test_a_program_of_its_own_use_is_as_it_was():
     run("exit")
     assert multiprocessing.forkserver._forkserver._preload_modules == ["__main__"]
     assert multiprocessing.get_start_method() in {"fork", "spawn", "forkserver"}
-    assert children._servers[Sown.preload] is not multiprocessing.forkserver._forkserver
+    assert children._servers[ForkedFragile.preload] is not multiprocessing.forkserver._forkserver
 
 
 PROGRAM = """
 import multiprocessing, os, sys
 print("program", flush=True)
-from fragile_backend import Sown
+from fragile_backend import ForkedFragile
 from remat.runtime.processes import children
 from remat.runtime.solve_options import SolveOptions
 from remat.backends.isolated import Isolated
@@ -97,8 +97,8 @@ from remat.modeling import Model
 def run():
     model = Model("one")
     model.minimize(model.integers("x", 1, 0, 3).index, 1)
-    assert Isolated(Sown("exit")).solve(model, SolveOptions()).objective == 3
-    print(children._servers[Sown.preload]._forkserver_pid, flush=True)
+    assert Isolated(ForkedFragile("exit")).solve(model, SolveOptions()).objective == 3
+    print(children._servers[ForkedFragile.preload]._forkserver_pid, flush=True)
 
 run()
 if sys.argv[1] == "fork" and os.fork() == 0:
