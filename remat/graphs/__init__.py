@@ -4,7 +4,6 @@ The zoo is in :mod:`remat.graphs.zoo`; families with known optima are in :mod:`r
 """
 
 from remat.graphs.builder import GraphBuilder, single_output_graph
-from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.graphs.graph import ComputeGraph, Op, StructuralBound, Tensor
 from remat.graphs.io import read_graph, write_graph
@@ -19,11 +18,9 @@ __all__ = [
     "Source",
     "StructuralBound",
     "Tensor",
-    "from_networkx",
     "graph_formats",
     "layered",
     "read_graph",
     "single_output_graph",
-    "to_networkx",
     "write_graph",
 ]

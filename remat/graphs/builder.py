@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op, Tensor, checked_name, name_list
+from remat.graphs.records import stable_topological_order
 
 
 class GraphBuilder:
@@ -140,26 +138,6 @@ class GraphBuilder:
             source=self.source,
             meta=self.meta,
         )
-
-
-def stable_topological_order(ops: list[Op]) -> list[str]:
-    """Return the topological order that always takes the first listed ready op; ops on cycles follow as listed."""
-    writers: dict[str, list[int]] = {}
-    for number, op in enumerate(ops):
-        for tensor in op.outputs:
-            writers.setdefault(tensor, []).append(number)
-    sorter = TopologicalSorter({n: [w for t in op.inputs for w in writers.get(t, ())] for n, op in enumerate(ops)})
-    with suppress(CycleError):  # ops before the cycles can still be sorted
-        sorter.prepare()
-    ready: list[int] = []
-    placed: dict[int, None] = {}
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heapq.heappush(ready, number)
-        number = heapq.heappop(ready)
-        placed[number] = None
-        sorter.done(number)
-    return [ops[number].name for number in placed | dict.fromkeys(range(len(ops)))]
 
 
 def single_output_graph(

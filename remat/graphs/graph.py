@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
+from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.in_place import check_places
 from remat.graphs.records import (
     COST_UNITS,
@@ -300,17 +301,68 @@ class ComputeGraph:
         return replace(self, order=tuple(order))
 
     def to_networkx(self) -> nx.DiGraph[str]:
-        """Return the bipartite op/tensor graph; see :func:`remat.graphs.exchange.to_networkx`."""
-        from remat.graphs.exchange import to_networkx
+        """Return the bipartite graph of ops and tensors, from which :meth:`from_networkx` returns an equal graph.
 
-        return to_networkx(self)
+        Nodes are ``"op:NAME"`` and ``"tensor:NAME"`` with the attributes ``kind`` (``"op"`` or ``"tensor"``), ``name``
+        and those of :class:`Op` and :class:`Tensor`. Edges lead from tensor to reader and from op to output;
+        ``position`` is their index among the op's inputs or outputs. Graph attributes hold the rest.
+        :func:`remat.read_graph` reads the JSON of ``networkx.node_link_data`` as the same graph.
+
+        Examples
+        --------
+        >>> g = ComputeGraph("g", [Tensor("x", 4)], [Op("a", outputs=("x",), cost=1)])
+        >>> list(g.to_networkx().edges), ComputeGraph.from_networkx(g.to_networkx()) == g
+        ([('op:a', 'tensor:x')], True)
+        """
+        return to_networkx({field: getattr(self, field) for field in self.__dataclass_fields__})
 
     @classmethod
-    def from_networkx(cls, graph: nx.DiGraph[Any], **options: Any) -> ComputeGraph:
-        """Return a graph from networkx; see :func:`remat.graphs.exchange.from_networkx`."""
-        from remat.graphs.exchange import from_networkx
+    def from_networkx(
+        cls,
+        graph: nx.DiGraph[Any],
+        *,
+        size: str = "size",
+        cost: str = "cost",
+        order: Iterable[Hashable] | None = None,
+        name: str | None = None,
+        cost_unit: str = "none",
+        constant_memory: int = 0,
+    ) -> ComputeGraph:
+        """Return a graph from networkx: either the result of :meth:`to_networkx`, or any directed graph of ops.
 
-        return from_networkx(graph, **options)
+        In the second case every node is an op with one output, named by the text of the node; parallel edges are
+        merged. The options apply to this case only.
+
+        Parameters
+        ----------
+        graph : networkx.DiGraph or networkx.MultiDiGraph
+        size, cost : str
+            Node attributes: bytes of the output, and cost.
+        order : iterable of nodes, optional
+            Reference order; default: the topological order closest to the order of the nodes.
+        name : str, optional
+            Name of the result; default: the networkx name.
+        cost_unit : str
+        constant_memory : int
+            Bytes.
+
+        Raises
+        ------
+        GraphError
+            Naming the node, for an undirected graph, missing or fractional attributes, two nodes with the same text,
+            and any fault that the constructor refuses.
+
+        Examples
+        --------
+        >>> import networkx as nx
+        >>> g = nx.DiGraph([("a", "b")])
+        >>> g.add_node("a", bytes=8, us=1)
+        >>> g.add_node("b", bytes=2, us=3)
+        >>> ComputeGraph.from_networkx(g, size="bytes", cost="us", cost_unit="us").reference_peak
+        10
+        """
+        fields = from_networkx(graph, size, cost, order, name)
+        return cls(**{"cost_unit": cost_unit, "constant_memory": constant_memory, **fields})
 
 
 def _find_cycle(graph: ComputeGraph) -> list[str]:

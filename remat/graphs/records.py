@@ -1,10 +1,13 @@
-"""Records of a graph, ops and tensors, and checks of their fields."""
+"""Records of a graph, ops and tensors: checks of their fields, and their default order."""
 
 from __future__ import annotations
 
+import heapq
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from remat.errors import GraphError
@@ -52,7 +55,7 @@ class Op:
     type, phase : str
         What it is (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
     recomputable : bool
-        What it computes (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
+        False if it may run only once.
     in_place : tuple of (str, str)
         Pairs of an output and an input of the same size. The runtime writes the output over the input if the input dies
         at this op, that is, if it is freed before the next compute. Each output takes the place of at most one input,
@@ -149,3 +152,23 @@ def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise GraphError(f"{what} must be names, not {short(name)}")
     return result
+
+
+def stable_topological_order(ops: list[Op]) -> list[str]:
+    """Return the topological order that always takes the first listed ready op; ops on cycles follow as listed."""
+    writers: dict[str, list[int]] = {}
+    for number, op in enumerate(ops):
+        for tensor in op.outputs:
+            writers.setdefault(tensor, []).append(number)
+    sorter = TopologicalSorter({n: [w for t in op.inputs for w in writers.get(t, ())] for n, op in enumerate(ops)})
+    with suppress(CycleError):  # ops before the cycles can still be sorted
+        sorter.prepare()
+    ready: list[int] = []
+    placed: dict[int, None] = {}
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, number)
+        number = heapq.heappop(ready)
+        placed[number] = None
+        sorter.done(number)
+    return [ops[number].name for number in placed | dict.fromkeys(range(len(ops)))]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from refusals import refused
 
 from remat.graphs import ComputeGraph, layered, read_graph
-from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.formats.node_link import graph_from_node_link
 
 
@@ -27,7 +26,7 @@ def test_the_form_of_ops_and_tensors_is_lossless(tmp_path_factory, graph):
         path.write_text(json.dumps(nx.node_link_data(bipartite, edges=edges)))
         assert read_graph(path) == graph
     again = nx.node_link_graph(json.loads(path.read_text()), edges="edges")
-    assert from_networkx(again) == graph
+    assert ComputeGraph.from_networkx(again) == graph
 
 
 def test_plain_graph_of_ops(tmp_path):
@@ -35,10 +34,10 @@ def test_plain_graph_of_ops(tmp_path):
     for number, size, cost in ((3, 5, 1), (1, 2, 4), (2, 7, 2)):
         graph.add_node(number, size=size, cost=cost)
     graph.add_edges_from([(1, 3), (1, 3), (2, 3)])
-    read = from_networkx(graph)
+    read = ComputeGraph.from_networkx(graph)
     assert (read.name, read.op_names, read.order) == ("plain", ("3", "1", "2"), ("1", "2", "3"))
     assert (read.num_edges, read.reference_peak, read.base_cost) == (2, 14, 7)
-    other = from_networkx(graph, order=[2, 1, 3], name="n", cost_unit="us", constant_memory=9)
+    other = ComputeGraph.from_networkx(graph, order=[2, 1, 3], name="n", cost_unit="us", constant_memory=9)
     assert (other.order, other.name, other.cost_unit, other.constant_memory) == (("2", "1", "3"), "n", "us", 9)
     for edges in ("links", "edges"):
         (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges=edges)))
@@ -52,7 +51,7 @@ def test_other_attributes_and_numpy_numbers():
     for number, op in enumerate(source.ops):
         graph.add_node(op.name, bytes=source.arrays.size[number], us=source.arrays.cost[number])
     graph.add_edges_from((p, op.name) for op in source.ops for p in op.inputs)
-    read = from_networkx(graph, size="bytes", cost="us", order=source.order)
+    read = ComputeGraph.from_networkx(graph, size="bytes", cost="us", order=source.order)
     assert read.digest == source.digest
     assert all(type(t.size) is int for t in read.tensors)
 
@@ -65,7 +64,7 @@ def with_nodes(*nodes, edges=(), **attributes):
 
 
 def without_cost():
-    graph = to_networkx(layered(5, 0.4))
+    graph = layered(5, 0.4).to_networkx()
     del graph.nodes["op:0"]["cost"]
     return graph
 
@@ -88,7 +87,7 @@ def without_cost():
 )
 def test_networkx_graphs_that_are_refused(kind, graph, options):
     with refused(kind):
-        from_networkx(graph, **options)
+        ComputeGraph.from_networkx(graph, **options)
 
 
 CHECKMATE = {
@@ -102,7 +101,7 @@ CHECKMATE = {
     ],
     "links": [{"source": 0, "target": 1}, {"source": 1, "target": 2}, {"source": 0, "target": 1, "key": 1}],
 }
-BIPARTITE = nx.node_link_data(to_networkx(layered(5, 0.4)), edges="links")
+BIPARTITE = nx.node_link_data(layered(5, 0.4).to_networkx(), edges="links")
 
 
 @pytest.mark.parametrize("key", ["links", "edges"])

@@ -17,7 +17,7 @@ from remat.formulations.h_intervals.tables import Profile, tables_of
 from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.formulation import RetentionIntervals, RetentionIntervalsOptions
 from remat.formulations.retention_intervals.tables import NodeTables
-from remat.modeling import Model
+from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling.check import cumulative_use
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -157,7 +157,7 @@ class HierarchicalIntervals(RetentionIntervals):
     def linear_estimate(self) -> ModelSize | None:
         return self.estimate()
 
-    def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
+    def _offer_forms(self, variables: IntervalVariables, highest_peak: int | None = None) -> None:
         """Offer no other forms, since they cannot express options."""
 
     # -- translation ---------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class HierarchicalIntervals(RetentionIntervals):
         """Encode a schedule; if its runs can be recognised in several ways, return the values that claim least."""
 
         def encode(steps: list[FoundRun]) -> Values:
-            return IntervalsEncoder(self, self._runs(steps)).values()
+            return IntervalsEncoder(self.layout, self._runs(steps), self.named).values(self.statement)
 
         def claim(values: Values) -> tuple[float, float]:
             used = cumulative_use(self.rows(self.statement).memory(), values)[1]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.retention_intervals.layout import grid_event
+from remat.formulations.retention_intervals.layout import IntervalsLayout, grid_event
+from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
 from remat.problem.op_sequence import run_stages
 from remat.runtime.arrays import Bool, Int
-
-if TYPE_CHECKING:
-    from remat.formulations.retention_intervals import RetentionIntervals
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,15 @@ class RunSequence:
 
 
 class IntervalsEncoder:
-    """Encoder that assigns the runs of one schedule to the events of a formulation, and computes all variables.
+    """Encoder that assigns the runs of one schedule to the events of a layout, and computes all variables.
+
+    Parameters
+    ----------
+    layout : IntervalsLayout
+    runs : RunSequence
+    named : callable
+        Maps a node to its name in messages.
+    gap : Gap, optional
 
     Raises
     ------
@@ -51,8 +57,10 @@ class IntervalsEncoder:
         that no earlier run makes for others.
     """
 
-    def __init__(self, formulation: RetentionIntervals, runs: RunSequence, gap: Gap | None = None) -> None:
-        self.formulation, self.layout, self.runs, self.gap = formulation, formulation.layout, runs, gap
+    def __init__(
+        self, layout: IntervalsLayout, runs: RunSequence, named: Callable[[int], str], gap: Gap | None = None
+    ) -> None:
+        self.layout, self.runs, self.named, self.gap = layout, runs, named, gap
         self.range: tuple[Int, Int] = self.layout.first, self.layout.last
         self.copy = self._copies()
         self.event = self._events()
@@ -64,7 +72,7 @@ class IntervalsEncoder:
         count = np.bincount(node, minlength=len(at.copies))
         over = np.flatnonzero(count > at.copies)
         if len(over):
-            who, copies = self.formulation.named(int(over[0])), at.copies[over[0]]
+            who, copies = self.named(int(over[0])), at.copies[over[0]]
             raise ProblemError(
                 f"the schedule runs {who} {count[over[0]]} times, the formulation has {copies} "
                 f"{'copy' if copies == 1 else 'copies'} of it",
@@ -81,10 +89,10 @@ class IntervalsEncoder:
         at, gap, node = self.layout, self.gap, self.runs.node
         if at.fixed:
             position = at.tables.position[node]
-            stage = run_stages(position, len(at.copies), self.formulation.named, node)
+            stage = run_stages(position, len(at.copies), self.named, node)
             late = np.flatnonzero((stage > at.last_stage[node]) & (stage != position + 1))
             if len(late):
-                who = self.formulation.named(int(node[late[0]]))
+                who = self.named(int(node[late[0]]))
                 raise ProblemError(f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use")
             return grid_event(stage, position + 1)
         event = np.arange(1, len(node) + 1, dtype=np.int64)
@@ -147,25 +155,24 @@ class IntervalsEncoder:
         last_event = np.maximum(inner[1], most[at.copy_node])
         return np.maximum(at.first, first_event), np.minimum(at.last, last_event)
 
-    def values(self) -> Values:
+    def values(self, variables: IntervalVariables) -> Values:
         """Return the values of all variables of phase 2."""
-        variables = self.formulation.statement
         model, x = variables.model, variables.blocks
         values = np.zeros(model.num_vars, dtype=np.float64)
         values[x.start.index] = self.start
         values[x.active.index] = self.active
         choosing = variables.choice_counts[self.copy] > 0
         values[x.option.index[(variables.choice_first[self.copy] + self.runs.place)[choosing]]] = 1
-        self._sets(values)
+        self._sets(variables, values)
         copy, units = np.nonzero(variables.after_table >= 0)
         values[x.after.index] = self.start[copy] + units
-        self._instances(values)
-        self._buffers(values)
+        self._instances(variables, values)
+        self._buffers(variables, values)
         return values
 
-    def _sets(self, values: Values) -> None:
+    def _sets(self, variables: IntervalVariables, values: Values) -> None:
         """Set the variables of sets of options, true if one of the set is chosen."""
-        at, variables = self.layout, self.formulation.statement
+        at = self.layout
         place_of = np.full(len(at.copy_node), -1, dtype=np.int64)
         place_of[self.copy] = self.runs.place
         owner, rank = expand(variables.set_counts)
@@ -174,9 +181,9 @@ class IntervalsEncoder:
         taken = [place_of[copy] in at.tables.sets[k] for copy, k in zip(owner.tolist(), number.tolist(), strict=True)]
         values[variables.blocks.some.index] = taken
 
-    def _instances(self, values: Values) -> None:
+    def _instances(self, variables: IntervalVariables, values: Values) -> None:
         """Set the ends of instances, and the cover literals: the latest instance serves each read."""
-        at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
+        at, x = self.layout, variables.blocks
         made, read = at.made, at.read
         is_made = variables.holds(values, made.copy, made.runs) & self.active[made.copy]
         is_read = variables.holds(values, read.copy, read.runs) & self.active[read.copy]
@@ -187,7 +194,7 @@ class IntervalsEncoder:
         np.maximum.at(latest, at.pair_read[good], maker[good])
         lost = np.flatnonzero(is_read & (latest < 0))
         if len(lost):
-            who = self.formulation.named(int(at.copy_node[read.copy[lost[0]]]))
+            who = self.named(int(at.copy_node[read.copy[lost[0]]]))
             raise ProblemError(f"the schedule runs {who} before what it reads is made for others")
         serves = good & (maker == latest[at.pair_read])
         np.maximum.at(end, at.pair_made[serves], (reader + read.last[at.pair_read] + 1)[serves])
@@ -211,9 +218,9 @@ class IntervalsEncoder:
         if len(x.cover):
             values[x.cover.index] = serves[variables.covered]
 
-    def _buffers(self, values: Values) -> None:
+    def _buffers(self, variables: IntervalVariables, values: Values) -> None:
         """Set the only instance of each accumulation buffer, and the contributions of later copies."""
-        at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
+        at, x = self.layout, variables.blocks
         buffers = at.tables.buffers
         begin = np.full(len(buffers), at.horizon, dtype=np.int64)
         end = np.zeros(len(buffers), dtype=np.int64)

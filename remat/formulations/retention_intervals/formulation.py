@@ -9,11 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
-from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
+from remat.formulations.retention_intervals.encoder import Gap, IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.layout import IntervalsLayout
-from remat.formulations.retention_intervals.leeway import leeway
-from remat.formulations.retention_intervals.linear import StagedCopies, linear_form
-from remat.formulations.retention_intervals.minizinc import written
+from remat.formulations.retention_intervals.linear import Rise, StagedCopies, linear_form
+from remat.formulations.retention_intervals.minizinc import WrittenIntervals
 from remat.formulations.retention_intervals.rows import IntervalRows
 from remat.formulations.retention_intervals.tables import NodeTables
 from remat.formulations.retention_intervals.variables import IntervalVariables
@@ -21,9 +20,11 @@ from remat.modeling import Cumulative, Model
 from remat.modeling.check import cumulative_use
 from remat.modeling.linear_form import LinearForm
 from remat.modeling.size import ModelSize
+from remat.modeling.written import WrittenModel
 from remat.problem import Objective, Problem
 from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers, useful_schedule
 from remat.problem.scope import Restriction, Scope
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 
@@ -103,8 +104,7 @@ class RetentionIntervals(Formulation):
         self.options = options or RetentionIntervalsOptions()
         if self.asks_peak:
             problem = replace(problem, budget=problem.structural_peak)  # a lower bound on every peak
-        _, self.workspace = standing_buffers(problem)
-        self.scale = MemoryScale.of(problem, self.workspace)
+        self.scale = MemoryScale.of(problem, standing_buffers(problem)[1])
         self.unit, self.held = self.scale.unit, self.scale.held
 
     @cached_property
@@ -147,7 +147,7 @@ class RetentionIntervals(Formulation):
         return ModelSize(8 * instances + 8 * pairs + 2 * (stages + choices))
 
     def linear_estimate(self) -> ModelSize | None:
-        return StagedCopies(self).estimate() if self.layout.fixed else self.estimate()
+        return self._staged().estimate() if self.layout.fixed else self.estimate()
 
     @property
     def asks_peak(self) -> bool:
@@ -175,7 +175,7 @@ class RetentionIntervals(Formulation):
         tau = model.integers("tau", 1, least, most)
         self.rows(variables, int(tau.index[0])).add_all(self.deadline)
         model.minimize(tau.index, 1)
-        self._offer_forms(model, most)
+        self._offer_forms(variables, most)
         memory = next(record for record in model.records if isinstance(record, Cumulative))
 
         def extend(values: Values) -> Values:
@@ -195,14 +195,35 @@ class RetentionIntervals(Formulation):
         rows = self.rows(variables)
         rows.add_all(self.deadline)
         rows.minimise_cost()
-        self._offer_forms(model)
+        self._offer_forms(variables)
         return variables
 
-    def _offer_forms(self, model: Model, highest_peak: int | None = None) -> None:
+    def _offer_forms(self, variables: IntervalVariables, highest_peak: int | None = None) -> None:
         """Offer the model as MiniZinc text written by hand, and in linear rows."""
-        model.overrides["minizinc"] = lambda: written(self, highest_peak=highest_peak)
+
+        def written() -> WrittenModel:
+            return WrittenIntervals(self.problem, variables, self.scale, self.deadline, highest_peak).model()
+
+        def encode(schedule: Schedule) -> Values:
+            values = self.encode_runs(schedule)
+            return values if highest_peak is None else self.extended(values)
+
+        model = variables.model
+        model.overrides["minizinc"] = written
         if self.layout.fixed:
-            model.overrides[LinearForm.name] = lambda: linear_form(self, highest_peak=highest_peak)
+            model.overrides[LinearForm.name] = lambda: linear_form(self._staged(highest_peak), encode, self.decode)
+
+    def _staged(self, highest_peak: int | None = None) -> StagedCopies:
+        """Return the linear form of phase 2, or of phase 1 with `highest_peak`, in units."""
+        problem, rise = self.problem, None
+        if self.asks_peak:
+            problem = replace(problem, budget=problem.structural_peak)
+        if highest_peak is not None:
+            unit, held = (self.unit, self.held) if self.asks_peak else (1, 0)
+            rise = Rise(highest_peak - self.capacity, self.capacity, unit, held)
+        staged = StagedCopies(problem, self.layout.copies, rise)
+        staged.deadline = self.deadline
+        return staged
 
     def _variables(self, model: Model) -> IntervalVariables:
         return IntervalVariables(self.layout, model, covers=self.options.precedence == "cover")
@@ -223,7 +244,7 @@ class RetentionIntervals(Formulation):
 
     def encode_runs(self, schedule: Schedule) -> Values:
         """Return values of the variables of phase 2."""
-        return IntervalsEncoder(self, self.runs_of(schedule)).values()
+        return IntervalsEncoder(self.layout, self.runs_of(schedule), self.named).values(self.statement)
 
     def runs_of(self, schedule: Schedule) -> RunSequence:
         """Return the runs that form a schedule."""
@@ -231,7 +252,40 @@ class RetentionIntervals(Formulation):
         return RunSequence(sequence, np.zeros_like(sequence), {})
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
-        return leeway(self, schedule, part)
+        """Release the copies of the ops of `part` within its stages, and the instances that these make or read.
+
+        With the free order, idle copies of these ops take events within the stages, so that there is room for them
+        between the copies that are fixed.
+        """
+        at = self.layout
+        variables = self.statement
+        model, x = variables.model, variables.blocks
+        mine = part.ops[at.copy_node]
+        encoder = IntervalsEncoder(at, self.runs_of(schedule), self.named, Gap(part.first, part.last, mine))
+        values = encoder.values(variables)
+        touched = part.touched(self.problem.graph.arrays)
+        lower, upper = values.copy(), values.copy()
+
+        def release(index: Int, which: Bool) -> None:
+            chosen = index[which]
+            lower[chosen], upper[chosen] = model.lower[chosen], model.upper[chosen]
+
+        low, high = encoder.range
+        moves = mine & (low <= high)
+        release(x.active.index, moves)
+        lower[x.start.index[moves]], upper[x.start.index[moves]] = low[moves], high[moves]
+        release(x.end.index, touched[at.made.tensor])
+        release(x.after.index, moves[np.nonzero(variables.after_table >= 0)[0]])
+        release(x.buffer_start.index, touched[at.tables.buffers])
+        release(x.buffer_end.index, touched[at.tables.buffers])
+        again = variables.contributions
+        release(x.transient.index, moves[again.copy] | touched[again.tensor])
+        release(x.masked.index, moves[again.copy] | touched[again.tensor])
+        if len(x.cover):
+            pair = variables.covered
+            reader, maker = at.read.copy[at.pair_read[pair]], at.made.copy[at.pair_made[pair]]
+            release(x.cover.index, moves[reader] | mine[maker])
+        return Leeway(values, lower, upper)
 
     def decode(self, values: Values) -> Schedule:
         x = self.statement.blocks

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,9 +14,28 @@ from remat.formulations.stages import Stages
 from remat.modeling import Model
 from remat.modeling.linear_form import LinearForm
 from remat.modeling.rows import NONE
+from remat.problem import Problem
+from remat.runtime.arrays import Int
+from remat.schedule import Schedule
 
-if TYPE_CHECKING:
-    from remat.formulations.retention_intervals.formulation import RetentionIntervals
+
+class Rise(NamedTuple):
+    """Capacity as a variable, for phase 1.
+
+    Attributes
+    ----------
+    most : int
+        Largest rise, in units of memory.
+    capacity : int
+        Units that the budget leaves.
+    unit, held : int
+        The objective is ``held + unit * (capacity + rise)``.
+    """
+
+    most: int
+    capacity: int
+    unit: int
+    held: int
 
 
 class StagedCopies(Stages):
@@ -38,57 +58,52 @@ class StagedCopies(Stages):
 
     Parameters
     ----------
-    source : RetentionIntervals
-        With the fixed order and ops as nodes.
-    highest_peak : int, optional
-        Phase 1, with M + rise at most this, in units; None: phase 2.
+    problem : Problem
+        With the fixed order.
+    copies : int64 array, shape (ops,)
+    rise : Rise, optional
+        Phase 1; None: phase 2.
     """
 
     name = "retention-intervals in stages"
 
-    def __init__(self, source: RetentionIntervals, highest_peak: int | None = None) -> None:
-        limits = dict(zip(source.problem.graph.op_names, source.layout.copies.tolist(), strict=True))
-        budget = source.problem.structural_peak if source.asks_peak else source.problem.budget
-        super().__init__(replace(source.problem, budget=budget, max_computes=limits))  # (10)
-        self.source, self.highest_peak = source, highest_peak
-        self.deadline = source.deadline
+    def __init__(self, problem: Problem, copies: Int, rise: Rise | None = None) -> None:
+        limits = dict(zip(problem.graph.op_names, copies.tolist(), strict=True))
+        super().__init__(replace(problem, max_computes=limits))  # (10)
+        self.rise = rise
 
     def _excess(self, model: Model) -> tuple[int, int]:
         """Add `rise` of (11), as an integer: a continuous one ends at 0.999999 in HiGHS, which is infeasible."""
-        if self.highest_peak is None:
+        if self.rise is None:
             return NONE, 0
-        most = self.highest_peak - self.source.capacity
-        return int(model.integers("rise", 1, 0, most).index[0]), most
+        return int(model.integers("rise", 1, 0, self.rise.most).index[0]), self.rise.most
 
     def _minimise(self, model: Model) -> None:
-        """Set the objective (1), or (11), in bytes if that of the source is."""
-        if self.highest_peak is None:
+        """Set the objective (1), or (11)."""
+        if self.rise is None:
             super()._minimise(model)
-            return
-        f = self.source
-        unit, held = (f.unit, f.held) if f.asks_peak else (1, 0)
-        model.minimize(model.named.rise.index, unit, unit * f.capacity + held)
+        else:
+            unit = self.rise.unit
+            model.minimize(model.named.rise.index, unit, unit * self.rise.capacity + self.rise.held)
 
-    def values(self, values: Values) -> Values:
-        """Return values of the source's model from values of this one."""
-        encoded = self.source.encode_runs(self.decode(values))
-        return encoded if self.highest_peak is None else self.source.extended(encoded)
-
-    def hint(self, values: Values) -> Values:
-        """Return values of this model from values of the source's; NaN if those represent no schedule."""
+    def hint(self, values: Values, decode: Callable[[Values], Schedule]) -> Values:
+        """Return values of this model from those that `decode` reads; NaN if those represent no schedule."""
         model, x = self.statement
         try:
             if not np.isfinite(values).all():
                 return np.full(model.num_vars, np.nan)
-            encoded = self.encode(self.source.decode(values))
+            encoded = self.encode(decode(values))
         except ProblemError:
             return np.full(model.num_vars, np.nan)
-        if self.highest_peak is not None:
-            encoded[x.rise.index] = values[-1] - self.source.capacity
+        if self.rise is not None:
+            encoded[x.rise.index] = values[-1] - self.rise.capacity
         return encoded
 
 
-def linear_form(source: RetentionIntervals, *, highest_peak: int | None = None) -> LinearForm:
-    """Return the linear form of phase 2, or of phase 1 with `highest_peak`."""
-    stated = StagedCopies(source, highest_peak)
-    return LinearForm(stated.build(), stated.values, stated.hint)
+def linear_form(
+    staged: StagedCopies, encode: Callable[[Schedule], Values], decode: Callable[[Values], Schedule]
+) -> LinearForm:
+    """Return `staged` as a form of the model of retention intervals whose values `encode` makes and `decode` reads."""
+    return LinearForm(
+        staged.build(), lambda values: encode(staged.decode(values)), lambda values: staged.hint(values, decode)
+    )

@@ -2,11 +2,10 @@
 
 Every node is an op with one output. Dialect ``checkmate`` has the node attributes ``cost_cpu`` and ``cost_ram``.
 Dialect ``moccasin`` has ``duration``, ``out_cost`` and optionally ``param_cost``, which is constant memory. Dialect
-``networkx`` has ``cost`` and ``size``, like :func:`remat.graphs.exchange.from_networkx`. Links name their ends
-``source`` and ``target``, or ``"0"`` and ``"1"``. ``graph.order``, if given, is the reference order.
+``networkx`` has ``cost`` and ``size``, like ``ComputeGraph.from_networkx``. Links name their ends ``source`` and
+``target``, or ``"0"`` and ``"1"``. ``graph.order``, if given, is the reference order.
 
-The networkx JSON of :func:`remat.graphs.exchange.to_networkx`, with ops and tensors as nodes, reads back as the same
-graph.
+The networkx JSON of ``ComputeGraph.to_networkx``, with ops and tensors as nodes, reads back as the same graph.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic import AliasChoices, Field
 
 from remat.errors import FormatError
 from remat.graphs.builder import single_output_graph
-from remat.graphs.exchange import MARK, from_networkx
+from remat.graphs.exchange import MARK
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.formats.remat_json import Count
 from remat.graphs.graph import ComputeGraph
@@ -44,7 +43,7 @@ class NodeLinkDocument(ForeignDocument):
 
 
 class BipartiteNode(ForeignDocument):
-    """Node that is a tensor or an op; :func:`remat.graphs.exchange.from_networkx` checks the rest."""
+    """Node that is a tensor or an op; ``ComputeGraph.from_networkx`` checks the rest."""
 
     id: str
 
@@ -171,7 +170,7 @@ def _check_known(named: dict[str, int | str], nodes: Container[int | str]) -> No
 
 
 def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeGraph:
-    """Return the graph of a document with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`)."""
+    """Return the graph of a document with ops and tensors as nodes (``ComputeGraph.to_networkx``)."""
     import networkx as nx
 
     result: nx.MultiDiGraph[str] = nx.MultiDiGraph()
@@ -183,7 +182,7 @@ def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeG
         result.nodes[entry["id"]].update(entry)
     for link in _links(found, list[BipartiteLink], result):
         result.add_edge(link.source, link.target, position=link.position)
-    return from_networkx(result)
+    return ComputeGraph.from_networkx(result)
 
 
 def _recognizes(source: Source) -> bool:
