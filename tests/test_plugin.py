@@ -31,7 +31,7 @@ def test_entry_points_are_enough(installed, tmp_path, monkeypatch):
     for line in (
         "backends",
         "generate layered -n 12 --seed 1 -o graph.json",
-        "solve graph.json --budget 90% --formulation live-sets --backend scipy-milp --time-limit 60 -o schedule.json",
+        "solve graph.json --budget 90% --method live-sets --backend scipy-milp --time-limit 60 -o schedule.json",
         "validate graph.json schedule.json --budget 90% --order fixed",
     ):
         ran = shell(*line.split())

@@ -11,7 +11,7 @@ import typer
 
 from remat.cli.common import class_or_name
 from remat.cli.exit_codes import INTERRUPTED, NO, OK
-from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
+from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, complete_method, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.io.files import check_outputs
@@ -36,7 +36,7 @@ def command(
         None, "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB); separate by commas or repeat."
     ),
     methods: list[str] | None = typer.Option(
-        None, "--method", "-m", metavar="METHOD[/BACKEND]",
+        None, "--method", "-m", metavar="METHOD[/BACKEND]", autocompletion=complete_method,
         help="Method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; repeatable. "
         "METHOD and BACKEND may be MODULE:CLASS.",
     ),

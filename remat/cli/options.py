@@ -61,6 +61,22 @@ def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     return read
 
 
+def _names(*groups: str) -> Callable[[str], list[str]]:
+    """Return a completion of registered names in the shell."""
+
+    def complete(incomplete: str) -> list[str]:
+        from remat import registry
+
+        names = (name for group in groups for name in getattr(registry, group)())
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+complete_method = _names("methods", "heuristics", "formulations")
+complete_backend = _names("backends")
+
+
 def _threads(word: str) -> int:
     from remat.runtime.resources import available_cpus
 
@@ -113,7 +129,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--methods", "--method", "-m", metavar="METHOD[/BACKEND]",
+        "--methods", "--method", "-m", metavar="METHOD[/BACKEND]", autocompletion=complete_method,
         help="Methods, such as checkmate/highs or greedy; separate by commas or repeat.",
     ),
 ]  # fmt: skip
@@ -126,7 +142,11 @@ TABLES = (".csv", ".json")
 SearchSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 SearchBackend = Annotated[
     str,
-    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search only."),
+    typer.Option(
+        "--backend",
+        autocompletion=complete_backend,
+        help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search only.",
+    ),
 ]
 SearchTime = Annotated[
     float | None,
@@ -151,11 +171,11 @@ SECTIONS: dict[str, dict[str, Any]] = {
     },
     "solve": {
         "method": Annotated[str | None, typer.Option(
-            "--formulation", "--method", "-f",
+            "--method", "-m", autocompletion=complete_method,
             help="auto (the default), a formulation, heuristic or method (`remat backends` lists them), or "
             "MODULE:CLASS.")],
         "backend": Annotated[str | None, typer.Option(
-            "--backend",
+            "--backend", autocompletion=complete_backend,
             help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
         "time_limit": Annotated[float | None, time_option("Seconds for everything; default: until proved")],
         "gap": Annotated[float | None, typer.Option(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+import typer.completion
 
 import remat
 from remat.cli import (
@@ -41,7 +42,7 @@ from remat.cli import (
 )
 from remat.cli.exit_codes import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.options import time_option
-from remat.cli.terminal import guarded, say
+from remat.cli.terminal import guarded, say, unguarded
 from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
 from remat.runtime.compiled.sets import CompilingRemark
@@ -50,6 +51,8 @@ from remat.runtime.compiled.sets import CompilingRemark
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 #: Environment variable that shows the traceback of an internal error.
 TRACEBACK = "REMAT_TRACEBACK"
+#: Environment variable by which the script of ``--show-completion`` requests the completions of a line.
+COMPLETION = "_REMAT_COMPLETE"
 
 
 class _Command(typer.core.TyperCommand):
@@ -61,7 +64,7 @@ class _Command(typer.core.TyperCommand):
 
 
 app = typer.Typer(
-    name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="remat", pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
@@ -149,10 +152,15 @@ def _run(words: list[str]) -> int:
     """Return the exit code of a command; typer's ``main`` handles signals and pipes differently."""
     command = typer.main.get_command(app)
     try:
+        if asked := os.environ.get(COMPLETION):
+            sys.stdout = unguarded(sys.stdout)  # fish separates words from help by tabs
+            return typer.completion.shell_complete(command, {}, "remat", COMPLETION, asked)
         with command.make_context("remat", words) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
+    except SystemExit as done:  # of --install-completion and --show-completion
+        return int(done.code or OK)
     return OK
 
 

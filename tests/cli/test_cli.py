@@ -1,6 +1,8 @@
 """Commands through the entry point: outputs, exit codes and error lines."""
 
 import os
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -147,6 +149,31 @@ def test_names_are_never_markup() -> None:
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_shell_completes_commands_options_and_registered_names(folder: Path) -> None:
+    """Installed as a user does, in a real bash; zsh and fish receive the same words in their protocols."""
+    Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')
+    Path("remat").chmod(0o755)
+    script = """
+        remat --install-completion >/dev/null && source ~/.bashrc
+        complete() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _remat_completion remat; echo "${COMPREPLY[@]}"; }
+        complete remat bac
+        complete remat solve --wa
+        complete remat solve chain.json --method greed
+        complete remat compare chain.json -m xl
+        complete remat solve --backend high
+        _REMAT_COMPLETE=complete_zsh _TYPER_COMPLETE_ARGS="remat solve --wa" remat
+        _REMAT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS="remat ba" remat
+    """
+    place = {**os.environ, "HOME": str(folder), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True, env=place)
+    assert not done.stderr
+    *found, zsh, fish, second = done.stdout.splitlines()
+    assert found == ["backends", "--warm-start", "greedy", "xla", "highs"]
+    assert '"--warm-start":"Schedule file' in zsh
+    assert (fish[:6], second[:9]) == ("batch\t", "backends\t")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a shell")
