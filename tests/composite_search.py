@@ -1,7 +1,7 @@
-"""The cheapest composite schedule by exhaustive search in plain Python; without groups, the cheapest schedule of ops.
+"""Exhaustive search for the cheapest composite schedule; without groups, for the cheapest schedule of ops.
 
-Stated in the rules themselves (what is live, what may run, what may be freed); no code is shared with the formulations
-that put composites together, with the validator, or with the exhaustive search of ``remat.testing``.
+The search follows the rules (liveness, order, frees) in plain Python. It shares no code with the formulations of
+composite graphs, the validator, or the exhaustive search of ``remat.testing``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from remat.schedule import OrderRule
 
 @dataclass(frozen=True)
 class PlainNode:
-    """An op that stands alone (`group` is None), or the forward or backward part of a group.
+    """Single op (`group` is None), or forward or backward part of a group.
 
-    `ops` are in the reference order, `options` are op sequences by the option's number.
+    `ops` are in the reference order; `options` map the number of an option to its op sequence.
     """
 
     group: int | None
@@ -34,7 +34,7 @@ class PlainNode:
 
 
 def nodes_of(hierarchy: RandomHierarchy) -> list[PlainNode]:
-    """The nodes in the reference order."""
+    """Return the nodes in the reference order."""
     graph = hierarchy.graph
     nodes = []
     inside: set[int] = set()
@@ -51,7 +51,7 @@ def nodes_of(hierarchy: RandomHierarchy) -> list[PlainNode]:
 
 
 def phantom_of(graph: ComputeGraph, option: RandomOption, inner: frozenset[str]) -> frozenset[str]:
-    """The inner tensors that the backward part of `option` reads before it makes them itself."""
+    """Return the inner tensors that the backward part of `option` reads before it computes them."""
     ran: set[int] = set()
     found = set()
     for number in option.backward:
@@ -63,7 +63,7 @@ def phantom_of(graph: ComputeGraph, option: RandomOption, inner: frozenset[str])
 
 
 def inner_of(hierarchy: RandomHierarchy, group: int) -> frozenset[str]:
-    """The tensors that nobody outside of the group writes or reads, and that are not kept."""
+    """Return the tensors that only ops of the group touch and that are not kept."""
     graph, mine = hierarchy.graph, {*hierarchy.groups[group].forward, *hierarchy.groups[group].backward}
     touched = {name for k in mine for name in (*graph.ops[k].inputs, *graph.ops[k].outputs)}
     others = {name for k, op in enumerate(graph.ops) if k not in mine for name in (*op.inputs, *op.outputs)}
@@ -71,11 +71,11 @@ def inner_of(hierarchy: RandomHierarchy, group: int) -> frozenset[str]:
 
 
 class _State(NamedTuple):
-    """Computes of each node as far as they matter, first computes done, last slot of the stage, and what is held.
+    """Search state.
 
-    `live` has tensors that cross borders, `filled` pairs (buffer, writer op), `gone` buffers that were dropped,
-    `phantoms` triples (group, option, whether it was made in this phase) of phantoms that are held, `run` what is being
-    done: (node, option, steps done, whether its phantom stays, inner tensors that are live).
+    `runs` counts runs of each node as far as limits need it, `slot` is the last slot of the stage, `live` holds tensors
+    that cross borders, `filled` pairs (buffer, writer op), `gone` dropped buffers, `phantoms` triples (group, option,
+    made in this phase), `run` the current run: (node, option, steps done, keeps its phantom, live inner tensors).
     """
 
     runs: tuple[int, ...]
@@ -88,28 +88,28 @@ class _State(NamedTuple):
 
 
 class CompositeSearch:
-    """Least cost over all decisions of which node runs with which option in which phase, and what is held.
+    """Least cost over all choices of nodes, options, phases and retained tensors.
 
-    Tensors that cross borders are freed after any step that touches them, inner ones after their last read in the
-    run. Those that cross borders are made for others by the part that their op is in; what a backward part computes
-    anew of its forward part is for itself alone. A backward part runs with the option of a phantom that is held; it may
-    hold it on for another run, and then it counts beside what the run itself holds. A phantom stays, if it is to, while
-    the forward part runs anew.
+    Tensors that cross borders may be freed after any step that touches them, inner ones after their last read in the
+    run. Only the part that contains an op writes its border tensors for others; a backward part's recomputations of
+    forward ops stay inside it. A backward part runs with the option of a held phantom. It may keep the phantom for
+    another run; the phantom then counts in addition to the run's own tensors. A phantom may stay held while the forward
+    part runs again.
 
     Parameters
     ----------
     hierarchy : RandomHierarchy
-        Of about six nodes at most: the search is exponential.
+        At most about six nodes: the search is exponential.
     problem : Problem
-        Of the same graph.
+        Problem of the same graph.
     staged : bool or None
-        Whether there are phases: phase t ends with the first run of node t, and every earlier node may run once in it,
-        in order. None: where the order is fixed.
+        True for phases: phase t ends with the first run of node t, and every earlier node may run once in it, in
+        order. None: staged if the order is fixed.
     refill : bool
-        Whether accumulation buffers that cross borders may be dropped and filled again.
+        Allow accumulation buffers that cross borders to be dropped and filled again.
     one_phantom : bool
-        Whether a group holds the phantom of its latest forward run that made one, and no other; and holds it at least
-        until the end of the phase, or its backward part's turn.
+        A group holds only the phantom of its latest forward run that made one, at least until the end of the phase or
+        its backward part's run.
     copies : int or None
         Most runs of each node.
     """
@@ -146,12 +146,12 @@ class CompositeSearch:
         self.backward = {node.group: j for j, node in enumerate(self.nodes) if node.is_backward}
 
     def cheapest(self, budget: int | None = None, most_states: int = 200_000) -> int | None:
-        """The least cost within `budget` (default: the problem's); None: there is no schedule.
+        """Return the least cost within `budget` (default: the problem's); None if infeasible.
 
         Raises
         ------
         OverflowError
-            After `most_states` states: too large to be searched.
+            After `most_states` states.
         """
         most = self.problem.budget_bytes if budget is None else budget
         limit = math.inf if most is None else most
@@ -178,7 +178,7 @@ class CompositeSearch:
         return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled
 
     def _starts(self, state: _State) -> Iterator[tuple[int, _State]]:
-        """Which node runs next, with which option; a phantom may be dropped before."""
+        """Yield the possible next runs and drops of phantoms."""
         for one in state.phantoms:
             if not (self.one_phantom and one[2] and state.slot < self.backward[one[0]]):
                 yield 0, state._replace(phantoms=state.phantoms - {one})
@@ -203,7 +203,7 @@ class CompositeSearch:
                     yield 0, state._replace(run=(j, option, 0, stay, frozenset()))
 
     def _steps(self, state: _State, limit: float) -> Iterator[tuple[int, _State]]:
-        """The next op of the run, and what is freed after it."""
+        """Yield the states after the next op of the run, with each set of frees."""
         assert state.run is not None
         j, option, place, stay, inside = state.run
         node = self.nodes[j]
@@ -252,12 +252,12 @@ class CompositeSearch:
                 filled -= self.parts[t]
                 if not self.refill:
                     gone |= {t}
-        if not self.refill and live & gone:  # what was dropped is there for the step of its writer alone
+        if not self.refill and live & gone:  # a dropped buffer lives only during its writer's step
             return None
         return state._replace(live=live, filled=filled, gone=gone, run=(j, option, place + 1, stay, inside))
 
     def _closed(self, state: _State) -> _State:
-        """The run is over."""
+        """End the run."""
         assert state.run is not None
         j, option, _, stay, _ = state.run
         node = self.nodes[j]

@@ -12,17 +12,17 @@ import pytest
 import refusals
 from hypothesis import settings
 
-# A busy machine is no failure: property tests have no deadline for one example.
+# No deadline for examples of property tests: the machine may be busy.
 settings.register_profile("remat", deadline=None, print_blob=True)
 settings.load_profile("remat")
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Doctests are looked for in every module, and several have the name `conftest`.
+#: Doctests collect every module, and several are named `conftest`.
 collect_ignore_glob = ["*conftest.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Signals that are ignored stay so in all that tests start: in the background of a shell Ctrl-C is one of them."""
+    """Start recording messages, and restore Ctrl-C, which shells ignore in background jobs."""
     if config.getoption("--update-messages") or config.getoption("--replace-messages"):
         refusals.start_recording()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,9 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays to the end: garbage is looked for among the rest only, and less often.
+    """Exempt collected items from garbage collection, and collect less often.
 
-    With all frameworks imported, looking through them takes half the time of collecting and a sixth of that of tests.
+    With all frameworks imported, the collector takes half of the collection time and a sixth of the test time.
     """
     gc.disable()
     try:
@@ -49,50 +49,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--backends",
         default="",
         metavar="NAMES",
-        help="of the conformance tests, run only those of these backends, for example cp-sat,minizinc:gecode",
+        help="run the conformance tests of these backends only, for example cp-sat,minizinc:gecode",
     )
-    parser.addoption("--update-messages", action="store_true", help="add the messages of refusals to tests/messages")
-    parser.addoption("--replace-messages", action="store_true", help="put them in place of those their kinds had")
+    parser.addoption("--update-messages", action="store_true", help="add messages of errors to tests/messages")
+    parser.addoption("--replace-messages", action="store_true", help="replace recorded messages of the same kinds")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Record the messages that this run met; a worker hands its own to the run that started it."""
+    """Write the messages of this run, or send them from a worker to the main process."""
     if refusals.recorded is not None and (output := getattr(session.config, "workeroutput", None)) is not None:
         output["messages"] = {kind: sorted(texts) for kind, texts in refusals.recorded.items()}
     elif refusals.recorded:
-        refusals.write_texts(refusals.recorded, replace=session.config.getoption("--replace-messages"))
+        refusals.record_texts(refusals.recorded, replace=session.config.getoption("--replace-messages"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collect the messages that a worker met."""
+    """Collect the messages of a worker."""
     for kind, texts in getattr(node, "workeroutput", {}).get("messages", {}).items():
         assert refusals.recorded is not None
         refusals.recorded[kind].update(texts)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """``--backends``: leave out what is parametrised with another backend."""
+    """Deselect tests that are parametrised with a backend outside ``--backends``."""
     chosen = {name.strip() for name in config.getoption("--backends").split(",") if name.strip()}
     if not chosen:
         return
-    there = {_backend_of(item) for item in items} - {None}
-    if there and not chosen <= there:
-        raise pytest.UsageError(f"no test of backend {min(chosen - there)!r}; there are {', '.join(sorted(there))}")
-    left_out = [item for item in items if _backend_of(item) not in chosen | {None}]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    known = {_backend_of(item) for item in items} - {None}
+    if known and not chosen <= known:
+        raise pytest.UsageError(f"no test of backend {min(chosen - known)!r}; there are {', '.join(sorted(known))}")
+    deselected = [item for item in items if _backend_of(item) not in chosen | {None}]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item not in deselected]
 
 
 def _backend_of(item: pytest.Item) -> str | None:
-    """The name of the backend that a test is parametrised with."""
+    """Return the name of the backend that a test is parametrised with."""
     backend = getattr(item, "callspec", None) and item.callspec.params.get("backend")  # type: ignore[attr-defined]
     return backend if isinstance(backend, str) else None
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The data folder beside the checkout; tests that need it are skipped where it is absent."""
+    """Return the data folder next to the checkout; skip tests without it."""
     folder = Path(os.environ.get("REMAT_SHARED", ROOT.parent / "shared"))
     if not (folder / "data").is_dir():
         pytest.skip(f"no data folder at {folder} (set REMAT_SHARED)")

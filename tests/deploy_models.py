@@ -1,4 +1,4 @@
-"""TensorFlow Lite models that the runtimes run: networks whose order matters, and random ones."""
+"""TensorFlow Lite models that the runtimes execute: networks whose order matters, and random ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def reshape(source: int, target: int, shape: tuple[int, ...]) -> O:
 
 
 def chain(elements: int, ops: int = 2, outputs: tuple[int, ...] = ()) -> bytes:
-    """Relus one after the other."""
+    """Return a chain of relus."""
     shapes = [(1, elements)] * (ops + 1)
     return model(G(tensors(*shapes), [relu(k, k + 1) for k in range(ops)], (0,), outputs or (ops,)))
 
 
 def two_pools(order: str = "r r p p c") -> bytes:
-    """Two relus over x of 2,048 bytes, each pooled to 128 bytes, in an order of r(elu), p(ool), c(oncat)."""
+    """Return two relus of x (2,048 bytes), each pooled to 128 bytes, in an order of r(elu), p(ool), c(oncat)."""
     shape = (1, 8, 8, 8)
     ops = {"r": [relu(0, 1), relu(0, 2)], "p": [pool(1, 3, 4), pool(2, 4, 4)], "c": [concat((3, 4), 5, 3)]}
     named = tensors(shape, shape, shape, (1, 2, 2, 8), (1, 2, 2, 8), (1, 2, 2, 16))
@@ -53,19 +53,19 @@ def two_pools(order: str = "r r p p c") -> bytes:
 
 
 def idle_input() -> bytes:
-    """A relu over 64 floats, and an input of 640 that no op reads."""
+    """Return a relu of 64 floats with an unused input of 640 floats."""
     return model(G(tensors((1, 64), (1, 640), (1, 64)), [relu(0, 2)], (0, 1), (2,)))
 
 
 def with_view() -> bytes:
-    """Relu, reshape, relu."""
+    """Return relu, reshape, relu."""
     return model(
         G(tensors((1, 64), (1, 64), (8, 8), (8, 8)), [relu(0, 1), reshape(1, 2, (8, 8)), relu(2, 3)], (0,), (3,))
     )
 
 
 def with_branches() -> bytes:
-    """An IF over 64 floats with two branches of two ops."""
+    """Return an IF over 64 floats with two branches of two ops."""
     call = O(OPS.IF, (0, 1), (2,), options=("IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}))
     main = G([T("c", (1,), BOOL), T("x", (1, 64), FLOAT), T("y", (1, 64), FLOAT)], [call], (0, 1), (2,))
     branches = [G(tensors(*[(1, 64)] * 3), [relu(0, 1), relu(1, 2)], (0,), (2,), name) for name in ("then", "else")]
@@ -73,20 +73,20 @@ def with_branches() -> bytes:
 
 
 def sum_of_three() -> bytes:
-    """ADD_N of x and two relus of it, 64 floats each: its kernel asks for 32 bytes."""
+    """Return ADD_N of x and two relus of it, 64 floats each; its kernel requests 32 bytes."""
     ops = [relu(0, 1), relu(0, 2), O(OPS.ADD_N, (0, 1, 2), (3,), options=("AddNOptions", {}))]
     return model(G(tensors(*[(1, 64)] * 4), ops, (0,), (3,)))
 
 
 def mean() -> bytes:
-    """MEAN of (1, 8, 8, 4) over two axes: its kernel asks for 32 bytes."""
+    """Return MEAN of (1, 8, 8, 4) over two axes; its kernel requests 32 bytes."""
     axes = T("axes", (2,), INT32, struct.pack("<2i", 1, 2))
     op = O(OPS.MEAN, (0, 1), (2,), options=("ReducerOptions", {"KeepDims": False}))
     return model(G([T("x", (1, 8, 8, 4), FLOAT), axes, T("y", (1, 4), FLOAT)], [op], (0,), (2,)))
 
 
 def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
-    """Cells of wide branches, all written before the first is pooled, some through two views."""
+    """Return cells of wide branches that are all written before the first is pooled, some through two views."""
     draw = random.Random(seed)
     size, channels, at = 16, 8, 0
     found, ops = tensors((1, size, size, channels)), []
@@ -113,7 +113,7 @@ def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
 
 
 def random_model(seed: int, count: int = 10) -> bytes:
-    """Ops on earlier tensors at random: sums, concatenations, views, and relus; what nothing reads is an output."""
+    """Return random sums, concatenations, views and relus; unread tensors are outputs."""
     draw = random.Random(seed)
     found, ops, read = tensors((1, 8), (1, 16)), [], set()
 
@@ -139,7 +139,7 @@ def random_model(seed: int, count: int = 10) -> bytes:
 
 
 def random_schedule(graph: ComputeGraph, seed: int, again: int = 4) -> Schedule:
-    """A random topological order in which some ops are computed again at random places."""
+    """Return a random topological order with some ops repeated at random places."""
     draw = random.Random(seed)
     left, done, steps = list(graph.ops), set(graph.inputs), []
     while left:

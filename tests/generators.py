@@ -1,7 +1,7 @@
-"""Random graphs and schedules; the same seed gives the same one.
+"""Random graphs and schedules, reproducible by seed.
 
-Tiny graphs of every kind come from :func:`remat.testing.random_graph`, arbitrary ones for the file formats from
-``graphs/graph_strategies.py``, and those for the simulator from ``schedule/schedule_oracle.py``.
+:func:`remat.testing.random_graph` makes tiny graphs of every kind, ``graphs/graph_strategies.py`` arbitrary graphs for
+file formats, and ``schedule/schedule_oracle.py`` graphs for the simulator.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from remat.schedule import Schedule
 
 
 def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeGraph:
-    """A random forward graph of `count` ops, a loss, and a backward op for each forward op that reads what that does.
+    """Return a random forward graph of `count` ops, a loss, and a backward op for each forward op.
 
-    With `full` also workspaces, several outputs, kept statistics, ops that run once, a mask that all share, and a
-    buffer that several forward ops add to; every third seed is a chain otherwise.
+    Backward ops read the inputs and outputs of their forward ops. With `full` the graph also has workspaces, several
+    outputs, kept statistics, ops that run once, a shared mask, and a buffer with several forward writers; every third
+    seed is a chain without mask and buffer.
     """
     rng = random.Random(seed)
     b = GraphBuilder(f"training-{seed}")
@@ -58,7 +59,7 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
 
 
 def jittered(graph: ComputeGraph, share: float = 0.01, seed: int = 0) -> ComputeGraph:
-    """The graph with costs that are up to a share lower or higher, as measured ones are."""
+    """Scale each cost by a random factor of 1 ± `share`, as in repeated measurements."""
     rng = random.Random(seed)
     ops = [replace(op, cost=round(op.cost * rng.uniform(1 - share, 1 + share))) for op in graph.ops]
     return replace(graph, ops=ops)
@@ -74,7 +75,7 @@ def random_order(graph: ComputeGraph, rng: random.Random) -> list[int]:
 
 
 def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25, order: list[int] | None = None) -> Schedule:
-    """The reference order, or `order`; before each op, earlier ones that may run again with probability `share`."""
+    """Return the reference order, or `order`, with earlier ops repeated before each op with probability `share`."""
     order = graph.arrays.order.tolist() if order is None else order
     ops = []
     for k, op in enumerate(order):
@@ -86,14 +87,14 @@ def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25, order: 
 def dropping(
     graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5, keep: Collection[str] = ()
 ) -> Schedule:
-    """The reference order, in which live values are dropped at random and made again, recursively, when read.
+    """Return a schedule in the reference order that drops live values at random and recomputes them when read.
 
     Parameters
     ----------
     share
         Probability that a live value is dropped after an op of the reference order.
     most
-        No value of an op that was computed so often is dropped again.
+        Values of ops computed this often are not dropped again.
     keep
         Tensors that are never dropped.
     """

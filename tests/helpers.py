@@ -1,4 +1,4 @@
-"""Helpers of tests of many parts: options of one thread, certificates, and proved answers of models."""
+"""Test helpers: solve options, certificates, proved optima of models, processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = HeuristicRun(ONE)
 
 
 def options(seconds: float | None = None, **other: Any) -> SolveOptions:
-    """Options of one thread with a time limit."""
+    """Return options of one thread with a time limit."""
     return SolveOptions(**{"deadline": Deadline.after(seconds), "threads": 1, **other})
 
 
@@ -46,7 +46,7 @@ def judged(problem: Problem, schedule: Schedule) -> Certificate:
 
 
 def accepted(problem: Problem, schedule: Schedule | None) -> Certificate:
-    """Require a schedule that keeps all rules of its problem; return its certificate."""
+    """Assert that a schedule keeps all rules of its problem; return its certificate."""
     assert schedule is not None
     certificate = judged(problem, schedule)
     assert certificate.accepted, certificate.first
@@ -59,7 +59,7 @@ def answer(formulation: Formulation, backend: Backend | None = None, seconds: fl
 
 
 def solved(formulation: Formulation, backend: Backend | None = None) -> int | None:
-    """Return the proved least cost, None where infeasible; certify the schedule, encode it and decode it again."""
+    """Return the proved least cost, None if infeasible; certify the schedule and encode it again."""
     problem, raw = formulation.problem, answer(formulation, backend)
     if raw.status is Status.INFEASIBLE:
         return None
@@ -75,7 +75,7 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
 
 
 def steps(words: str | Iterable[str], **header: Any) -> Schedule:
-    """``a b -a`` computes a and b and frees a."""
+    """Return a schedule from words: ``a b -a`` computes a and b and frees a."""
     listed = words.split() if isinstance(words, str) else words
     return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in listed], **header)
 
@@ -90,7 +90,7 @@ def sizes(graph: ComputeGraph) -> dict[str, int]:
 
 @contextmanager
 def at_most(seconds: float, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-    """Require that a block takes less time, of the processor or by another clock."""
+    """Assert that a block takes less time on a clock (default: processor time)."""
     began = clock()
     yield
     assert clock() - began < seconds
@@ -109,7 +109,7 @@ class Countdown(Deadline):
 
 
 def usable(backend: Backend) -> Any:
-    """Return the backend; skip the test, with the reason, where it is not there, and fail where it must be."""
+    """Return the backend; skip the test if it is unavailable, or fail if the test run requires it."""
     state = backend.ready()
     if not state.ready:
         reason = f"{backend.full_name} is {state.state}: {state.reason}"
@@ -120,7 +120,7 @@ def usable(backend: Backend) -> Any:
 
 
 def runs(pid: int) -> bool:
-    """Tell whether a process runs: it has neither ended nor become a zombie."""
+    """Return True if a process exists and is no zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -128,7 +128,7 @@ def runs(pid: int) -> bool:
 
 
 def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
-    """Require that processes end in time."""
+    """Assert that processes end in time."""
     until, left = time.monotonic() + seconds, [pid for pid in pids if runs(pid)]
     while left and time.monotonic() < until:
         time.sleep(0.02)
@@ -137,7 +137,7 @@ def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
 
 
 def wait_for_files(folder: Path, names: list[str], seconds: float = 5.0) -> None:
-    """Require that a folder soon holds these files and no others."""
+    """Wait until a folder holds exactly these files; fail after `seconds`."""
     until = time.monotonic() + seconds
     while sorted(path.name for path in folder.iterdir()) != names and time.monotonic() < until:
         time.sleep(0.02)
@@ -145,12 +145,12 @@ def wait_for_files(folder: Path, names: list[str], seconds: float = 5.0) -> None
 
 
 def some_slow(seeds: range, quick: int) -> list[Any]:
-    """The first `quick` seeds for every run, the others for the slow one."""
+    """Return the seeds as parameters; all but the first `quick` are marked slow."""
     return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
 
 
 def changed(document: Any, path: str, value: Any = ...) -> Any:
-    """Return a JSON document with another value at a path such as ``ops.0.name``, or without it where none is given."""
+    """Return a copy of a JSON document with a value at a path such as ``ops.0.name`` replaced or removed."""
     *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
     result = copy.deepcopy(document)
     place = reduce(getitem, parents, result)

@@ -1,7 +1,4 @@
-"""Random tiny graphs with groups of ops and options of running them, for what puts composites together.
-
-Groups and options are plain tuples here, so that they can be handed to whatever is to be tested.
-"""
+"""Random tiny graphs with groups of ops and options to run them, as plain tuples."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from remat.testing import random_graph
 
 @dataclass(frozen=True)
 class RandomOption:
-    """One way to run a group: positions of ops in sequence; `backward` is empty in a fast-forward."""
+    """Op sequences of an option; `backward` is empty in a fast-forward."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...] = ()
@@ -23,7 +20,7 @@ class RandomOption:
 
 @dataclass(frozen=True)
 class RandomGroup:
-    """A group, its ops in the reference order, and its options; `backward` is empty in plain graphs."""
+    """Group with its ops in the reference order and its options; `backward` is empty in plain graphs."""
 
     name: str
     forward: tuple[int, ...]
@@ -33,7 +30,7 @@ class RandomGroup:
 
 @dataclass(frozen=True, eq=False)
 class RandomHierarchy:
-    """A graph and disjoint groups of its ops, each adjacent in the reference order; other ops stand alone."""
+    """Graph and disjoint groups of ops, each contiguous in the reference order; other ops stand alone."""
 
     graph: ComputeGraph
     groups: tuple[RandomGroup, ...]
@@ -42,7 +39,7 @@ class RandomHierarchy:
 def random_hierarchy(
     seed: int, most_ops: int = 6, *, training: bool | None = None, leaves: bool = False
 ) -> RandomHierarchy:
-    """A random hierarchy of one level, of at most `most_ops` (forward) ops; with `leaves` it has no groups.
+    """Return a random hierarchy of one level with at most `most_ops` (forward) ops; with `leaves` without groups.
 
     >>> h = random_hierarchy(4, training=True)
     >>> h.graph, [(len(g.forward), len(g.backward), len(g.options)) for g in h.groups]
@@ -63,7 +60,7 @@ def random_hierarchy(
         length = rng.choice([1, 2, 2, 3, 3, 4])
         members = tuple(forward[at : at + length])
         at += length
-        if len(members) < 2 or rng.random() < 0.15:  # these stand alone
+        if len(members) < 2 or rng.random() < 0.15:
             continue
         behind = set()
         if training and rng.random() < 0.85:
@@ -79,10 +76,10 @@ def random_hierarchy(
 
 
 def random_step(rng: random.Random, name: str, most_ops: int) -> tuple[ComputeGraph, dict[int, int]]:
-    """A training step: forward ops, a loss, backward ops in reverse; and the backward op of each forward op.
+    """Return a training step (forward ops, loss, backward ops), and the backward op of each forward op.
 
-    Gradients of tensors with several readers have several contributors. Backward ops read what they like of their
-    forward op's inputs and outputs. Some of them write the gradient of a weight, which is kept.
+    Gradients of tensors with several readers have several contributors. Backward ops read some inputs and outputs of
+    their forward op. Some write the gradient of a weight, which is kept.
     """
     builder = GraphBuilder(name)
     tensors = [builder.input("given", rng.randint(0, 3))] if rng.random() < 0.6 else []
@@ -137,7 +134,7 @@ def _workspace(rng: random.Random) -> int:
 def random_options(
     rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...], backward: tuple[int, ...]
 ) -> tuple[RandomOption, ...]:
-    """One to four valid options of a group, no two alike: everything kept, and random ones; perhaps a fast-forward."""
+    """Return up to six distinct valid options: everything kept, random ones, and perhaps a fast-forward."""
     found = [RandomOption(forward, backward)]
     if not backward:
         found += [RandomOption(_forward(rng, graph, forward)) for _ in range(rng.randint(0, 2))]
@@ -152,7 +149,7 @@ def random_options(
 
 
 def _makers(graph: ComputeGraph, ops: Iterable[int]) -> dict[str, int]:
-    """The ops that make ordinary tensors, of those given."""
+    """Map the tensors with a single writer to it, for the given ops."""
     single = graph.arrays.producers.counts == 1
     return {t: op for op in ops for t in graph.ops[op].outputs if single[graph.tensor_index[t]]}
 
@@ -161,9 +158,9 @@ def _walk(
     graph: ComputeGraph, part: tuple[int, ...], makers: dict[str, int], there: set[str],
     drops: Callable[[str], bool],
 ) -> tuple[int, ...]:  # fmt: skip
-    """Run `part` in sequence: `makers` recompute what is missing, and `drops` decides what goes.
+    """Run `part` in order: `makers` recompute missing tensors, `drops` selects the tensors to drop.
 
-    `there` has the tensors of the makers that can be read at the beginning.
+    `there` holds the tensors of the makers that are available at the start.
     """
     steps: list[int] = []
 
@@ -176,14 +173,14 @@ def _walk(
 
     for op in part:
         for tensor in sorted(there & set(makers)):
-            if _regained(graph, makers, tensor) and drops(tensor):
+            if _recomputable(graph, makers, tensor) and drops(tensor):
                 there.discard(tensor)
         compute(op)
     return tuple(steps)
 
 
-def _regained(graph: ComputeGraph, makers: dict[str, int], tensor: str) -> bool:
-    """Whether all ops that may have to run for `tensor` may run again."""
+def _recomputable(graph: ComputeGraph, makers: dict[str, int], tensor: str) -> bool:
+    """True when all ops that `tensor` may need are recomputable."""
     ops: set[int] = set()
     stack = [makers[tensor]]
     while stack:
@@ -195,7 +192,7 @@ def _regained(graph: ComputeGraph, makers: dict[str, int], tensor: str) -> bool:
 
 
 def _forward(rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...]) -> tuple[int, ...]:
-    """The forward ops in order, some of them again in between."""
+    """Return the forward ops in order, with some repeated."""
     share = rng.choice([0.0, 0.0, 0.3])
     return _walk(graph, forward, _makers(graph, forward), set(), lambda _: rng.random() < share)
 
@@ -203,10 +200,10 @@ def _forward(rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...]) 
 def _backward(
     rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...], backward: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The backward ops in order, and forward ops again for what was not kept; no backward op runs twice."""
+    """Return the backward ops in order, with forward ops repeated for tensors that were not kept."""
     makers = _makers(graph, forward)
     share = rng.random()
-    again = {t for t in makers if _regained(graph, makers, t)}
+    again = {t for t in makers if _recomputable(graph, makers, t)}
     there = {t for t in makers if t not in again or rng.random() < share}
     later = rng.choice([0.0, 0.0, 0.25])
     return _walk(graph, backward, makers, there, lambda _: rng.random() < later)

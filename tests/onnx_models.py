@@ -10,7 +10,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def value(name, shape, dtype=FLOAT):
-    """A typed name; text in the shape is an open dimension."""
+    """Return a typed name; strings in the shape are open dimensions."""
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
@@ -23,7 +23,7 @@ def weight(name, *shape):
 
 
 def model(nodes, inputs, outputs, constants=(), *, opset=21, functions=(), value_info=(), domains=()):
-    """The bytes of a model; outputs are names, whose types are left to inference."""
+    """Return the bytes of a model; ONNX infers the types of outputs given by name."""
     graph = helper.make_graph(
         nodes, "model", inputs, [each if not isinstance(each, str) else _named(each) for each in outputs],
         list(constants), value_info=list(value_info),

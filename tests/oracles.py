@@ -1,4 +1,4 @@
-"""Exact values that tests compare with: exhaustive searches that share no code with what they check, closed forms."""
+"""Exact values from closed forms and from exhaustive searches that share no code with the tested code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from remat.testing.exhaustive import FILLED_ONCE
 
 
 def least_cost(problem: Problem, copies: int | None = None, *, staged: bool | None = None) -> int | None:
-    """Least cost by exhaustive search, buffers filled once, at most `copies` computes of each op; None: infeasible.
+    """Return the least cost by exhaustive search, with buffers filled once; None if infeasible.
 
-    `staged` is what fixed orders are by default.
+    `copies` limits the computes of each op. `staged` defaults to the convention of the problem's order.
     """
     fixed = problem.order is OrderRule.FIXED
     limits = (FILLED_ONCE,) if staged is None else ()
@@ -25,7 +25,7 @@ def least_cost(problem: Problem, copies: int | None = None, *, staged: bool | No
 
 
 def least_order_peak(graph: ComputeGraph, most_states: int | None = None) -> int | None:
-    """Least peak over all orders without recomputation, by best-first search; None after `most_states`."""
+    """Return the least peak over all orders without recomputation; None after `most_states`."""
     more = {} if most_states is None else {"most_states": most_states}
     found = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=2**62, **more)
     if most_states is None:
@@ -35,13 +35,13 @@ def least_order_peak(graph: ComputeGraph, most_states: int | None = None) -> int
 
 
 def revolve(steps: int, slots: int) -> int:
-    """Least forward advances for a chain of `steps` with `slots` snapshots (Griewank & Walther 2000)."""
+    """Return the least number of forward advances for a chain with `slots` snapshots (Griewank & Walther 2000)."""
     r = next(r for r in range(steps + 1) if math.comb(slots + r, slots) >= steps)
     return r * steps - math.comb(slots + r, slots + 1)
 
 
 def counted_least_peak(graph: ComputeGraph) -> int:
-    """Least peak over all orders without recomputation, by search over the sets of computed ops (at most ~16 ops)."""
+    """Return the least peak over all orders without recomputation; dynamic programme over sets, up to ~16 ops."""
     arrays = graph.arrays
     n = len(graph.ops)
     sizes = arrays.size.tolist()

@@ -1,4 +1,4 @@
-"""Whole commands under stress: started, watched from outside, and looked for what they leave behind."""
+"""Commands in child processes, with checks for processes and files that they leave."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
 
-#: A signal that is ignored stays so, as under nohup, under which these tests may run themselves.
+#: Source of the program ``remat``. Children inherit ignored signals, such as SIGHUP if these tests run under nohup.
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from remat.cli import main
 sys.exit(main())
 """
-#: What only a process that listens to signals already has in its mask of handlers.
-LISTENING = 1 << (signal.SIGTERM - 1)
-#: Every process of a command carries this in its environment, so that it is found wherever it hides.
+#: Bit of SIGTERM in the mask of handled signals.
+SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+#: Environment variable that marks every process of a command.
 MARK = "REMAT_STRESS_MARK"
-#: Seconds that processes and files of a command may outlive it.
+#: Seconds that processes and files may outlive their command.
 LINGER = 3.0
 
 
-def count(what: str, default: int) -> int:
-    """How often: the environment variable REMAT_STRESS_<what>, or what the issue asks for."""
-    return int(os.environ.get(f"REMAT_STRESS_{what}", default))
+def count(name: str, default: int) -> int:
+    """Return the environment variable REMAT_STRESS_<name>, or a default."""
+    return int(os.environ.get(f"REMAT_STRESS_{name}", default))
 
 
 def turns(number: int, seconds: float) -> Iterator[int]:
-    """0, 1, ... below `number`; when `seconds` are over no more begin, but a quarter of them have their turn always."""
+    """Yield 0, 1, ... below `number`; after `seconds` stop as soon as a quarter is done."""
     until = time.monotonic() + seconds
     for turn in range(number):
         if turn >= number / 4 and time.monotonic() > until:
@@ -49,33 +49,33 @@ def turns(number: int, seconds: float) -> Iterator[int]:
         yield turn
 
 
-def listens(process: subprocess.Popen[str]) -> None:
-    """Wait until a process has ended or handles signals; before that Python itself starts."""
+def wait_for_handlers(process: subprocess.Popen[str]) -> None:
+    """Wait until a process handles signals or has ended."""
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        if int((status.partition("SigCgt:")[2].split() or ["0"])[0], 16) & LISTENING:
+        if int((status.partition("SigCgt:")[2].split() or ["0"])[0], 16) & SIGTERM_BIT:
             return
         time.sleep(0.005)
 
 
 @dataclass
 class Ended:
-    """What became of a command."""
+    """Outcome of a command."""
 
     code: int
     out: str
     err: str
     seconds: float
-    """From the signal to the end."""
+    """From the signal to the end of the process."""
     before: bool
-    """Whether it had ended by itself when the signal came."""
+    """True if the process had ended before the signal."""
     left: list[str] = field(default_factory=list)
-    """Processes and files that it left behind."""
+    """Processes and files that remain."""
 
 
 class Command:
-    """A command in a process, with a folder for temporary files of its own."""
+    """Command in a process with its own folder for temporary files."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.mark = uuid.uuid4().hex
@@ -90,7 +90,7 @@ class Command:
         self.folder = folder
 
     def family(self) -> list[int]:
-        """All processes that carry the mark."""
+        """Return all processes that carry the mark."""
         return [
             process.pid
             for process in psutil.process_iter(["environ", "status"])
@@ -98,7 +98,7 @@ class Command:
         ]
 
     def end(self, number: int, victim: int | None = None, timeout: float = 90, linger: float = LINGER) -> Ended:
-        """Send a signal (to one of its children instead), and wait for the end; see :meth:`left`."""
+        """Send a signal to the process, or to the child `victim`, and wait for the end; see :meth:`left`."""
         before = self.process.poll() is not None
         began = time.monotonic()
         try:
@@ -114,7 +114,7 @@ class Command:
         return Ended(self.process.returncode, out, err, seconds, before, self.left(linger))
 
     def left(self, linger: float) -> list[str]:
-        """Processes and temporary files that are still there after so many seconds."""
+        """List processes and temporary files that remain after `linger` seconds."""
         until = time.monotonic() + linger
         while True:
             left = [f"process {pid}: {command_of(pid)}" for pid in self.family()]
@@ -126,14 +126,14 @@ class Command:
 
 
 def command_of(pid: int) -> str:
-    """The words of a process, as far as they can be read."""
+    """Return the command line of a process, or "gone"."""
     try:
         return " ".join(psutil.Process(pid).cmdline())[:200]
     except psutil.Error:
         return "gone"
 
 
-#: Methods, each with a solver where it needs one, and whether the graph is a chain.
+#: Methods, with their solvers.
 METHODS = (
     "auto", "auto/highs", "lns", "annealing", "drops", "eviction", "lp-rounding", "chen-sqrt",
     "retention-intervals/cp-sat", "retention-intervals/highs", "stages/highs", "stages/cp-sat", "checkmate/highs",
@@ -142,9 +142,9 @@ METHODS = (
 
 
 def graphs(folder: Path) -> Path:
-    """A folder with the graphs that the commands are about, and a schedule to improve.
+    """Return a folder with graphs for the commands and a schedule to improve.
 
-    All is compiled then: a process that compiles outlives its command on purpose.
+    Kernels are compiled first, because a compiling process outlives its command on purpose.
     """
     assert main(["warm-up"]) == 0
     folder.mkdir()
@@ -157,10 +157,7 @@ def graphs(folder: Path) -> Path:
 
 
 def commands(where: Path, choice: random.Random, extra_methods: tuple[str, ...] = ()) -> Iterator[tuple[object, ...]]:
-    """Commands of every kind without end, none of which ends soon by itself but for those that only read and write.
-
-    A schedule goes to ``out.json``.
-    """
+    """Yield random commands of every kind, most of them long; schedules are written to ``out.json``."""
     while True:
         graph = where / choice.choice(["small.json", "large.json", "chain.json"])
         budget = choice.choice(["85%", "70%", "50%"])

@@ -1,12 +1,12 @@
-"""Compare messages with the recorded ones in ``tests/messages``, so that wording is fixed in one place.
+"""Comparison of messages with those recorded in ``tests/messages``.
 
 A message is recorded under its kind, ``"graph.cycle"`` in ``messages/graph.txt``::
 
     graph.cycle
         GraphError: ops 'a' and 'b' form a cycle
 
-``pytest --update-messages`` adds the texts that the run meets. ``--replace-messages`` puts them in place of
-those that their kinds had; it drops what only tests outside the run record, such as slow ones. Review the diff.
+``pytest --update-messages`` adds the texts of a run. ``--replace-messages`` removes all other texts of the kinds that
+occurred, also those that only tests outside the run record, such as slow ones. Review the diff.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MESSAGES = Path(__file__).with_name("messages")
 
 Texts = dict[str, set[str]]
 
-#: Texts met while recording; None while comparing.
+#: Texts of this run while recording; None while comparing.
 recorded: Texts | None = None
 
 
@@ -37,9 +37,9 @@ def refused(
     culprit: str = "",
     hide: Mapping[str, str] | None = None,
 ) -> Iterator[pytest.ExceptionInfo]:
-    """Require an error of `kind` whose message is one printable line, names `culprit` and is the recorded one.
+    """Assert an error of `kind` whose message is one printable line, names `culprit` and is recorded.
 
-    `hide` maps what differs from run to run (versions, times) to what stands for it in the recorded text.
+    `hide` maps text that differs between runs (versions, times) to its replacement in the recorded text.
     """
     with pytest.raises(error) as caught:
         yield caught
@@ -47,7 +47,7 @@ def refused(
     assert message.isprintable(), f"not one printable line: {message!r}"
     assert culprit in message, f"{culprit!r} is not named: {message}"
     if isinstance(caught.value, RematError):
-        own = kind.startswith(f"{caught.value.area}.")  # scripts record errors of the package under kinds of theirs
+        own = kind.startswith(f"{caught.value.area}.")  # scripts record the package's errors under their own kinds
         assert caught.value.kind == kind or not own, f"kind {caught.value.kind!r}, not {kind!r}: {message}"
         assert caught.value.culprit in message
     check_text(kind, f"{type(caught.value).__name__}: {message}", hide)
@@ -66,7 +66,7 @@ def check_text(kind: str, text: str, hide: Mapping[str, str] | None = None) -> N
 
 
 def plain(text: str, hide: Mapping[str, str] | None = None) -> str:
-    """Replace what differs from run to run, temporary paths and what `hide` names, and cut long lists of names."""
+    """Replace text that differs between runs (temporary paths, keys of `hide`), and cut long lists of names."""
     for found, shown in (hide or {}).items():
         text = text.replace(found, shown)
     text = re.sub(r"((?:known(?: are|:)|there are|name either) \(?[\w.-]+)(?:, [\w.-]+){6,}", r"\1, ...", text)
@@ -91,12 +91,12 @@ def start_recording() -> None:
     recorded = defaultdict(set)
 
 
-def write_texts(met: Mapping[str, set[str] | list[str]], *, replace: bool) -> None:
-    """Record the texts in `met`, in place of those that their kinds had, or in addition to them."""
+def record_texts(found_texts: Mapping[str, set[str] | list[str]], *, replace: bool) -> None:
+    """Add the texts of a run to the recorded ones, or replace those of the same kinds."""
     MESSAGES.mkdir(exist_ok=True)
-    for area in {kind.partition(".")[0] for kind in met}:
+    for area in {kind.partition(".")[0] for kind in found_texts}:
         texts = read_texts(area)
-        for kind, found in met.items():
+        for kind, found in found_texts.items():
             if kind.partition(".")[0] == area:
                 texts[kind] = set(found) if replace else texts[kind] | set(found)
         lines = [line for kind in sorted(texts) for line in (kind, *(f"    {text}" for text in sorted(texts[kind])))]

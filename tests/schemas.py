@@ -1,4 +1,4 @@
-"""The JSON Schemas in the package, as the models say them: ``make schemas`` writes them again."""
+"""JSON Schemas of the package, derived from its models; ``make schemas`` writes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.schedule.formats import remat_json as schedule_file
 
 
 def schema_text(kind: type[BaseModel], title: str) -> str:
-    """The JSON Schema of a document as the text of a file."""
+    """Return the JSON Schema of a document as the text of a file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(), "title": title}
     for part in (schema, *schema.get("$defs", {}).values()):
         part["description"] = " ".join(part["description"].split())
@@ -24,7 +24,7 @@ def schema_text(kind: type[BaseModel], title: str) -> str:
 
 
 def schemas() -> dict[Path, str]:
-    """The text of each schema, by the file that has it."""
+    """Return the text of each schema by its file."""
     graphs, schedules = Path(graph_file.__file__).parent, Path(schedule_file.__file__).parent
     return {
         graphs / "graph.schema.json": schema_text(graph_file.GraphDocument, "remat graph, version 1"),

@@ -1,4 +1,4 @@
-"""A backend that answers as a test says."""
+"""Backend with scripted answers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from remat.modeling import Linear, Model
 from remat.runtime.solve_options import SolveOptions
 
 Script = Callable[[Model, SolveOptions, Values | None, OnIncumbent], RawResult]
-#: An answer, an error to raise, why it cannot be used, or what finds the answer.
+#: Answer, error to raise, reason why the backend is unavailable, or function that answers.
 Reply = RawResult | BaseException | Availability | Script
 ABSENT = AvailabilityState.NOT_INSTALLED
 
 
 class Scripted(Backend):
-    """Backend that gives its reply to every model, and remembers its calls.
+    """Backend that gives one reply to every model and records its calls.
 
     Parameters
     ----------
     reply : Reply or str
-        A str names one of `replies`, which are its variants.
+        A str selects one of `replies`, the variants of the backend.
     """
 
     name = "scripted"

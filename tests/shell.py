@@ -1,4 +1,4 @@
-"""The shell in tests: in this process, and in a process of its own that signals reach."""
+"""Commands of the shell, run in the test's process or in a separate one that receives signals."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 
 from remat.cli import main
 
-#: The program ``remat``.
+#: Source of the program ``remat``.
 PROGRAM = "import sys, remat.cli; sys.exit(remat.cli.main())"
 
-#: Text of a module with a heuristic and a backend that no entry point names.
+#: Module with a heuristic and a backend that no entry point names.
 OWN_CLASSES = """
 from remat.heuristics.greedy import Greedy
 from remat.backends.highs import Highs
@@ -28,7 +28,7 @@ class Mine(Greedy):
 class MySolver(Highs):
     name = "my-solver"
 """
-#: A configuration of the graph that is in the folder of the tests of the shell.
+#: Configuration that solves the graph ``chain.json``.
 RUN = """
 problem = {graph = "chain.json", budget = 5}
 solve = {backend = "highs", method = "checkmate", threads = 1, time_limit = 60}
@@ -38,7 +38,7 @@ output = {schedule = "out.json", quiet = true, json = true}
 
 @dataclass(frozen=True)
 class Ran:
-    """Exit code and streams of a command that ended."""
+    """Exit code and streams of a finished command."""
 
     code: int
     out: str
@@ -54,30 +54,30 @@ def shell(*words: object) -> Ran:
 
 
 def ok(line: str, *more: object, code: int = 0) -> Ran:
-    """Run the words of `line` and `more` in this process, and require an exit code."""
+    """Run a command in this process and assert its exit code."""
     ran = shell(*shlex.split(line), *more)
     assert ran.code == code, ran
     return ran
 
 
 def facts(line: str, *more: object, code: int = 0) -> Any:
-    """Run a command with ``--json``, require its exit code, and return what it prints."""
+    """Run a command with ``--json``, assert its exit code and return the parsed output."""
     return json.loads(ok(line, *more, "--json", code=code).out)
 
 
 def program(line: str = "", code: str = PROGRAM) -> list[str]:
-    """Command line of a process of its own."""
+    """Return the command line of a separate process."""
     return [sys.executable, "-c", code, *shlex.split(line)]
 
 
 def start(line: str, code: str = PROGRAM, **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a process of its own, whose streams are pipes unless `options` say otherwise."""
+    """Start a command in a separate process, with pipes unless `options` redirect its streams."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(program(line, code), text=True, **pipes | options)
 
 
 def finish(process: subprocess.Popen[str], *signals: int, seconds: float = 60) -> Ran:
-    """Send signals, 0.4 seconds after each other, and wait for the end."""
+    """Send signals at intervals of 0.4 s and wait until the process ends."""
     try:
         for k, number in enumerate(signals):
             time.sleep(0.4 if k else 0)
@@ -91,7 +91,7 @@ def finish(process: subprocess.Popen[str], *signals: int, seconds: float = 60) -
 
 
 def interrupt(process: subprocess.Popen[str], when: Callable[[str], bool], seconds: float = 60) -> Ran:
-    """Send Ctrl-C after the first line of standard error for which `when` holds, and wait for the end."""
+    """Send Ctrl-C after the first line of standard error that satisfies `when`, and wait until the process ends."""
     assert process.stderr is not None
     seen = ""
     for line in process.stderr:

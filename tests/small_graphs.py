@@ -1,4 +1,4 @@
-"""Small graphs with known peaks and optima, for the tests of every part."""
+"""Small graphs with known peaks and optima."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def from_lists(
     costs: Sequence[int] | None = None,
     kept: Sequence[int] = (),
 ) -> ComputeGraph:
-    """Graph of ops 0..n-1 with one output each, from lists of what each reads; sizes and costs are 1 by default."""
+    """Return a graph of ops 0..n-1 with one output each; `inputs` lists the ops that each reads."""
     n = len(inputs)
     nodes = {str(v): ((sizes or [1] * n)[v], (costs or [1] * n)[v]) for v in range(n)}
     edges = [(str(u), str(v)) for v, before in enumerate(inputs) for u in before]
@@ -24,10 +24,10 @@ def from_lists(
 
 @dataclass(frozen=True)
 class Known:
-    """A graph with facts found by exhaustive search; nothing is kept at the end.
+    """Graph with optima found by exhaustive search; no tensor is kept.
 
-    ``optima[budget]`` is the least cost with a free order, with a free order and at most two computes per op, and
-    with the order fixed stage by stage (the retention-interval bound is fourth); None: infeasible.
+    ``optima[budget]`` holds the least cost with a free order, with a free order and at most two computes per op, and
+    with the order fixed stage by stage (None: infeasible), then the retention-interval bound.
     """
 
     graph: ComputeGraph
@@ -89,10 +89,10 @@ KNOWN = [
     ),
 ]  # fmt: skip
 
-#: Smallest unit graph where recomputation beats every order: no order stays below 4; budget 3 is feasible at cost 6.
+#: Smallest unit graph where recomputation beats every order: least peak of orders 4; budget 3 is feasible at cost 6.
 SMALLEST_GAIN = from_lists("smallest-gain", [[], [0], [0, 1], [0, 2], [1, 3]])
 
-#: In-tree whose fixed order costs: class of fixed stages 6 from budget 7 (5 only from 11), free order 5 from 7.
+#: In-tree where the fixed order costs more: fixed stages 6 from budget 7 (5 only from 11), free order 5 from 7.
 FIXED_ORDER_TREE = from_lists("fixed-order-tree", [[], [], [1], [2], [0, 3]], [5, 3, 3, 1, 1])
 
 #: Seven operators of a microcontroller network and its input (Liberis and Lane 2019): peak 5216, least peak 4960.
@@ -104,8 +104,7 @@ LIBERIS_LANE = from_lists(
     kept=[7],
 )
 
-
-#: Files of the shared data, and the least peak of an order in which each op is computed once, in bytes.
+#: Files of the shared data with the least peak over orders without recomputation, in bytes.
 PUBLISHED_PEAKS = [
     ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
     ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
@@ -114,5 +113,5 @@ PUBLISHED_PEAKS = [
     ("liberis_lane_fig1_example", 4_960),
 ]  # fmt: skip
 
-#: The same of the random layered graphs; those of 250 and 500 ops were not published before.
+#: The same for random layered graphs; those of 250 and 500 ops are unpublished.
 LAYERED_PEAKS = [("rl_g1", 36_790), ("rl_g2", 105_170), ("rl_g3", 247_960)]

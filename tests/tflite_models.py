@@ -1,4 +1,4 @@
-"""Small TensorFlow Lite models, written table by table with the package's own functions."""
+"""Small TensorFlow Lite models, written with the package's own builder functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPS = tflite.BuiltinOperator
 
 @dataclass
 class T:
-    """A tensor: `data` is the number of its bytes in the file, or these bytes."""
+    """Tensor; `data` is its number of bytes in the file, or the bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,10 +26,7 @@ class T:
 
 @dataclass
 class O:  # noqa: E742
-    """An op: its type (an old one is written into the old field), its tensors, and the window of a pooling.
-
-    `options` are the name of their table and its fields.
-    """
+    """Op; `window` is that of a pooling, `options` the name of their table and its fields."""
 
     kind: int
     inputs: tuple[int, ...]
@@ -41,7 +38,7 @@ class O:  # noqa: E742
 
 @dataclass
 class G:
-    """A subgraph."""
+    """Subgraph."""
 
     tensors: list[T]
     ops: list[O]
@@ -51,7 +48,7 @@ class G:
 
 
 def model(*graphs: G, new_field_only: bool = False) -> bytes:
-    """The file."""
+    """Return the bytes of the file."""
     b = flatbuffers.Builder(1024)
     buffers = [_table(b, "Buffer")]
     codes: dict[tuple[int, str], int] = {}
@@ -84,7 +81,7 @@ def model(*graphs: G, new_field_only: bool = False) -> bytes:
 
 
 def _table(b, kind, **fields):
-    """A table of the package, whose vectors and strings are there already."""
+    """Write a table; its vectors and strings must exist already."""
     getattr(tflite, f"{kind}Start")(b)
     for name, value in fields.items():
         getattr(tflite, f"{kind}Add{name}")(b, value)
@@ -126,7 +123,7 @@ def _op(b, op, code):
 
 
 def keyword_spotting() -> G:
-    """A separable convolution, a pooling, a reshape and a fully connected layer, as on a microcontroller."""
+    """Return a separable convolution, a pooling, a reshape and a fully connected layer."""
     return G(
         [
             T("serving/x", (1, 8, 8, 4)),

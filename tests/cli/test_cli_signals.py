@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import PROGRAM, listens
+from processes import PROGRAM, wait_for_handlers
 from shell import Ran, finish, interrupt, ok, start
 
 from remat.cli import show
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.skipif(os.name != "posix", reason="sends signals"), py
 def listening(line: str) -> subprocess.Popen[str]:
     """Start a command and wait until it handles signals."""
     process = start(line, PROGRAM)
-    listens(process)
+    wait_for_handlers(process)
     return process
 
 

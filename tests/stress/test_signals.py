@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import LINGER, Command, Ended, command_of, commands, count, graphs, listens, turns
+from processes import LINGER, Command, Ended, command_of, commands, count, graphs, turns, wait_for_handlers
 
 from remat.cli import main
 from remat.registry import make_backend
@@ -84,7 +84,7 @@ def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFi
     for turn, arguments in zip(turns(number, SECONDS), commands(where, choice, MORE_METHODS), strict=False):
         command = Command(folder / str(turn), *arguments)
         kind = choice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
-        listens(command.process)
+        wait_for_handlers(command.process)
         time.sleep(choice.random() * runs)
         ended = command.end(kind)
         codes = {0, 1} if ended.before else {0, 130} if kind == signal.SIGINT else {143}
@@ -130,7 +130,7 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
         command = Command(tmp_path / str(turn), *arguments)
         early = choice.random() < 0.2
         if not early:
-            listens(command.process)
+            wait_for_handlers(command.process)
         time.sleep(choice.random() * (1.5 if early else RUNS))
         # Python's own tracker of semaphores says on the terminal that it was killed; nothing of ours runs in it.
         family = [pid for pid in command.family() if "resource_tracker" not in command_of(pid)]
