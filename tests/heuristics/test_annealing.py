@@ -1,4 +1,4 @@
-"""Annealing: exact memory, close to the optimum where that is known, in turns, and from a schedule that is there."""
+"""Annealing: incremental memory, distance to known optima, resumed runs, starts."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ SHORT = AnnealingOptions(moves=30_000)
 SEED = SolveOptions(seed=3, threads=1)
 
 
-def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
+def test_optimum_of_most_tiny_graphs():
     found = possible = 0
     for seed in range(30):
         graph = random_graph(seed, plain=True)
@@ -36,8 +36,8 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_incremental_memory_is_that_of_the_simulation(fixed):
-    """After thousands of moves the segment tree still holds what a simulation of its schedule says, and the sum too."""
+def test_incremental_memory_equals_simulation(fixed):
+    """After thousands of moves, segment tree and sums match a simulation and a rebuild from scratch."""
     from remat.heuristics.annealing.moves_kernel import anneal
     from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, INSTANCES, REPEATED, SOFT, fill
 
@@ -66,8 +66,8 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
     assert recomputed > 0
 
 
-def test_annealing_does_not_begin_with_what_it_cannot_state():
-    """First computes not in the fixed order, an op that runs too often to be tracked, a buffer that is filled twice."""
+def test_unsupported_starts_fall_back_to_the_reference_order():
+    """First computes out of the fixed order, more runs than the tables hold, a buffer that is filled twice."""
     builder = GraphBuilder("star")
     builder.op("a", size=5, cost=1)
     readers = [builder.op(f"r{k}", inputs=["a"], size=1, cost=1) for k in range(MOST_RUNS + 2)]
@@ -97,15 +97,15 @@ def test_annealing_does_not_begin_with_what_it_cannot_state():
 
 
 @pytest.mark.parametrize("graph", [layered(16, seed=2), layered(60, 0.3, 5)])
-def test_annealing_in_two_threads(graph):
-    """Also where the second round begins before anybody knows how fast moves are."""
+def test_two_threads(graph):
+    """The second round of the smaller graph starts before the speed of moves is known."""
     problem = Problem(graph, "80%", "free")
     schedule = Annealing().run(problem, HeuristicRun(SolveOptions(Deadline.after(0.4), threads=2)))
     assert judged(problem, schedule).accepted
 
 
-def test_annealing_survives_tensors_that_are_huge_beside_the_budget():
-    """Sizes over six orders of magnitude, and a budget far below the first peak, neither overflow nor mislead."""
+def test_sizes_over_six_orders_of_magnitude():
+    """The budget is far below the first peak; sums do not overflow."""
     builder = GraphBuilder("uneven")
     before = []
     for k in range(12):
@@ -120,14 +120,13 @@ def test_annealing_survives_tensors_that_are_huge_beside_the_budget():
     assert certificate.recomputations > 0
 
 
-def test_seeds_of_annealing_differ():
+def test_seeds_change_the_result():
     problem = Problem(layered(40, 0.3, 5), "85%", "free")
     one, other = (Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1))) for seed in (1, 2))
     assert one != other
 
 
-def test_turns_go_on_where_the_last_one_stopped():
-    """Cut into turns, a search of so many moves comes to what it comes to at once."""
+def test_resumed_runs_equal_one_long_run():
     problem = Problem(layered(60, 0.3, 5), "75%")
     options = AnnealingOptions(moves=80_000)
     whole = Annealing(options).run(problem, HeuristicRun(SEED))
@@ -141,7 +140,7 @@ def test_turns_go_on_where_the_last_one_stopped():
     assert turns > 1
 
 
-def test_what_a_turn_is_given_is_gone_on_with():
+def test_resumed_run_uses_a_better_start():
     problem = Problem(layered(60, 0.3, 5), "75%")
     better = Annealing(AnnealingOptions(moves=300_000)).run(problem, HeuristicRun(SEED))
     annealing = Annealing()
@@ -152,7 +151,7 @@ def test_what_a_turn_is_given_is_gone_on_with():
 
 
 def test_few_moves_improve_a_good_start():
-    """At a high temperature a hundred moves for each op only forget it."""
+    """With a high initial temperature, a hundred moves per op would only lose the start."""
     problem = Problem(layered(500, seed=1), "80%")
     start = Drops().run(problem, HeuristicRun(SEED))
     few = AnnealingOptions(moves=100 * len(problem.graph.ops))
@@ -162,16 +161,16 @@ def test_few_moves_improve_a_good_start():
     assert after < 0.97 * before
 
 
-def test_the_clock_is_looked_at_within_a_step(monkeypatch):
-    """A step has two moves for each op; on 20,000 ops they took half a second, and so much was a limit passed."""
-    asked = []
+def test_deadline_is_checked_within_a_step(monkeypatch):
+    """A step has two moves per op: half a second on 20,000 ops."""
+    moves = []
 
     def anneal(*given):
-        asked.append(given[3])
+        moves.append(given[3])
         return 0.5
 
     assert Annealing().prepared()
     monkeypatch.setattr("remat.heuristics.annealing.moves_kernel.anneal", anneal)
     problem = Problem(layered(10_000, 0.01, 1), "80%")
-    Annealing().run(problem, HeuristicRun(SEED).until(Deadline.after(600).until(lambda: len(asked) >= 4)))
-    assert asked == 4 * [5_000]
+    Annealing().run(problem, HeuristicRun(SEED).until(Deadline.after(600).until(lambda: len(moves) >= 4)))
+    assert moves == 4 * [5_000]

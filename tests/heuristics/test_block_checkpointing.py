@@ -1,4 +1,4 @@
-"""Block checkpointing: what is measured is what is certified, on graphs of every kind; where blocks come from."""
+"""Block checkpointing: measured plans against the validator, frontier, sources of blocks."""
 
 import random
 from dataclasses import replace
@@ -30,8 +30,8 @@ def all_plans(num_blocks):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_measured_is_certified(seed):
-    """Peak and cost of each plan, for any blocks, are those of the validator, and limits of computes are kept."""
+def test_measured_plans_equal_certificates(seed):
+    """Peak and cost of each plan, for random blocks; limits of computes hold."""
     graph = training_graph(seed, 14, full=True)
     recomputed = 0
     for limit in (None, 2):
@@ -50,7 +50,7 @@ def test_measured_is_certified(seed):
     assert recomputed > 100
 
 
-def test_segments_that_are_dropped_again_take_less_memory_and_more_time():
+def test_dropping_more_segments_trades_time_for_memory():
     measure, ends = Measure(TrainingStep.of(Problem(unit_chain(12)))), np.arange(1, 13)
     few, many, nested = (measure.of(plan, ends) for plan in (Plan(6, 6), Plan(6, 12), Plan(6, 12, inner=2)))
     assert few[0] < many[0] < nested[0]
@@ -58,8 +58,8 @@ def test_segments_that_are_dropped_again_take_less_memory_and_more_time():
     assert np.bincount(nested[2]).max() == 3
 
 
-def test_layers_of_a_transformer_are_recomputed_whole():
-    """Every layer a segment: each forward op of a layer runs twice but for those whose results are there."""
+def test_every_layer_of_a_transformer_is_recomputed():
+    """Each forward op of a layer runs twice, except those whose outputs are stored."""
     graph = gpt(layers=4)
     option = BlockOptions(blocks="modules", which="every", k=1)
     schedule = BlockCheckpointing(option).run(Problem(graph, "70%"), RUN)
@@ -68,25 +68,25 @@ def test_layers_of_a_transformer_are_recomputed_whole():
     assert times["layers.1.residual2"] == times["layers.1.mlp.down"] == 1
 
 
-def test_frontier_has_what_is_not_beaten_and_every_budget_gets_its_best():
+def test_frontier_is_pareto_optimal_and_answers_every_budget():
     graph = gpt(layers=4)
     heuristic = BlockCheckpointing()
     frontier = heuristic.frontier(Problem(graph))
     assert len(frontier) > 10
     assert all(a.peak < b.peak and a.cost > b.cost for a, b in pairwise(frontier))
     for budget in (frontier[0].peak, frontier[5].peak + 1, frontier[-1].peak):
-        heard = []
-        schedule = heuristic.run(Problem(graph, budget), HeuristicRun(on_schedule=heard.append))
+        reported = []
+        schedule = heuristic.run(Problem(graph, budget), HeuristicRun(on_schedule=reported.append))
         found = validate(graph, schedule, Problem(graph, budget).rules)
-        assert heard == [schedule]
+        assert reported == [schedule]
         assert found.accepted
         assert found.cost == min(one.cost for one in frontier if one.peak <= budget)
     below = heuristic.run(Problem(graph, frontier[0].peak - 1), RUN)
     assert validate(graph, below).peak == frontier[0].peak
 
 
-def test_drops_go_on_from_plans():
-    """Above the least budget drops from a plan over the budget are cheaper, at it from the plan itself."""
+def test_drops_improve_plans():
+    """Above the least budget, drops start from a plan over the budget; at it, from the plan within it."""
     graph = gpt(layers=6)
     least = BlockCheckpointing().frontier(Problem(graph))[0].peak
     for budget in (least, "80%"):
@@ -98,7 +98,7 @@ def test_drops_go_on_from_plans():
 
 
 def test_sources_of_blocks():
-    """A network of two layers, named by path: modules, names and valleys of the traffic all find its layers."""
+    """Modules, names and valleys of traffic all find the two layers."""
     step = TrainingStep.of(Problem(gpt(layers=2)))
     names = [step.problem.graph.op_names[op] for op in step.problem.graph.arrays.order]
     for source in ("modules", "names"):
@@ -110,13 +110,13 @@ def test_sources_of_blocks():
         assert residuals <= {start for starts in all_cuts(step, source) for start in starts}
 
 
-def test_plans_of_many_blocks_are_few():
+def test_number_of_plans_for_many_blocks_is_limited():
     assert len(all_plans(5_000)) < 1_000
     plan = Plan(4, 10, offset=1)
     assert plan.segments(12) == [(0, 1), (1, 5), (5, 9), (9, 10)]
 
 
 @pytest.mark.parametrize("graph", [unit_chain(9), replace(ZOO["unet"](), meta={"modules": "none"})])
-def test_blocks_by_modules_need_paths(graph):
+def test_blocks_by_modules_require_paths(graph):
     with refused("problem.no-paths"):
         BlockCheckpointing(BlockOptions("modules")).run(Problem(graph, "80%"), RUN)

@@ -1,4 +1,4 @@
-"""Checkpointing: the closed forms on chains, the published numbers on real networks, and graphs of every kind."""
+"""Checkpointing: closed forms on chains, published numbers on networks, all kinds of graphs."""
 
 import random
 from dataclasses import replace
@@ -35,7 +35,7 @@ def certified(problem, method, options=None):
 
 
 def numbers(graph, method):
-    """Cost, peak with dead retention, and peak with frees at last use; all of one compute sequence."""
+    """Return cost, peak with dead retention, and peak with frees at last use, of one compute sequence."""
     lean, published = certified(Problem(graph), method), certified(Problem(graph), method, AS_PUBLISHED)
     assert lean.accepted
     assert published.accepted
@@ -44,7 +44,7 @@ def numbers(graph, method):
 
 
 def stripped(graph):
-    """Without phases."""
+    """Return the graph without phases."""
     return replace(graph, ops=[replace(op, phase="") for op in graph.ops])
 
 
@@ -61,7 +61,6 @@ SQRT = {
 @pytest.mark.parametrize("n", SQRT)
 @pytest.mark.parametrize("method", ["chen-sqrt", "ap-sqrt", "linearized-sqrt"])
 def test_square_root_on_unit_chains(method, n):
-    """All three are the same where there is nothing but a chain."""
     assert numbers(unit_chain(n), method) == SQRT[n]
 
 
@@ -83,10 +82,10 @@ def test_greedy_methods_agree_on_chains(budget):
     assert len({(c.cost, c.peak) for c in found}) == 1
 
 
-# -- the networks of the paper -----------------------------------------------------------------------------------------
+# -- networks of the paper ---------------------------------------------------------------------------------------------
 
-# Cost, peak with dead retention, peak of linearized-sqrt and of ap-sqrt, which are the same on chains; the second of
-# checkpoint-all; the first and last of checkpoint-last.
+# Cost, peak with dead retention and peak of linearized-sqrt and of ap-sqrt (equal on chains); peak with dead retention
+# of checkpoint-all; cost and peak of checkpoint-last.
 NETWORKS = {
     "vgg16": ([(14_507_720_048_640, 15_315_501_056, 13_975_420_928)] * 2, 19_585_277_952,
               (72_153_227_591_680, 13_153_337_344)),
@@ -112,7 +111,7 @@ def test_published_numbers_of_networks(name):
     assert numbers(graph, "checkpoint-last")[::2] == last
 
 
-def test_chains_and_networks_with_skips_are_told_apart():
+def test_networks_with_skips_are_no_chains():
     chains = {name for name in TRAINING if TrainingStep.of(Problem(ZOO[name]())).is_chain}
     assert chains == {"vgg16", "vgg19", "segnet", "mobilenet"}
     for method in ON_CHAINS:
@@ -120,14 +119,14 @@ def test_chains_and_networks_with_skips_are_told_apart():
             certified(Problem(ZOO["unet"](), "80%"), method)
 
 
-# -- what is a training graph ------------------------------------------------------------------------------------------
+# -- training graphs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_phases_are_told_from_the_edges(name):
+def test_phases_are_inferred_from_edges(name):
     graph = ZOO[name]()
-    given, told = TrainingStep.of(Problem(graph)), TrainingStep.of(Problem(stripped(graph)))
-    assert (told.num_forward, told.first_backward) == (given.num_forward, given.first_backward)
+    given, inferred = TrainingStep.of(Problem(graph)), TrainingStep.of(Problem(stripped(graph)))
+    assert (inferred.num_forward, inferred.first_backward) == (given.num_forward, given.first_backward)
     assert given.mirror.tolist() == list(range(given.num_forward))[::-1]
 
 
@@ -137,7 +136,7 @@ def without_edge(graph, tensor, op):
 
 
 @pytest.mark.parametrize(("tensor", "op"), [("f1", "g1"), ("f3", "loss"), ("loss", "g3")])
-def test_a_graph_that_does_not_mirror_itself_is_refused(tensor, op):
+def test_graph_without_mirrored_backward_pass_is_refused(tensor, op):
     graph = stripped(unit_chain(4))
     assert TrainingStep.of(Problem(graph)).num_forward == 4
     with refused("problem.no-training-graph"):
@@ -145,20 +144,20 @@ def test_a_graph_that_does_not_mirror_itself_is_refused(tensor, op):
 
 
 @pytest.mark.parametrize("keep", ["forward", "backward"])
-def test_a_graph_without_one_of_its_phases_is_refused(keep):
+def test_graph_without_one_phase_is_refused(keep):
     ops = [replace(op, phase=keep) for op in unit_chain(3).ops]
     missing = {"forward": "backward", "backward": "forward"}[keep]
     with refused("problem.no-training-graph", culprit=missing):
         certified(Problem(replace(unit_chain(3), ops=ops), 4), "linearized-sqrt")
 
 
-def test_a_mask_that_all_of_the_backward_pass_reads_moves_no_segment():
+def test_shared_mask_moves_no_segment():
     graph = unit_chain(6)
     ops = [replace(op, inputs=("f0", *op.inputs)) if op.name in {"g5", "g4", "g2"} else op for op in graph.ops]
     assert TrainingStep.of(Problem(replace(graph, ops=ops))).mirror.tolist() == [3, 3, 3, 1, 1, 0]
 
 
-def test_a_loss_of_several_ops_or_none():
+def test_loss_of_several_ops_or_none():
     graph = unit_chain(4)
     ops = [replace(op, phase="loss") if op.name == "f3" else op for op in graph.ops]
     step = TrainingStep.of(Problem(replace(graph, ops=ops)))
@@ -175,7 +174,7 @@ def test_a_loss_of_several_ops_or_none():
 
 
 def forward_step(edges, count):
-    """A training step whose forward graph has these edges; the backward pass is one op that reads everything."""
+    """Return a step whose forward graph has these edges and whose only backward op reads everything."""
     b = GraphBuilder("forward")
     for v in range(count):
         b.op(f"f{v}", inputs=[f"f{u}" for u, w in edges if w == v], size=v + 1, phase="forward")
@@ -191,7 +190,7 @@ def forward_step(edges, count):
         ([(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)], 5, [0, 3, 4]),  # a skip
         ([(0, 1), (1, 2), (1, 3), (3, 4)], 5, [0, 1, 3, 4]),  # op 2 is a dead end
         ([(0, 2), (1, 2), (2, 3)], 4, [0, 2, 3]),  # op 1 is a side entrance
-        ([(1, 2), (2, 3), (3, 4)], 5, [1, 2, 3, 4]),  # op 0 stands beside the network
+        ([(1, 2), (2, 3), (3, 4)], 5, [1, 2, 3, 4]),  # op 0 is isolated
         ([(0, 1)], 2, [0, 1]),
         ([], 1, [0]),
     ],
@@ -200,21 +199,21 @@ def test_articulation_points(edges, count, expected):
     assert articulation_points(forward_step(edges, count)) == expected
 
 
-def test_greedy_counts_all_bytes_but_stops_at_candidates():
+def test_greedy_counts_all_bytes_and_stops_at_candidates():
     step = forward_step([(v, v + 1) for v in range(6)], 7)  # sizes 1..7
     assert greedy(step, range(7), 5) == [2, 4, 5, 6]
     assert greedy(step, [0, 3, 6], 5) == [3, 6]
     assert greedy(step, range(7), 100) == []
     assert list(greedy_sweep(step, [0, 3, 6], 1)) == [[3, 6]]
     choices = list(greedy_sweep(step, all_forward_ops(step), 50))
-    assert choices[-1] == []  # at b = all of it
+    assert choices[-1] == []  # no checkpoint when b exceeds the total size
     assert len({tuple(c) for c in choices}) == len(choices)
 
 
-# -- graphs of every kind ----------------------------------------------------------------------------------------------
+# -- all kinds of graphs -----------------------------------------------------------------------------------------------
 
 
-def test_dead_retention_is_for_plain_graphs():
+def test_dead_retention_requires_plain_graphs():
     problem = Problem(training_graph(0, 10, full=True))
     with refused("problem.dead-retention"):
         certified(problem, "linearized-sqrt", AS_PUBLISHED)
@@ -229,7 +228,7 @@ def test_dead_retention_is_for_plain_graphs():
 
 # -- REVOLVE -----------------------------------------------------------------------------------------------------------
 
-# Optimal cost of the unit chain of n forward ops for budgets 3, 4, ...: proved by exhaustive search for n < 10.
+# Optimal cost of the unit chain of n forward ops for budgets 3, 4, ...; proved by exhaustive search for n < 10.
 OPTIMA = {
     1: (3,), 2: (6, 5), 3: (10, 8, 7), 4: (15, 11, 10, 9), 5: (21, 14, 13, 12, 11), 6: (28, 18, 16, 15, 14, 13),
     7: (36, 22, 19, 18, 17, 16, 15), 8: (45, 26, 22, 21, 20, 19, 18, 17), 9: (55, 30, 25, 24, 23, 22, 21, 20, 19),
@@ -239,26 +238,25 @@ OPTIMA = {
 
 @cache
 def least_advances(length, slots):
-    """By the dynamic programme."""
+    """Return the least number of advances by dynamic programming."""
     if length == 1 or slots == 1:
         return length * (length - 1) // 2
     return min(k + least_advances(length - k, slots - 1) + least_advances(k, slots) for k in range(1, length))
 
 
-def test_formula_is_the_dynamic_programme_and_schedules_attain_it():
+def test_formula_equals_dynamic_programme_and_schedules_attain_it():
     for length in range(1, 60):
         for slots in range(1, 9):
             assert advances(length, slots) == least_advances(length, slots)
             assert sum(what == "advance" for what, _ in reversal(length, slots)) == least_advances(length, slots)
 
 
-def test_long_chains_are_no_recursion():
+def test_long_chains_do_not_recurse():
     assert sum(what == "advance" for what, _ in reversal(20_000, 12_000)) == advances(20_000, 12_000)
 
 
 @pytest.mark.parametrize("n", [20, 39, *some_slow(range(1, 39), 11)])
-def test_attains_the_optimum_of_the_unit_chain(n):
-    """At every budget from 3 to n + 3; each schedule is made once, and judged at all budgets."""
+def test_optimum_of_the_unit_chain_at_every_budget(n):
     problem = Problem(unit_chain(n))
     found = [judged(problem, s) for s in GriewankWalther().candidates(problem)]
     assert all(certificate.accepted for certificate in found)
@@ -269,7 +267,7 @@ def test_attains_the_optimum_of_the_unit_chain(n):
             assert best == (OPTIMA[n] + (2 * n + 1,) * 3)[budget - 3]
 
 
-def test_limits_of_computes_are_kept():
+def test_limits_of_computes_hold():
     problem = Problem(unit_chain(12), 5, max_computes=2)
     certificate = judged(problem, GriewankWalther().run(problem, RUN))
     assert certificate.verdict == "over budget"  # two computes per op allow n <= 9 at budget 5
@@ -280,13 +278,12 @@ def test_limits_of_computes_are_kept():
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_tries_as_many_sizes_as_it_is_told():
+def test_sweep_tries_the_given_number_of_sizes():
     problem = Problem(unit_chain(16))
     assert len(list(LinearizedGreedy(SweepOptions(sweep=3)).candidates(problem))) == 3
 
 
-def test_a_reference_order_that_is_not_the_listing():
-    """Positions, not numbers, are what everything goes by."""
+def test_reference_order_differs_from_op_numbers():
     graph = ZOO["unet"]()
     rng = random.Random(5)
     shuffled = replace(graph, ops=rng.sample(graph.ops, len(graph.ops)), order=graph.order)

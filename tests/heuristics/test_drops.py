@@ -1,4 +1,4 @@
-"""Drops: exact memory of staged schedules, valid answers on random graphs, and the order by list scheduling."""
+"""Drops: memory of staged schedules, starts, orders by list scheduling."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_memory_is_that_of_the_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interpreted, too: compiling a function that changes one thing takes longer than all that is looked at."""
+def test_memory_equals_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted by default, because compiling the kernel takes longer than the test."""
     from remat.heuristics.drops import stages_kernel
     from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change
 
@@ -74,8 +74,7 @@ def test_memory_is_that_of_the_simulation(compiled: bool, monkeypatch: pytest.Mo
             assert state.number[EXCESS] == np.maximum(memory - state.number[BUDGET], 0).sum()
 
 
-def test_a_start_is_taken_as_it_is() -> None:
-    """Its recomputations, its memory, and answers that are no worse."""
+def test_start_is_reproduced_and_improved() -> None:
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     recomputed = kept = 0
@@ -102,7 +101,7 @@ def test_a_start_is_taken_as_it_is() -> None:
     assert kept > 20
 
 
-def test_what_is_not_staged_is_no_start() -> None:
+def test_start_must_be_staged() -> None:
     problem = Problem(unit_chain(3), 5)
     order = problem.graph.arrays.order
     backwards = ("f0", "f1", "f2", "loss", "g2", "f1", "f0", "g1", "g0")
@@ -114,55 +113,55 @@ def test_what_is_not_staged_is_no_start() -> None:
     assert recomputations(once, order, Schedule.from_steps(steps)) is None
 
 
-def test_drops_begin_with_a_start_where_that_is_better() -> None:
-    """Block checkpointing on a transformer near its least budget: drops alone do not come so low."""
+def test_drops_use_a_better_start() -> None:
+    """Block checkpointing on a transformer near its least budget, which drops alone do not reach."""
     graph = gpt(layers=6)
     blocks = registry.load("heuristics", "block-checkpointing")()
     start = blocks.run(Problem(graph, "49%"), RUN)
     problem = Problem(graph, simulate(graph, start).peak)
-    alone, begun = Drops().run(problem, RUN), Drops().run(problem, dataclasses.replace(RUN, start=start))
+    alone, started = Drops().run(problem, RUN), Drops().run(problem, dataclasses.replace(RUN, start=start))
     assert simulate(graph, alone).peak > problem.budget_bytes
-    found = simulate(graph, begun)
+    found = simulate(graph, started)
     assert found.peak <= problem.budget_bytes
     assert found.cost < simulate(graph, start).cost
 
 
-def test_list_scheduling_gives_a_topological_order_that_needs_less() -> None:
+def test_list_scheduling_lowers_the_peak() -> None:
     for seed in SEEDS:
         problem = problem_of(seed, "free")
         for order in orders(problem, Schedule.reference(problem.graph), Deadline()):
-            problem.graph.with_order([problem.graph.op_names[op] for op in order])  # refuses what is not topological
+            problem.graph.with_order([problem.graph.op_names[op] for op in order])  # raises unless topological
     graph = layered(250, 0.43, 1789)
     better = orders(Problem(graph, "80%", "free"), None, Deadline())[-1]
     assert graph.with_order([graph.op_names[op] for op in better]).reference_peak < graph.reference_peak
 
 
-def test_drops_that_are_alike_are_not_all_looked_at_again_for_each_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On layers that repeat; at first 244 looks for each drop that is taken, so that the time was quadratic."""
+def test_evaluations_per_drop_are_bounded_on_repeated_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bound each drop took 244 evaluations, hence quadratic time."""
     from remat.heuristics.drops import search_kernel as search
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     problem = Problem(gpt(layers=360, width=64, heads=4, sequence=64), "50%")
     net, state = tables(problem, problem.graph.arrays.order)
     assert len(net.cost) >= MANY
-    looks = drops = 0
+    evaluations = drops = 0
     whole = search.change_many
 
     def counted(*given: Any) -> Any:
-        nonlocal looks, drops
-        steps = min(given[6], 1) * 1_000  # none where recomputations are taken back
+        nonlocal evaluations, drops
+        steps = min(given[6], 1) * 1_000  # 0 when recomputations are removed
         left, taken = whole(*given[:6], steps, *given[7:])
-        looks, drops = looks + steps, drops + taken
+        evaluations, drops = evaluations + steps, drops + taken
         return left, taken
 
     monkeypatch.setattr(search, "change_many", counted)
     descend(net, state, 6.0, Deadline())
     assert state.number[EXCESS] == 0
-    assert looks <= 120 * drops, looks / drops
+    assert evaluations <= 120 * drops, evaluations / drops
 
 
-def test_where_there_is_no_room_for_more_recomputations_nothing_is_broken() -> None:
-    """A plan of more ops than there was room for made the lists of recomputations circular, and the search endless."""
+def test_full_table_of_recomputations_stays_consistent() -> None:
+    """An overfull table made its linked lists circular and the search endless."""
     from remat.heuristics.drops.stages_kernel import EXCESS, LEFT
 
     problem, room = Problem(layered(60, seed=1), "60%"), 15
@@ -173,6 +172,6 @@ def test_where_there_is_no_room_for_more_recomputations_nothing_is_broken() -> N
     descend(net, state, 6.0, Deadline.after(30))
     found = Schedule.of_computes(problem.graph, sequence(net, state))
     assert 0 < found.num_computes - len(order) <= room
-    afresh = tables(problem, order, recomputations(problem, order, found))[1]
-    assert state.number[EXCESS] == afresh.number[EXCESS] > 0
+    rebuilt = tables(problem, order, recomputations(problem, order, found))[1]
+    assert state.number[EXCESS] == rebuilt.number[EXCESS] > 0
     assert state.number[LEFT] == room - (found.num_computes - len(order))

@@ -1,4 +1,4 @@
-"""DTR's scores: by their definitions on a state made by hand, its bound on chains, every rule kept."""
+"""DTR: scores by definition, the paper's bound on chains, all rules."""
 
 from itertools import product
 from math import isqrt
@@ -16,8 +16,8 @@ from remat.testing.graphs import random_graph
 SCORES = get_args(Score)
 
 
-def test_scores_are_those_of_the_paper() -> None:
-    """a -> b -> c -> d -> e, with b and d evicted: c has both around it; d's class stays joined to c's side."""
+def test_scores_match_the_paper() -> None:
+    """a -> b -> c -> d -> e with b and d evicted: both count for c, and d's class stays joined to c's side."""
     builder = GraphBuilder("five")
     for name, size, cost in (("a", 2, 3), ("b", 4, 5), ("c", 5, 7), ("d", 8, 11), ("e", 1, 13)):
         builder.op(name, inputs=[chr(ord(name) - 1)] if name > "a" else [], size=size, cost=cost)
@@ -27,7 +27,7 @@ def test_scores_are_those_of_the_paper() -> None:
         machine = _Online(problem, list(range(5)), DtrOptions(score=kind), Deadline())
         for now in range(4):
             machine.now = now
-            machine.uses = [[4]] * 5  # everything is read at the end
+            machine.uses = [[4]] * 5  # all are read at the end
             assert machine.make(now)
         machine.drop(1)
         machine.drop(3)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_every_rule_is_kept(score: Score) -> None:
+def test_schedules_are_valid(score: Score) -> None:
     again = 0
     for seed, order in product(range(20), ("fixed", "free")):
         graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8)
@@ -57,7 +57,7 @@ def test_every_rule_is_kept(score: Score) -> None:
 
 
 @pytest.mark.parametrize("n", [16, 64, 144])
-def test_linear_cost_at_a_root_of_memory_on_chains(n: int) -> None:
+def test_linear_cost_in_square_root_of_memory_on_chains(n: int) -> None:
     """Theorem 3.1 of the paper: N ops forward and backward in 2 sqrt(N) slots take O(N) computes."""
     for score in ("dtr", "dtr-eq"):
         problem = Problem(unit_chain(n), 2 * isqrt(n) + 2)

@@ -1,4 +1,4 @@
-"""All heuristics: every rule is kept on training steps, what is told gets better, and refusals name the reason."""
+"""All heuristics: valid schedules, improving reports, reasons of refusals."""
 
 from itertools import pairwise
 from typing import Any
@@ -47,8 +47,8 @@ def make(name: str) -> Heuristic:
 
 
 @pytest.mark.parametrize("seed", some_slow(range(60), 8))
-def test_every_rule_is_kept_on_any_training_step(seed: int) -> None:
-    """Several outputs, masks, buffers, statistics that are kept, workspaces, and limits of computes."""
+def test_schedules_and_reports_are_valid_on_training_steps(seed: int) -> None:
+    """Several outputs, masks, buffers, kept statistics, workspaces, limits of computes."""
     graph = training_graph(seed, 10, full=True)
     for problem in (Problem(graph, "60%"), Problem(graph, "80%", max_computes=2, keep=["loss"])):
         for name in registry.heuristics():
@@ -56,19 +56,19 @@ def test_every_rule_is_kept_on_any_training_step(seed: int) -> None:
                 name in ON_CHAINS and not TrainingStep.of(problem).is_chain
             ):
                 continue
-            told: list[Schedule] = []
-            schedule = make(name).run(problem, HeuristicRun(ONE, on_schedule=told.append))
+            reported: list[Schedule] = []
+            schedule = make(name).run(problem, HeuristicRun(ONE, on_schedule=reported.append))
             assert schedule is not None or name in {"annealing", "dtr", "eviction"}
             if schedule is not None:
-                assert name in {schedule.source, "rotor"}  # whose schedules drops may polish
+                assert name in {schedule.source, "rotor"}  # drops may polish rotor's schedules
                 assert judged(problem, schedule).verdict is not Verdict.INVALID, name
-            found = [judged(problem, each) for each in told]
+            found = [judged(problem, each) for each in reported]
             assert all(each.accepted for each in found), name
             assert all((a.cost, a.peak) > (b.cost, b.peak) for a, b in pairwise(found)), name
-            assert not told or name == "annealing" or schedule == told[-1], name
+            assert not reported or name == "annealing" or schedule == reported[-1], name
 
 
-def test_those_training_steps_have_everything() -> None:
+def test_training_steps_cover_all_features() -> None:
     graphs = [training_graph(seed, 10, full=True) for seed in range(8)]
     assert any(len(op.outputs) > 1 for g in graphs for op in g.ops)
     assert any((g.arrays.producers.counts > 1).any() for g in graphs)
@@ -79,7 +79,7 @@ def test_those_training_steps_have_everything() -> None:
 
 
 def with_statistics(length: int, kept: bool) -> ComputeGraph:
-    """A chain of activations, each of whose ops also writes a statistic, which nobody reads."""
+    """Return a chain of activations whose ops also write an unread statistic."""
     b = GraphBuilder("normalized")
     for k in range(length):
         outputs = [b.tensor(f"a{k}", 1000), b.tensor(f"mean{k}", 1)]
@@ -93,8 +93,8 @@ def with_statistics(length: int, kept: bool) -> ComputeGraph:
 
 
 @pytest.mark.parametrize("name", BY_STAGES)
-def test_statistics_that_are_kept_hold_no_activation(name: str) -> None:
-    """As those of batch normalization. Retention is per tensor: without them, the computes are the same."""
+def test_kept_statistics_retain_no_activation(name: str) -> None:
+    """As in batch normalization. Retention is per tensor: computes are the same without them."""
     plain, problem = with_statistics(16, kept=False), Problem(with_statistics(16, kept=True), "60%")
     assert problem.budget_bytes is not None
     found, other = make(name).run(problem, RUN), make(name).run(Problem(plain, problem.budget_bytes - 16), RUN)
@@ -103,11 +103,11 @@ def test_statistics_that_are_kept_hold_no_activation(name: str) -> None:
     certificate = judged(problem, found)
     assert certificate.verdict is not Verdict.INVALID
     assert certificate.peak <= simulate(plain, other).peak + 16
-    assert (certificate.recomputations > 0) == (name not in {"checkpoint-all", "ap-all"})  # a chain is all points
+    assert (certificate.recomputations > 0) == (name not in {"checkpoint-all", "ap-all"})  # all ops are points
 
 
 @pytest.mark.parametrize("name", ["chen-sqrt", "checkpoint-last"])
-def test_what_is_to_be_kept_is_computed_once(name: str) -> None:
+def test_kept_tensor_is_computed_once(name: str) -> None:
     problem = Problem(unit_chain(9), keep=["f0"])
     schedule = make(name).run(problem, RUN)
     assert schedule is not None and judged(problem, schedule).accepted
@@ -116,27 +116,27 @@ def test_what_is_to_be_kept_is_computed_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*BY_STAGES, "tree-width"])
-def test_an_expired_deadline_still_gives_a_schedule_of_a_small_graph(name: str) -> None:
+def test_expired_deadline_still_gives_a_schedule_of_small_graphs(name: str) -> None:
     problem = Problem(unit_chain(30), 12)
     schedule = make(name).run(problem, RUN.until(Deadline.after(0)))
     assert schedule is not None and judged(problem, schedule).verdict is not Verdict.INVALID
 
 
 @pytest.mark.parametrize("name", [*BY_STAGES, "rotor", "block-checkpointing", "drops"])
-def test_a_listener_stops_it_with_what_it_was_told_last(name: str) -> None:
-    told: list[Schedule] = []
+def test_callback_stops_the_run_at_the_last_report(name: str) -> None:
+    reported: list[Schedule] = []
 
-    def enough(schedule: Schedule) -> bool:
-        told.append(schedule)
+    def stop(schedule: Schedule) -> bool:
+        reported.append(schedule)
         return True
 
     problem = Problem(unit_chain(16), 18)
-    assert make(name).run(problem, HeuristicRun(ONE, on_schedule=enough)) == told[-1]
-    assert len(told) == 1
+    assert make(name).run(problem, HeuristicRun(ONE, on_schedule=stop)) == reported[-1]
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("name", ON_STEPS)
-def test_what_is_no_training_step_is_refused(name: str) -> None:
+def test_graphs_other_than_training_steps_are_refused(name: str) -> None:
     with refused("problem.no-training-graph"):
         make(name).run(Problem(layered(12, seed=1), "80%"), RUN)
 
@@ -169,7 +169,7 @@ def test_options_out_of_range_are_refused(options: Any, given: dict[str, Any]) -
 
 
 def test_greedy_on_chains() -> None:
-    """One below what no recomputation needs, one more compute: the closed form says so."""
+    """One byte below the peak of the reference order costs one recomputation."""
     for n in range(3, 12):
         problem = Problem(unit_chain(n), n + 1)
         schedule = make("greedy").run(problem, RUN)

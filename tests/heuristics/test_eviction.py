@@ -1,4 +1,4 @@
-"""Eviction: valid schedules within the budget or nothing, lean on training graphs, exact rules."""
+"""Eviction: schedules within the budget or none, least budgets of training graphs, all rules."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ from remat.testing.graphs import random_graph
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("limit", [None, 1, 2])
-def test_what_it_gives_keeps_every_rule(order: str, limit: int | None) -> None:
-    """On graphs with several outputs, workspace, buffers, kept tensors and ops that may run only once."""
+def test_schedules_are_valid(order: str, limit: int | None) -> None:
+    """Several outputs, workspace, buffers, kept tensors, ops that run once."""
     again = []
     for seed in range(40):
         graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8)
@@ -37,8 +37,7 @@ def test_what_it_gives_keeps_every_rule(order: str, limit: int | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["vgg16", "vgg19", "fcn8", "segnet", "mobilenet"])
-def test_the_least_budget_of_training_graphs(name: str) -> None:
-    """It is the structural bound, below which nothing is."""
+def test_training_graphs_at_the_structural_bound(name: str) -> None:
     graph = ZOO[name]()
     result = solve(Problem(graph, graph.structural_bound.peak), "eviction")
     assert result.certificate.accepted
@@ -46,7 +45,7 @@ def test_the_least_budget_of_training_graphs(name: str) -> None:
     assert result.source == "eviction"
 
 
-def test_the_order_of_the_start_is_taken_where_it_is_free() -> None:
+def test_free_order_follows_the_start() -> None:
     builder = GraphBuilder("two ways")
     builder.op("sum", inputs=[builder.op("a", size=1), builder.op("b", size=2)], size=1)
     graph = builder.build()
@@ -56,7 +55,7 @@ def test_the_order_of_the_start_is_taken_where_it_is_free() -> None:
     assert (free, fixed) == (start, Schedule.reference(graph))
 
 
-def test_it_gives_up() -> None:
+def test_no_schedule_beyond_limits() -> None:
     problem = Problem(unit_chain(30), 3)
     assert Eviction(EvictionOptions(most_computes=2)).run(problem, RUN) is None
     assert Eviction(EvictionOptions(most_computes=9)).run(problem, RUN) is not None
@@ -64,8 +63,8 @@ def test_it_gives_up() -> None:
     assert Eviction().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1))) is None
 
 
-def test_the_clock_is_looked_at_while_the_tables_are_made() -> None:
-    """They take half a second for 20,000 ops, and longer where the processor is shared."""
+def test_deadline_is_checked_while_tables_are_built() -> None:
+    """Tables of 20,000 ops take half a second."""
     problem = Problem(unit_chain(300), "50%")
     order = problem.graph.arrays.order.tolist()
     with pytest.raises(OverdueError):

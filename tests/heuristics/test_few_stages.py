@@ -1,4 +1,4 @@
-"""Few stages: optima of small problems, claims that hold, and training steps that one event decides."""
+"""Few stages: bounds, starts, and training steps decided by one memory event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(deadline: float = 30.0, **more: object) -> HeuristicRun:
 
 
 def layers(count: int) -> ComputeGraph:
-    """Layers that save something cheap and something expensive, and a loss that takes most of the memory."""
+    """Return layers that save a cheap and an expensive tensor, and a loss that takes most of the memory."""
     b = GraphBuilder("layers")
     above: list[str] = []
     for k in range(count):
@@ -36,8 +36,8 @@ def layers(count: int) -> ComputeGraph:
     return b.build()
 
 
-def test_one_event_decides_a_training_step() -> None:
-    """The knapsack of what is saved for the loss: found and proved within a few programmes, with gaps of 1e-4."""
+def test_proof_for_a_training_step_with_one_event() -> None:
+    """The knapsack of tensors saved for the loss; each integer programme has a gap of 1e-4."""
     problem = Problem(layers(12), "80%")
     heuristic = FewStages()
     schedule = heuristic.run(problem, run(60))
@@ -47,14 +47,14 @@ def test_one_event_decides_a_training_step() -> None:
     assert heuristic.scope is not None and heuristic.scope.order is OrderRule.FIXED
 
 
-def test_auto_proves_it() -> None:
-    """Without the models, which are for smaller graphs: auto has the step, and it ends with the proof."""
+def test_auto_proves_optimality_with_few_stages() -> None:
+    """The graph is too large for models."""
     result = solve(Problem(layers(12), "80%"), stop=60, options=SolveOptions(threads=1))
     assert result.status is Status.OPTIMAL
     assert "few-stages" in [step.name for step in result.steps]
 
 
-def test_a_start_is_kept_unless_something_is_cheaper() -> None:
+def test_start_is_returned_unless_improved() -> None:
     problem = Problem(layers(6), "80%")
     best = FewStages().run(problem, run())
     again = FewStages().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1), best))
@@ -63,13 +63,13 @@ def test_a_start_is_kept_unless_something_is_cheaper() -> None:
     assert problem.graph.base_cost < judged(problem, again).cost <= cost
 
 
-def test_a_free_order_has_its_schedule_and_not_its_bound() -> None:
+def test_free_order_gets_a_schedule_without_bound() -> None:
     problem, heuristic = Problem(layers(6), "80%", OrderRule.FREE), FewStages()
     schedule = heuristic.run(problem, run())
     assert schedule is not None and judged(problem, schedule).accepted
     assert heuristic.bound is None
 
 
-def test_a_programme_may_be_too_large() -> None:
+def test_too_large_programmes_are_skipped() -> None:
     problem, heuristic = Problem(layers(6), "80%"), FewStages(FewStagesOptions(variables=3))
     assert heuristic.run(problem, run()) is None and heuristic.bound is None

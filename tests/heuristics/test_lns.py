@@ -1,4 +1,4 @@
-"""Large neighbourhood search: valid under every rule with every formulation and backend, and it gets better."""
+"""Large neighbourhood search: validity with every formulation and backend, improvement, adaptation."""
 
 import numpy as np
 import pytest
@@ -43,10 +43,10 @@ def within(seconds, **more):
 @pytest.mark.parametrize(
     ("kind", "order"), [(RetentionIntervals, "fixed"), (RetentionIntervals, "free"), (Checkmate, "fixed")]
 )
-def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
-    """The values stand for the schedule, satisfy the model, are within the bounds, and bounds hold the rest."""
+def test_bounds_of_a_part_contain_the_schedule(kind, order, buffers):
+    """Values reproduce the schedule, satisfy the model, and lie within the bounds of part and model."""
     rng = np.random.default_rng(1)
-    looked = smaller = 0
+    checked = smaller = 0
     for seed in range(5):
         graph = random_graph(seed, buffers=buffers, most_ops=8)
         formulation = kind(Problem(graph, None, order, max_computes=4))
@@ -64,15 +64,14 @@ def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
             assert formulation.decode(leeway.values).computes() == formulation.decode(encoded).computes()
             small = restrict(model, leeway.lower, leeway.upper)
             assert not violations(small.model, small.reduce(leeway.values))
-            looked += 1
+            checked += 1
             smaller += small.model.num_vars < model.num_vars
-    assert looked >= 6
-    assert smaller > looked / 2
+    assert checked >= 6
+    assert smaller > checked / 2
 
 
 @pytest.mark.parametrize("kind", [RetentionIntervals, Checkmate])
-def test_all_of_a_schedule_is_the_whole_model(kind):
-    """With every op and stage free, the restricted model has the optimum of the whole one."""
+def test_model_of_all_ops_and_stages_has_the_same_optimum(kind):
     graph = unit_chain(4)
     formulation = kind(Problem(graph, 5))
     everything = Part(np.ones(len(graph.ops), dtype=np.bool_), 0, len(graph.ops) - 1)
@@ -89,8 +88,8 @@ def test_all_of_a_schedule_is_the_whole_model(kind):
     LnsOptions(formulation="checkmate", size=4, seconds=0.5),
     LnsOptions(formulation="checkmate", backend="highs", size=4, seconds=1.0),
 ])  # fmt: skip
-def test_it_keeps_every_rule_and_finds_optima(options):
-    """Tiny graphs are small enough for the last neighbourhood to be everything."""
+def test_optimum_of_most_tiny_graphs(options):
+    """The last neighbourhood covers the whole graph."""
     found = solved = 0
     for seed in range(4):
         graph = random_graph(seed, plain=True, most_ops=6)
@@ -107,52 +106,52 @@ def test_it_keeps_every_rule_and_finds_optima(options):
     assert found >= solved - 1
 
 
-def test_it_repairs_a_start_over_the_budget_and_improves_it():
-    """With no other heuristic to start from, the preliminary model finds a feasible schedule bit by bit."""
+def test_start_over_the_budget_is_repaired_and_improved():
+    """Without a start heuristic the preliminary model lowers the peak step by step."""
     problem = Problem(unit_chain(6), 6)
     reference = Schedule.reference(problem.graph)
-    told = []
+    reported = []
     options = LnsOptions(size=6, seconds=1.0, start_share=0.0)
     schedule = Lns(options).run(
         problem,
-        HeuristicRun(SolveOptions(Deadline.after(15), seed=1, threads=1), start=reference, on_schedule=told.append),
+        HeuristicRun(SolveOptions(Deadline.after(15), seed=1, threads=1), start=reference, on_schedule=reported.append),
     )
     assert not judged(problem, reference).accepted
-    certificates = [judged(problem, one) for one in told]
+    certificates = [judged(problem, one) for one in reported]
     peaks = [c.peak for c in certificates if not c.accepted]
     costs = [c.cost for c in certificates if c.accepted]
     assert peaks == sorted(peaks, reverse=True)
     assert costs == sorted(costs, reverse=True)
     assert judged(problem, schedule).accepted
-    assert told[-1] == schedule
+    assert reported[-1] == schedule
 
 
-def test_a_listener_stops_it_and_nothing_is_lost_without_one(monkeypatch):
+def test_interruption_returns_or_reports_the_best_schedule(monkeypatch):
     problem = Problem(layered(40, 0.3, 5), "80%")
     seen = []
 
-    def enough(schedule):
+    def stop(schedule):
         seen.append(schedule)
         return judged(problem, schedule).accepted
 
     clock = Deadline.after(60)
-    assert Lns().run(problem, HeuristicRun(SolveOptions(clock, threads=1), on_schedule=enough)) == seen[-1]
+    assert Lns().run(problem, HeuristicRun(SolveOptions(clock, threads=1), on_schedule=stop)) == seen[-1]
     assert not clock.expired
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    def heard_by_the_solver(*_):
+    def interrupted_in_solver(*_):
         return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED)
 
-    for solve in (interrupted, heard_by_the_solver):
+    for solve in (interrupted, interrupted_in_solver):
         monkeypatch.setattr(CpSat, "solve", solve)
         assert judged(problem, Lns().run(problem, HeuristicRun(ONE, start=seen[-1]))).accepted
         with pytest.raises(KeyboardInterrupt):
             Lns().run(problem, HeuristicRun(ONE, start=seen[-1], on_schedule=lambda _: False))
 
 
-def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
+def test_first_solver_error_raises_and_later_ones_are_tolerated(monkeypatch):
     problem = Problem(unit_chain(8), 7)
     solve, calls = CpSat.solve, []
 
@@ -171,7 +170,7 @@ def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
     assert 4 <= len(calls) <= 3 + module.FAILURES
 
 
-def test_a_start_that_is_not_in_the_order_of_stages_is_put_into_it():
+def test_unstaged_start_is_reordered_into_stages():
     graph = unit_chain(4)
     order = [graph.ops[i].name for i in (0, 1, 2, 1, 0, 3, 4, 5, 6, 7, 8)]
     start = Schedule.from_steps([("compute", name) for name in order])
@@ -182,12 +181,12 @@ def test_a_start_that_is_not_in_the_order_of_stages_is_put_into_it():
     statement = Statement.around(RetentionIntervals, {}, problem, again)
     assert not statement.expresses(start)
     assert statement.expresses(again)
-    assert not statement.crowded(problem, again), "there is always room for one more"
+    assert not statement.crowded(problem, again), "every op can run once more"
     assert staged(Problem(graph, 6, "free"), start) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
+def test_neighbourhoods_have_the_requested_size_and_range(kind):
     graph = layered(60, 0.3, 5)
     problem = Problem(graph, "85%")
     rng = np.random.default_rng(2)
@@ -197,10 +196,10 @@ def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
     for part in parts:
         assert LEAST <= part.ops.sum() <= 13
         assert 0 <= part.first <= part.last < len(graph.ops)
-    assert len({part.ops.tobytes() for part in parts}) > 5, "they differ"
+    assert len({part.ops.tobytes() for part in parts}) > 5, "parts must differ"
 
 
-def test_sizes_and_choices_adapt():
+def test_portfolio_adapts_sizes_and_choices():
     portfolio = Portfolio(KINDS, 20, 50)
     for _ in range(60):
         portfolio.learn("peak", better=False, finished=True)
@@ -213,7 +212,7 @@ def test_sizes_and_choices_adapt():
     assert chosen.count("in time") > chosen.count("peak")
 
 
-def test_bad_options_are_named():
+def test_errors_name_bad_options():
     problem = Problem(unit_chain(8), 7)
     for options, culprit in (
         (LnsOptions(formulation="retention"), "'retention'"),
@@ -225,12 +224,12 @@ def test_bad_options_are_named():
             Lns(options).run(problem, within(5))
 
 
-def test_no_budget_no_search():
+def test_without_budget_no_recomputations():
     problem = Problem(unit_chain(8), None)
     assert judged(problem, Lns().run(problem, HeuristicRun(ONE))).recomputations == 0
 
 
-def test_the_memory_limit_of_the_call_holds_for_the_models_of_neighbourhoods() -> None:
+def test_memory_limit_holds_for_restricted_models() -> None:
     problem = Problem(unit_chain(30), "60%")
     schedule, stages = Schedule.reference(problem.graph), load("formulations", "stages")
     assert Statement.around(stages, {}, problem, schedule, memory_limit=2**40).model.num_vars > 0

@@ -1,4 +1,4 @@
-"""Lower sets: the programme against all chains of them, counted out, and what becomes of its chains."""
+"""Lower sets: dynamic programme against enumeration of all chains, schedules, published overheads."""
 
 from itertools import combinations, pairwise
 
@@ -17,20 +17,20 @@ from remat.problem.training_step import TrainingStep
 from remat.runtime.deadline import Deadline, OverdueError
 
 
-def sets_by_counting(graph):
-    """All lower sets, as frozensets."""
+def enumerated_sets(graph):
+    """Return all lower sets as frozensets, and the edges."""
     edges = list(zip(graph.producer.tolist(), graph.consumer.tolist(), strict=True))
     subsets = (frozenset(s) for k in range(graph.num_ops + 1) for s in combinations(range(graph.num_ops), k))
     return [s for s in subsets if all(u in s for u, v in edges if v in s)], edges
 
 
-def chains_by_counting(graph):
-    """Peak and recomputed cost of every chain of lower sets, by the paper's definitions."""
-    sets, edges = sets_by_counting(graph)
+def enumerated_chains(graph):
+    """Return peak and recomputed cost of every chain of lower sets, by the paper's definitions."""
+    sets, edges = enumerated_sets(graph)
     size, cost = graph.size.tolist(), graph.cost.tolist()
     whole = frozenset(range(graph.num_ops))
 
-    def rim(s):
+    def boundary(s):
         return {u for u, v in edges if u in s and v not in s}
 
     def peak(stored, smaller, larger):
@@ -39,27 +39,27 @@ def chains_by_counting(graph):
         parts = stored, larger - smaller, larger - smaller, readers - larger, read - larger
         return sum(size[u] for part in parts for u in part)
 
-    def go(smaller, stored, most, recomputed):
+    def extend(smaller, stored, most, recomputed):
         if smaller == whole:
             yield most, recomputed
         for larger in sets:
             if smaller < larger:
-                again = set() if larger == whole else larger - smaller - rim(larger)
-                yield from go(
-                    larger, stored | rim(larger), max(most, peak(stored, smaller, larger)),
+                again = set() if larger == whole else larger - smaller - boundary(larger)
+                yield from extend(
+                    larger, stored | boundary(larger), max(most, peak(stored, smaller, larger)),
                     recomputed + sum(cost[u] for u in again),
                 )  # fmt: skip
 
-    return list(go(frozenset(), frozenset(), 0, 0))
+    return list(extend(frozenset(), frozenset(), 0, 0))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_programme_is_exact_over_all_chains_of_lower_sets(seed):
+def test_programme_equals_enumeration_of_chains(seed):
     graph = ForwardGraph(TrainingStep.of(Problem(training_graph(seed))))
     sets = all_lower_sets(graph, 100, Deadline())
-    assert {frozenset(np.flatnonzero(row).tolist()) for row in sets} == set(sets_by_counting(graph)[0])
+    assert {frozenset(np.flatnonzero(row).tolist()) for row in sets} == set(enumerated_sets(graph)[0])
     programme = Programme(graph, sets, 10_000, Deadline())
-    chains = chains_by_counting(graph)
+    chains = enumerated_chains(graph)
     assert programme.least() == min(peak for peak, _ in chains)
     for budget in {peak for peak, _ in chains}:
         within = [recomputed for peak, recomputed in chains if peak <= budget]
@@ -70,14 +70,13 @@ def test_programme_is_exact_over_all_chains_of_lower_sets(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_chain_costs_what_the_programme_says_at_the_most(seed):
-    """Its schedule computes again what is stored nowhere and needed, once."""
+def test_schedules_recompute_only_forward_ops_and_once(seed):
     names = LowerSets().run(Problem(training_graph(seed, 7), "75%"), RUN).computes()
     assert max(map(names.count, names)) <= 2
     assert all(names.count(name) == 1 for name in names if name[0] != "f")
 
 
-def test_closures_are_all_lower_sets_of_a_chain_and_can_be_fewer():
+def test_closures_cover_chains_and_respect_the_limit():
     graph = ForwardGraph(TrainingStep.of(Problem(unit_chain(30))))
     sets = all_lower_sets(graph, 31, Deadline())
     assert all_lower_sets(graph, 30, Deadline()) is None
@@ -92,7 +91,7 @@ def test_closures_are_all_lower_sets_of_a_chain_and_can_be_fewer():
         assert row[branches.producer[row[branches.consumer]]].all()
 
 
-# UNet at half its memory costs less than what drops finds (33.1 %).
+# Overhead in %; drops finds 33.1 % for U-Net at 50 %.
 FOUND = (("unet", "50%", 17.5), ("unet", "60%", 9.3), ("segnet", "60%", 0.11), ("mobilenet", "60%", 0.56))
 
 
@@ -104,7 +103,7 @@ def test_overheads_on_networks(name, budget, overhead):
     assert found.cost <= (1 + overhead / 100) * problem.graph.base_cost
 
 
-def test_the_clock_is_looked_at():
+def test_programme_checks_the_deadline():
     graph = ForwardGraph(TrainingStep.of(Problem(unit_chain(30))))
     with pytest.raises(OverdueError):
         Programme(graph, all_lower_sets(graph, 31, Deadline()), 20, Deadline.after(0))

@@ -1,4 +1,4 @@
-"""Rounding of relaxations: certified, bounded from below by what it rounds, and as good as published."""
+"""LP rounding: certified schedules, lower bounds, published results."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from remat.runtime.status import StopReason
 from remat.schedule import OrderRule
 from remat.testing import optimum, random_budget, random_graph
 
-#: As in the paper: one relaxation, one threshold, nothing improved.
+#: As in the paper: one relaxation, one threshold, no improvement.
 PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)
 FEW = LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5, 0.2), samples=3)
 
@@ -41,7 +41,7 @@ def test_chain(budget, cost):
 @pytest.mark.parametrize("formulation", ["stages", "checkmate"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs(seed, formulation):
-    """Accumulation buffers, several outputs, limits and all: valid, and above its own bound and below no optimum."""
+    """Valid schedules, bounds below optima; buffers, several outputs, limits of computes."""
     graph = random_graph(seed, 6, plain=seed % 3 == 0, buffers=seed % 2 == 0)
     problem = Problem(graph, random_budget(graph, seed))
     heuristic, schedule = run(problem, replace(FEW, formulation=formulation))
@@ -59,7 +59,7 @@ def test_random_graphs(seed, formulation):
         assert found.fits == (found.peak <= problem.budget_bytes)
 
 
-def test_solve_shows_the_bound_and_its_scope():
+def test_solve_reports_bound_and_scope():
     problem = Problem(unit_chain(8), 5)
     heuristic, _ = run(problem, FEW)
     result = solve(problem, "lp-rounding", method_options=FEW, stop=60, options=ONE)
@@ -68,7 +68,7 @@ def test_solve_shows_the_bound_and_its_scope():
     assert result.certificate.accepted
 
 
-def test_the_same_seed_gives_the_same_roundings():
+def test_equal_seeds_give_equal_roundings():
     problem = Problem(unit_chain(8), 4)
     options = replace(FEW, samples=10, mend=False)
     first, again, other = (run(problem, options, seed=seed)[0].tried for seed in (1, 1, 2))
@@ -77,16 +77,16 @@ def test_the_same_seed_gives_the_same_roundings():
     assert {found.threshold for found in other} == {found.threshold for found in first}
 
 
-def test_the_papers_way_is_one_rounding():
+def test_options_of_the_paper_make_one_rounding():
     problem = Problem(ZOO["vgg16"](), "90%")
     heuristic, schedule = run(problem, PAPER)
     assert len(heuristic.tried) == 1
-    assert heuristic.bound is None  # a relaxation for less than the budget bounds nothing
+    assert heuristic.bound is None  # a relaxation below the budget gives no bound
     assert schedule.source == "lp-rounding"
     assert simulate(problem.graph, schedule).cost == heuristic.tried[0].cost
 
 
-def test_mending_brings_roundings_within_the_budget():
+def test_repair_brings_roundings_within_the_budget():
     problem = Problem(ZOO["fcn8"](), "80%")
     options = replace(FEW, allowances=(0.0,), thresholds=(0.5,), samples=0)
     plain, _ = run(problem, replace(options, mend=False))
@@ -96,8 +96,8 @@ def test_mending_brings_roundings_within_the_budget():
     assert schedule.source == "lp-rounding, improved"
 
 
-def test_an_interior_point_that_is_not_quite_optimal_is_rounded_too(monkeypatch):
-    """HiGHS's interior-point method ends "other" on this relaxation, where it stood; its bound needs no optimum."""
+def test_suboptimal_interior_point_is_rounded(monkeypatch):
+    """HiGHS's interior-point method stops with status "other" on this relaxation; its bound needs no optimum."""
     ended, relax = [], Highs.relax
     monkeypatch.setattr(Highs, "relax", lambda *arguments: ended.append(relax(*arguments)) or ended[-1])
     problem = Problem(ZOO["vgg16"](), "90%")
@@ -109,7 +109,7 @@ def test_an_interior_point_that_is_not_quite_optimal_is_rounded_too(monkeypatch)
     assert heuristic.bound <= certificate.cost < 1.02 * problem.graph.base_cost
 
 
-def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():
+def test_stops_at_proof_deadline_or_callback():
     problem = Problem(unit_chain(8), "100%")
     heuristic, schedule = run(problem)
     assert heuristic.bound == simulate(problem.graph, schedule).cost == problem.graph.base_cost
@@ -117,17 +117,17 @@ def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():
     heuristic, schedule = run(problem, deadline=Deadline.after(0))
     assert heuristic.tried == []
     assert schedule is None
-    told = []
+    reported = []
     tight = Problem(unit_chain(8), 5)
-    heuristic, _ = run(tight, on_schedule=lambda schedule: told.append(schedule) or True)
-    assert len(told) == 1
+    heuristic, _ = run(tight, on_schedule=lambda schedule: reported.append(schedule) or True)
+    assert len(reported) == 1
     assert heuristic.tried[-1].fits
     assert not any(found.fits for found in heuristic.tried[:-1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("budget", "optimal"), [("90%", 10_278_354_943_616), ("80%", 10_289_323_652_736)])
-def test_fcn8_where_the_public_code_finds_nothing(budget, optimal):
+def test_fcn8_budgets_that_the_published_code_misses(budget, optimal):
     problem = Problem(ZOO["fcn8"](), budget)
     for mend in (False, True):
         heuristic, schedule = run(problem, LpRoundingOptions(mend=mend))
@@ -140,7 +140,7 @@ def test_fcn8_where_the_public_code_finds_nothing(budget, optimal):
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(("budget", "published"), [("90%", 1.161), ("80%", 3.129)])
-def test_unet_is_no_worse_than_published(shared, budget, published):
+def test_unet_at_most_published_overhead(shared, budget, published):
     graph = read_graph(shared / "data/graphs/checkmate_unet_profile.json")
     problem = Problem(graph, budget)
     _, schedule = run(problem, LpRoundingOptions(mend=False))

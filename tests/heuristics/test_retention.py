@@ -1,4 +1,4 @@
-"""The least recomputation for given retention: all alternatives, and rules that go beyond the paper."""
+"""Least recomputation for given retention: comparison with all alternatives, rules beyond the paper."""
 
 import itertools
 
@@ -25,8 +25,8 @@ def predecessors(graph):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_compute_is_forced(seed):
-    """Among all R that satisfy the constraints (1b), (1c), (8a) and (8c) for S, it is the least entry by entry."""
+def test_recomputation_is_least_in_every_entry(seed):
+    """Compared with all R that satisfy constraints (1b), (1c), (8a) and (8c) for S."""
     graph = random_graph(seed, 5, plain=True)
     num_ops, reads = len(graph.ops), predecessors(graph)
     S = random_retention(num_ops, seed)
@@ -49,7 +49,7 @@ def test_every_compute_is_forced(seed):
 
 @pytest.mark.parametrize("most", [None, 1, 2, 3])
 def test_schedules_of_full_graphs_are_valid(most):
-    """Several outputs, graph inputs, kept tensors, accumulation buffers, ops that run once, limits of computes."""
+    """Several outputs, inputs, kept tensors, buffers, ops that run once, limits of computes."""
     counts = []
     for seed in range(30):
         graph = random_graph(seed, 8, buffers=seed % 2 == 0)
@@ -62,19 +62,19 @@ def test_schedules_of_full_graphs_are_valid(most):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_schedule_is_that_of_the_matrices_with_less_dead_weight(seed):
+def test_schedule_needs_no_more_than_its_matrices(seed):
     graph = random_graph(seed, 9, plain=True)
     problem = Problem(graph)
     S = random_retention(len(graph.ops), seed)
     as_written = validate(graph, schedule_from_matrices(graph, recomputation_for(problem, S), S))
-    ours = validate(graph, schedule_for(problem, S, source="me"))
+    pruned = validate(graph, schedule_for(problem, S, source="me"))
     assert as_written.accepted
-    assert ours.cost <= as_written.cost
-    assert ours.peak <= as_written.peak
+    assert pruned.cost <= as_written.cost
+    assert pruned.peak <= as_written.peak
     assert schedule_for(problem, S, source="me").source == "me"
 
 
-def test_kept_tensors_are_there_at_the_end():
+def test_kept_tensors_are_live_at_the_end():
     b = GraphBuilder("three")
     b.op("a", size=1, cost=5), b.op("b", inputs=["a"], size=1), b.op("c", inputs=["b"], size=1)
     graph = b.build()
@@ -88,7 +88,7 @@ def test_kept_tensors_are_there_at_the_end():
     assert validate(graph, schedule, Rules(keep=frozenset({"a"}))).accepted
 
 
-def test_ops_that_run_once_are_held():
+def test_outputs_of_ops_that_run_once_are_held():
     b = GraphBuilder("once")
     b.op("a", size=1, recomputable=False), b.op("b", inputs=["a"], size=1), b.op("c", inputs=["a", "b"], size=1)
     graph = b.build()

@@ -1,4 +1,4 @@
-"""Rotor: the programme against all plans, claims against the validator, REVOLVE on unit chains, published figures."""
+"""Rotor: dynamic programme against all plans, claimed memory, REVOLVE on unit chains, published figures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from remat.schedule import Certificate, Verdict, simulate
 
 PLAIN = RotorOptions(polish=False)
 
-#: The block that writes it, bytes, and a bit for each block that reads it.
+#: Writing block, bytes, and bit mask of the reading blocks.
 Tensor = tuple[int, int, int]
 
 
 def random_chain(seed: int) -> tuple[Chain, list[Tensor]]:
-    """A chain of a few blocks, with values that pass by for long."""
+    """Return a chain of a few blocks, with values that skip blocks."""
     rng = random.Random(seed)
     length = rng.randint(2, 5)
     tensors: list[Tensor] = [(s, rng.randint(1, 6), 1 << (s + 1)) for s in range(length - 1)]
@@ -67,10 +67,10 @@ def readers_in(readers: int, first: int, last: int) -> bool:
 def outcomes(
     chain: Chain, tensors: list[Tensor], s: int, t: int, *, there: frozenset[int] = frozenset(), saved: int = 0
 ) -> Iterator[tuple[float, int, list[tuple[str, int, int]]]]:
-    """Cost, peak and steps of every persistent schedule of s .. t, beside what is there."""
+    """Yield cost, peak and steps of every persistent schedule of s .. t; `there` holds values kept meanwhile."""
 
     def held(first: int, last: int) -> frozenset[int]:
-        """Values of blocks from s to before `first` that blocks `first` .. `last` read."""
+        """Return values written from s to before `first` that blocks `first` .. `last` read."""
         return frozenset(i for i, (a, _, r) in enumerate(tensors) if s <= a < first and readers_in(r, first, last))
 
     def size(values: frozenset[int]) -> int:
@@ -96,8 +96,8 @@ def outcomes(
                 yield swept + cost_after + cost_before, max(*peaks, peak_after, peak_before), plan
 
 
-def test_the_programme_is_best_among_all_persistent_plans() -> None:
-    """With slots of several bytes a plan never needs more than it says."""
+def test_programme_is_optimal_over_all_persistent_plans() -> None:
+    """With slots of several bytes, plans stay within their claimed memory."""
     assert KERNELS.ready()
     nested = 0
     for seed in range(15):
@@ -126,8 +126,8 @@ def certificate(problem: Problem, options: RotorOptions | None = None) -> Certif
     return judged(problem, schedule)
 
 
-def test_it_is_revolve_on_unit_chains() -> None:
-    """Least cost of all: n + 1 steps back, and as many forward as REVOLVE takes with two slots less."""
+def test_unit_chains_take_as_many_advances_as_revolve() -> None:
+    """n + 1 backward steps, and the advances of REVOLVE with two slots less."""
     for n in (1, 2, 3, 5, 8, 12):
         for budget in range(3, n + 3):
             found = certificate(Problem(unit_chain(n), budget), PLAIN)
@@ -136,31 +136,30 @@ def test_it_is_revolve_on_unit_chains() -> None:
 
 
 @pytest.mark.parametrize("make", [unet, lambda: gpt(layers=2), lambda: unit_chain(9), "unet_train.json"])
-def test_plans_hold_no_more_than_they_claim(make: Any, request: pytest.FixtureRequest) -> None:
-    """Skips, batch statistics, several outputs, buffers of gradients; at every level, for every few slots.
+def test_plans_stay_within_their_claimed_memory(make: Any, request: pytest.FixtureRequest) -> None:
+    """Skips, batch statistics, several outputs, gradient buffers.
 
-    In the captured U-Net backward ops of early blocks read values of later ones there, which once were not counted in
-    between.
+    Backward ops of early blocks read values of later blocks in the captured U-Net; tables must count them in between.
     """
     assert KERNELS.ready()
     graph = make() if callable(make) else read_graph(request.getfixturevalue("shared") / "data" / "graphs" / make)
     reads = Reads.of(TrainingStep.of(Problem(graph, "90%")))
-    cuts, looked = ways_to_cut(reads, 60), 0
+    cuts, checked = ways_to_cut(reads, 60), 0
     for level in (level for level, places in enumerate(cuts) if len(places) <= 60):
         table = Table.of(reads, cuts, level, PLAIN, Deadline())
         some = table.programme.steps_in_cost
         swept = int(graph.arrays.cost[np.concatenate(table.chain.swept)].sum())
-        idle = int(graph.arrays.cost[np.concatenate(table.blocks.forward)].sum()) - swept  # what runs once, for nobody
+        idle = int(graph.arrays.cost[np.concatenate(table.blocks.forward)].sum()) - swept  # unread ops that run once
         for slots in some[:: max(1, len(some) // 8)].tolist():
             run = simulate(graph, table.schedule(slots))
             assert not run.violations
             assert run.peak <= slots * table.programme.unit + reads.held
             assert run.cost <= (table.programme.costs[slots] + idle) * (1 + 1e-12)
-            looked += run.recomputations > 0
-    assert looked > 5
+            checked += run.recomputations > 0
+    assert checked > 5
 
 
-def test_budgets_are_kept_and_below_the_least_one_it_gives_the_least_peak() -> None:
+def test_infeasible_budget_gives_the_least_peak() -> None:
     for budget in ("60%", "45%", "40%"):
         assert certificate(Problem(unet(), budget)).verdict is Verdict.VALID
     found = certificate(Problem(unit_chain(16), 2))
@@ -168,7 +167,7 @@ def test_budgets_are_kept_and_below_the_least_one_it_gives_the_least_peak() -> N
     assert found.peak == 3
 
 
-#: Overhead in % of Rotor as published with Rockmate, often over its budget (notes on peers, 4.4).
+#: Overhead in % of Rotor as published with Rockmate, often over its budget (notes on peers, section 4.4).
 PUBLISHED = [
     ("gpt2l__rotor64k", "70%", 15.2), ("gpt2l__rotor64k", "50%", 23.8), ("gpt2l__rotor64k", "40%", 37.8),
     ("resnet_gn__rotor64k", "70%", 13.2), ("resnet_gn__rotor64k", "50%", 19.8), ("resnet_gn__rotor64k", "35%", 42.4),
@@ -177,17 +176,17 @@ PUBLISHED = [
 
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "budget", "overhead"), PUBLISHED)
-def test_published_overheads_are_beaten_within_the_budget(
+def test_overheads_below_published_ones_within_the_budget(
     shared: Path, name: str, budget: str, overhead: float
 ) -> None:
     graph = read_graph(shared / "data" / "graphs" / f"{name}.json")
-    found = certificate(Problem(graph, budget), PLAIN)  # polished it costs no more
+    found = certificate(Problem(graph, budget), PLAIN)  # polishing does not increase the cost
     assert found.verdict is Verdict.VALID
     assert 100 * (found.cost / graph.base_cost - 1) < overhead
 
 
 def test_values_without_bytes_are_saved() -> None:
-    """Saving them costs nothing, and recomputing them something: once options saved them with all the rest only."""
+    """Saving them is free. Options once saved them only together with all other values."""
     b = GraphBuilder("empty values")
     b.op("f0", size=8, cost=1, phase="forward")
     b.op("f1", inputs=["f0"], outputs={"f1": 4, "shape": 0}, cost=50, phase="forward")
@@ -198,13 +197,13 @@ def test_values_without_bytes_are_saved() -> None:
     b.op("g0", inputs=["g1", "f0"], size=4, cost=1, phase="backward")
     blocks = Blocks(Reads.of(TrainingStep.of(Problem(b.build()))), np.array([0]))
     everything, *others = chain_of(blocks, Deadline()).options[0]
-    assert everything.saved == 8  # what the loss reads is not counted
+    assert everything.saved == 8  # the loss's input is not counted
     assert min(option.cost for option in others if option.saved == 0) == everything.cost + 1
 
 
 @pytest.mark.slow
-def test_a_chain_of_thousands_of_layers_has_an_answer() -> None:
-    """Every k-th cut makes the blocks, and options save what passes the cuts inside."""
+def test_chain_of_400_layers() -> None:
+    """Blocks end at every k-th cut, and options save the values that pass the cuts inside."""
     graph = gpt(layers=400, width=64, heads=2, sequence=32, vocabulary=100)
     for budget in ("40%", "5%"):
         found = certificate(Problem(graph, budget))

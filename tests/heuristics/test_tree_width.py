@@ -1,4 +1,4 @@
-"""TW-Remat: the figures on chains, separators that separate, and graphs of every kind."""
+"""TW-Remat: peaks on chains, separators, all kinds of graphs."""
 
 import random
 
@@ -20,15 +20,15 @@ from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule, simulate, validate
 
 
-def deepest(problem, elimination=by_degree):
-    """The schedule with nothing but single ops for leaves."""
+def finest_schedule(problem, elimination=by_degree):
+    """Return the schedule whose leaves are single ops."""
     ops = Ops(problem)
     tree = separator_tree(ops.neighbours, elimination)
     sequence = sequence_of(ops, tree, 1, 10**6, Deadline())
     return Schedule.of_computes(problem.graph, problem.graph.arrays.order[sequence])
 
 
-# Peaks and costs on unit chains that are known of another program; ties between bags decide on the cost.
+# Peaks and costs of the published program on unit chains; costs depend on ties between bags.
 CHAINS = {8: (5, 27), 16: (7, 49), 32: (8, 123), 64: (9, 269), 128: (11, 612)}
 
 
@@ -36,7 +36,7 @@ CHAINS = {8: (5, 27), 16: (7, 49), 32: (8, 123), 64: (9, 269), 128: (11, 612)}
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_peaks_on_unit_chains(n, order):
     problem = Problem(unit_chain(n), order=order)
-    found = judged(problem, deepest(problem))
+    found = judged(problem, finest_schedule(problem))
     assert found.accepted
     assert found.peak == CHAINS[n][0]
     assert 0.9 * CHAINS[n][1] <= found.cost <= CHAINS[n][1]
@@ -44,7 +44,7 @@ def test_peaks_on_unit_chains(n, order):
 
 @pytest.mark.parametrize("elimination", [by_degree, by_fill_in])
 @pytest.mark.parametrize("seed", range(6))
-def test_parts_are_connected_through_separators_only(seed, elimination):
+def test_separators_disconnect_parts(seed, elimination):
     draw = random.Random(seed)
     count = draw.randint(2, 40)
     neighbours = [[] for _ in range(count)]
@@ -60,7 +60,7 @@ def test_parts_are_connected_through_separators_only(seed, elimination):
         assert sorted(tree.children[part]) == tree.children[part]
         assert tree.num_nodes[part] == tree.home.count(part) + sum(tree.num_nodes[c] for c in tree.children[part])
     for u, others in enumerate(neighbours):
-        for v in others:  # one of the two lies above the other
+        for v in others:  # one of the two parts is an ancestor of the other
             a, b = sorted((tree.home[u], tree.home[v]))
             assert a <= b < tree.end[a]
 
@@ -69,20 +69,20 @@ def test_parts_are_connected_through_separators_only(seed, elimination):
 @pytest.mark.parametrize("graph", [layered(60, seed=3), pyramid(5), ZOO["unet"]()], ids=lambda graph: graph.name)
 def test_schedules_are_valid_on_any_graph(graph, order):
     problem = Problem(graph, order=order)
-    assert validate(graph, deepest(problem), problem.rules).accepted
+    assert validate(graph, finest_schedule(problem), problem.rules).accepted
 
 
-def test_limits_are_kept():
+def test_limits_of_computes_hold():
     graph = unit_chain(20)
     limited = Problem(graph, max_computes={"f4": 1, "f9": 2})
-    computes = deepest(limited).computes()
-    assert validate(graph, deepest(limited), limited.rules).accepted
+    computes = finest_schedule(limited).computes()
+    assert validate(graph, finest_schedule(limited), limited.rules).accepted
     assert computes.count("f4") == 1
     assert computes.count("f3") > 2
 
 
-def test_the_cut_off_is_searched_for():
-    """Between the deepest schedule (peak 10, cost 702) and no recomputation (peak 130)."""
+def test_larger_budgets_cost_less():
+    """Between the finest schedule (peak 10, cost 702) and no recomputation (peak 130)."""
     graph = unit_chain(128)
     costs = []
     for budget in (12, 20, 40, 80, 130):
@@ -95,15 +95,14 @@ def test_the_cut_off_is_searched_for():
     assert costs[-1] == graph.base_cost
 
 
-def test_a_wide_graph_ends_with_the_least_peak_and_soon():
-    """Computes are limited, so that what would be computed too often is not made."""
+def test_limited_computes_on_a_wide_graph():
     problem = Problem(layered(200, seed=1), "50%")
     schedule = TreeWidth(TreeWidthOptions(most_computes=3)).run(problem, RUN)
     assert schedule.num_computes <= 3 * 200
     assert simulate(problem.graph, schedule).peak <= problem.graph.reference_peak
 
 
-def test_refusals_and_the_clock(monkeypatch):
+def test_too_many_ops_and_expired_deadline(monkeypatch):
     monkeypatch.setitem(MOST_OPS, by_degree, 20)
     with refused("problem.many-ops"):
         TreeWidth().run(Problem(unit_chain(10), 9), RUN)
@@ -113,10 +112,10 @@ def test_refusals_and_the_clock(monkeypatch):
 
 
 @pytest.mark.parametrize("elimination", [by_degree, by_fill_in])
-def test_the_bags_are_those_of_networkx(elimination):
+def test_bags_equal_those_of_networkx(elimination):
     neighbours = Ops(Problem(layered(80, 0.1, seed=2))).neighbours
     graph = nx.Graph()
-    graph.add_nodes_from(range(len(neighbours)))  # ties go by it
+    graph.add_nodes_from(range(len(neighbours)))  # the order decides ties
     graph.add_edges_from((u, v) for u, others in enumerate(neighbours) for v in others)
     _, known = treewidth.treewidth_decomp(graph, elimination(graph))
     bags, above = decomposition(neighbours, elimination, Deadline())

@@ -1,4 +1,4 @@
-"""Turns: shares are kept, move to those that bring more, and nobody is given up."""
+"""Turns: shares, adaptation to gains, minimum shares."""
 
 from collections.abc import Callable
 
@@ -14,24 +14,24 @@ def spent(turns: Turns, gain: Callable[[str], float], rounds: int, length: float
     return count
 
 
-def test_shares_are_kept_while_all_bring_the_same() -> None:
+def test_shares_hold_for_equal_gains() -> None:
     for gain in (0.0, 5.0):
         count = spent(Turns({"a": 0.6, "b": 0.2, "c": 0.2}), lambda _, gain=gain: gain, 100)
         assert abs(count["a"] - 60) <= 2
         assert abs(count["b"] - count["c"]) <= 1
 
 
-def test_those_that_bring_more_get_more_and_nobody_is_given_up() -> None:
+def test_larger_gains_get_more_turns_and_every_arm_some() -> None:
     count = spent(Turns({"a": 0.6, "b": 0.2}), lambda name: float(name == "b"), 140)
-    assert count["b"] > count["a"], "the share of a is three times as large, but b alone brings anything"
+    assert count["b"] > count["a"], "only b gains, though its share is a third of a's"
     assert count["a"] >= 40
     turns = Turns({"a": 1.0, "b": 1.0})
     spent(turns, lambda name: float(name == "a"), 40)
     later = spent(turns, lambda name: float(name == "b"), 60)
-    assert later["b"] > later["a"], "what was brought long ago counts no more"
+    assert later["b"] > later["a"], "old gains no longer count"
 
 
-def test_turns_that_take_long_come_seldom() -> None:
+def test_long_turns_are_rare() -> None:
     turns = Turns({"quick": 1.0, "slow": 1.0})
     names = []
     for _ in range(22):

@@ -1,4 +1,4 @@
-"""XLA's pass: the computations of its own tests, every rule kept, and the scope that it has."""
+"""XLA's pass: computations of its own tests, validity."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def computes(builder: GraphBuilder, budget: int, order: str = "fixed", options: 
 
 
 def test_single_computation() -> None:
-    """``SingleComputation``: the broadcast runs again right before its last reader; 14 KB instead of 16."""
+    """``SingleComputation``: the broadcast runs again right before its last reader; 14 KB instead of 16 KB."""
     b = GraphBuilder("rematerializable")
     b.input("param", 4)
     for name, size, reads in (
@@ -36,8 +36,8 @@ def test_single_computation() -> None:
     assert computes(b, 20 * KB) == [*first, "concat_2", "slice_2"]
 
 
-def test_an_instruction_is_rematerialized_several_times() -> None:
-    """``InstructionRematerializedMultipleTimes``: no room for the broadcast during any of three calls."""
+def test_instruction_rematerialized_multiple_times() -> None:
+    """``InstructionRematerializedMultipleTimes``: no memory for the broadcast during any of three calls."""
     b = GraphBuilder("calls")
     b.op("bcast", size=4 * KB)
     b.op("add_1", inputs=["bcast"], size=4 * KB)
@@ -48,8 +48,8 @@ def test_an_instruction_is_rematerialized_several_times() -> None:
     assert computes(b, 22 * KB) == ["bcast", "add_1", *again]
 
 
-def test_what_nothing_has_read_only_moves_in_a_free_order() -> None:
-    """In a free order the op runs once, later; with the fixed order it keeps its first compute."""
+def test_unread_value_moves_only_in_a_free_order() -> None:
+    """In a free order the op runs once, later; in the fixed order it keeps its first compute."""
     b = GraphBuilder("early")
     for name, reads, size in (("early", [], 4), ("a", [], 3), ("b", ["a"], 3), ("c", ["b", "early"], 1)):
         b.op(name, inputs=reads, size=size)
@@ -57,7 +57,7 @@ def test_what_nothing_has_read_only_moves_in_a_free_order() -> None:
     assert computes(b, 8) == ["early", "a", "b", "early", "c"]
 
 
-def test_blocks_save_where_single_ops_do_not() -> None:
+def test_blocks_save_memory_that_single_ops_do_not() -> None:
     """The input of the large value is as large and dead: only both together save bytes."""
     b = GraphBuilder("block")
     for name, reads, size in (("x", [], 1), ("p", ["x"], 8), ("q", ["p"], 8), ("r", ["q"], 1), ("s", ["x", "r"], 1),
@@ -70,7 +70,7 @@ def test_blocks_save_where_single_ops_do_not() -> None:
 
 
 @pytest.mark.parametrize("options", [XlaOptions(), XlaOptions(block_size_limit=8, block_factor=4)])
-def test_every_rule_but_the_budget_is_kept(options: XlaOptions) -> None:
+def test_schedules_are_valid_except_for_the_budget(options: XlaOptions) -> None:
     within = 0
     for seed, order, limit in product(range(20), ("fixed", "free"), (None, 2)):
         graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8)
