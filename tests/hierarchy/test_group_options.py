@@ -1,4 +1,4 @@
-"""Options of groups: a schedule for each budget, certified, none twice."""
+"""Options of groups: certified schedules for several budgets, none dominated or repeated."""
 
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from remat.schedule import Certificate, Schedule
 from remat.schedule.validate import validate
 
 
-def test_each_option_is_a_schedule_of_the_sub_problem_and_takes_what_is_said_of_it() -> None:
+def test_options_have_their_certified_cost_and_memory() -> None:
     whole = Problem(unit_chain(8))
     part = SubProblem.of(whole, Group("g", np.arange(1, 7), np.arange(10, 16)))
     found = options_of(part, Budgets(), Effort(("eviction", "checkpoint-last")), Deadline.after(60))
@@ -41,44 +41,44 @@ def test_each_option_is_a_schedule_of_the_sub_problem_and_takes_what_is_said_of_
 
         held = one.saved + part.held_least
         assert certificate(part.problem).cost == one.cost
-        assert certificate(part.asking(10**6, held)).peak == 10**6  # `outside`, whose workspace is the rest
+        assert certificate(part.asking(10**6, held)).peak == 10**6  # `outside`; its workspace is the remaining budget
         if one.saved:
             assert certificate(part.asking(10**6, held - 1)).peak > 10**6
 
 
-def test_methods_that_do_not_apply_or_do_not_exist_for_a_group_give_no_option() -> None:
+def test_inapplicable_methods_give_no_option() -> None:
     whole = Problem(unit_chain(8))
-    part = SubProblem.of(whole, Group("g", np.arange(1, 7)))  # no backward part: nothing for checkpointing
+    part = SubProblem.of(whole, Group("g", np.arange(1, 7)))  # checkpointing needs a backward part
     found = options_of(part, Budgets(), Effort(("chen-sqrt",)), Deadline.after(60))
     assert [one.option.forward.tolist() for one in found] == [[0, 1, 2, 3, 4, 5]]
 
 
 class Recording(Eviction):
-    """Remembers what it is asked and where it starts."""
+    """Eviction that records its problems and starts."""
 
     name = "recording"
-    asked: ClassVar[list[tuple[Problem, Schedule | None]]] = []
+    calls: ClassVar[list[tuple[Problem, Schedule | None]]] = []
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
-        self.asked.append((problem, run.start))
+        self.calls.append((problem, run.start))
         return super().run(problem, run)
 
 
-def test_each_budget_begins_with_the_best_schedule_of_those_below() -> None:
-    """Which keeps the budget, and the limit on what is held in between."""
+def test_each_budget_starts_from_the_best_schedule_for_lower_budgets() -> None:
+    """Starts keep the budget and the limit on held tensors."""
     whole = Problem(gpt(layers=1, width=16, heads=2, sequence=8, vocabulary=30), "50%")
     ops = whole.graph.arrays.order
     step = TrainingStep.of(whole)
     part = SubProblem.of(whole, Group("g", ops[1 : step.num_forward], ops[step.first_backward : -1]))
-    Recording.asked.clear()
+    Recording.calls.clear()
     options_of(part, Budgets(), Effort((Recording,)), Deadline.after(60))
-    starts = [(problem, start) for problem, start in Recording.asked if start is not None]
+    starts = [(problem, start) for problem, start in Recording.calls if start is not None]
     assert len(starts) > 3
     for problem, start in starts:
         assert start is not None and judged(problem, start).accepted
 
 
-def test_no_option_is_taken_twice_and_the_knob_is_the_number_of_them() -> None:
+def test_farthest_first_selects_distinct_options() -> None:
     def option(cost: int, peak: int) -> Measured:
         return Measured(Option([0], [1]), cost, peak, peak, 0, frozenset())
 

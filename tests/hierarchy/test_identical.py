@@ -1,4 +1,4 @@
-"""Groups that are the same: classes, what separates them, and translation."""
+"""Classes of identical groups: differences that separate them, translation."""
 
 import contextlib
 import random
@@ -40,7 +40,7 @@ JITTER = pytest.mark.parametrize("jitter", [0, 0.01])
 
 @JITTER
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
-def test_layers_are_one_class_whatever_comes_before_and_after(accumulation, jitter) -> None:
+def test_layers_form_one_class(accumulation, jitter) -> None:
     found = layer_classes(Problem(small(jitter, accumulation=accumulation)))
     assert [f"layers.{k}" for k in range(LAYERS)] in found
     assert len(found) == 4  # embedding, layers, head, all
@@ -59,11 +59,11 @@ def changed(graph: ComputeGraph, op: str, **changes) -> ComputeGraph:
         ("layers.2.mlp.up", {"type": "other"}),
         ("layers.2.mlp.up", {"recomputable": False}),
         ("grad_layers.2.mlp.up", {"cost": 1}),
-        ("layers.2.mlp.up", {"inputs": ("layers.2.residual1",)}),  # one wire, between values of one size
+        ("layers.2.mlp.up", {"inputs": ("layers.2.residual1",)}),  # one edge, between values of equal size
         ("grad_layers.2.mlp.gelu", {"inputs": ("grad_layers.2.mlp.down", "layers.2.mlp.up", "layers.2.ln2")}),
     ],
 )
-def test_a_difference_in_one_cost_or_wire_separates(op: str, changes, jitter) -> None:
+def test_one_different_cost_or_edge_separates(op: str, changes, jitter) -> None:
     graph = changed(small(jitter), op, **changes)
     found = layer_classes(Problem(graph))
     assert ["layers.2"] in found
@@ -71,7 +71,7 @@ def test_a_difference_in_one_cost_or_wire_separates(op: str, changes, jitter) ->
 
 
 @JITTER
-def test_sizes_limits_and_what_is_kept_separate(jitter) -> None:
+def test_sizes_limits_and_kept_tensors_separate(jitter) -> None:
     graph = small(jitter)
     tensors = [Tensor(t.name, t.size + (t.name == "layers.3.mlp.gelu")) for t in graph.tensors]
     assert ["layers.3"] in layer_classes(Problem(replace(graph, tensors=tensors)))
@@ -80,8 +80,8 @@ def test_sizes_limits_and_what_is_kept_separate(jitter) -> None:
 
 
 @pytest.mark.parametrize(("partitioner", "before"), [(Modules, 40), (HPartition, 29)])
-def test_measured_costs_make_no_more_classes(partitioner, before: int) -> None:
-    """Of a GPT of 12 layers, costs up to 1 % lower or higher made 40 classes of 7, and 29 of 7."""
+def test_measured_costs_add_no_classes(partitioner, before: int) -> None:
+    """Costs within 1 % would split the 7 classes of a GPT with 12 layers into 40 and 29."""
     graph = gpt(layers=12)
     exact = identical_groups(partitioner().partition(Problem(graph)))
     hierarchy = partitioner().partition(Problem(jittered(graph)))
@@ -95,7 +95,7 @@ def test_measured_costs_make_no_more_classes(partitioner, before: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "unet", "resnet50-ops", "darts-cell"])
-def test_the_tolerance_changes_nothing_where_costs_are_exact(name: str) -> None:
+def test_tolerance_has_no_effect_on_exact_costs(name: str) -> None:
     for partitioner in partitioners():
         with contextlib.suppress(ProblemError):
             hierarchy = as_partitioner(partitioner).partition(Problem(ZOO[name]()))
@@ -103,7 +103,7 @@ def test_the_tolerance_changes_nothing_where_costs_are_exact(name: str) -> None:
             assert found == exact
 
 
-def test_groups_inside_have_to_lie_at_the_same_places() -> None:
+def test_nested_groups_must_match() -> None:
     problem = Problem(small())
     _, one, two, *_ = Blocks().partition(problem).root.children
     forms = Forms(problem)
@@ -116,7 +116,7 @@ def test_groups_inside_have_to_lie_at_the_same_places() -> None:
 
 
 def whole_graph(problem: Problem, group: Group) -> "nx.DiGraph":
-    """Ops and tensors of a group with all that counts, for networkx."""
+    """Return ops and tensors of a group as a networkx graph with labels."""
     graph, inside = problem.graph, set(group.ops.tolist())
     found: nx.DiGraph = nx.DiGraph()
     for op in inside:
@@ -132,7 +132,7 @@ def whole_graph(problem: Problem, group: Group) -> "nx.DiGraph":
 
 
 def test_classes_agree_with_a_general_isomorphism_check() -> None:
-    """Members are isomorphic with the translation as the map; and what is in two classes is not isomorphic."""
+    """Members of a class are isomorphic under the translation, and classes are not."""
     problem = Problem(small(accumulation="buffers"))
     hierarchy = HPartition(HPartitionOptions(max_top=8, max_group=6, min_group=2)).partition(problem)
     found = identical_groups(hierarchy)
@@ -153,7 +153,7 @@ def test_classes_agree_with_a_general_isomorphism_check() -> None:
             assert len(a) != len(b) or not nx.is_isomorphic(a, b, node_match=match)
 
 
-def test_the_listing_of_tensors_and_inputs_does_not_matter() -> None:
+def test_order_of_tensors_and_inputs_does_not_matter() -> None:
     graph, draw = small(), random.Random(3)
     tensors = list(graph.tensors)
     draw.shuffle(tensors)
@@ -161,7 +161,7 @@ def test_the_listing_of_tensors_and_inputs_does_not_matter() -> None:
     assert [f"layers.{k}" for k in range(LAYERS)] in layer_classes(Problem(replace(graph, tensors=tensors, ops=ops)))
 
 
-def test_translation_refuses_what_does_not_fit() -> None:
+def test_translation_between_unequal_groups_is_refused() -> None:
     a, b = Group("a", np.array([1, 2])), Group("b", np.array([3]))
     with refused("problem.other-group", culprit="b"):
         translate([1], a, b)

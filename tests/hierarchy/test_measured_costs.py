@@ -1,4 +1,4 @@
-"""Groups that differ in costs alone: one is solved for all, and each pays for its own ops."""
+"""Groups that differ only in costs: one is solved for all, and each option is priced by its own ops."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ EVICTION = Effort(("eviction",))
 
 
 class Pairs(Partitioner):
-    """Pairs of neighbours in groups of four, but for the first op."""
+    """Groups of four neighbours, each of two pairs; the first op is in no group."""
 
     name = "pairs"
 
@@ -39,7 +39,7 @@ class Pairs(Partitioner):
 
 
 def problem(seed: int = 0, layers: int = 10, budget: int = 8) -> Problem:
-    """A chain of equal ops and their gradients, costs up to 1 % lower or higher."""
+    """Return a chain of ops whose costs vary by 1 %, and their gradients."""
     chain = unit_chain(layers)
     return Problem(jittered(replace(chain, ops=[replace(op, cost=1000) for op in chain.ops]), seed=seed), budget)
 
@@ -50,7 +50,7 @@ def recursion(given: Problem, tolerance: float = 0.05, **more: Any) -> Recursion
 
 
 def inside(run: Recursion) -> Iterator[tuple[Group, list[Measured]]]:
-    """The groups below the root with their options."""
+    """Yield the groups below the root with their options."""
     return ((group, run.options(group)) for group in run.hierarchy.groups() if group is not run.hierarchy.root)
 
 
@@ -61,8 +61,8 @@ def listed(run: Recursion) -> list[Any]:
             for name, cost, option in made]  # fmt: skip
 
 
-def test_each_group_has_options_at_its_own_costs() -> None:
-    """By the ops of each, one by one, by the sub-problem of each group, and by the certificate of the schedule."""
+def test_options_have_the_costs_of_their_own_group() -> None:
+    """Compared with sums over ops, the sub-problem of each group, and the certificate of the schedule."""
     given = problem()
     run = recursion(given)
     run.run()
@@ -80,34 +80,34 @@ def test_each_group_has_options_at_its_own_costs() -> None:
             assert not whole or judged(part.problem, part.schedule(one.option)).cost == one.cost
 
 
-def test_the_store_and_executors_do_not_mix_up_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[SubProblem] = []
+def test_stores_and_executors_keep_costs_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[SubProblem] = []
 
     def counted(part: SubProblem, *given: Any) -> Any:
-        asked.append(part)
+        calls.append(part)
         return options_of(part, *given)
 
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", counted)
 
     def solved(given: Problem, tolerance: float = 0.05, **more: Any) -> tuple[int, list[Any]]:
-        asked.clear()
+        calls.clear()
         found = listed(recursion(given, tolerance, **more))
-        return len(asked), found
+        return len(calls), found
 
     few, first = solved(problem(), store=Store(tmp_path))
     assert solved(problem(), store=Store(tmp_path)) == (0, first)
     with ThreadPoolExecutor(2) as pool:
         assert solved(problem(), executor=pool) == (few, first)
-    # other measurements, and groups that another one was solved for, are other questions
+    # other costs and other representatives have other keys
     assert solved(problem(1), store=Store(tmp_path)) == solved(problem(1))
-    all_alone, exact = solved(problem(), 0)
+    separate, exact = solved(problem(), 0)
     left, again = solved(problem(), 0, store=Store(tmp_path))
-    assert few < all_alone and 0 < left < all_alone and again == exact
+    assert few < separate and 0 < left < separate and again == exact
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_whole_is_priced_by_its_own_costs_and_claims_no_more_than_its_scope(seed: int) -> None:
-    """Though models proved the options of the first group of each class."""
+def test_cost_and_bound_of_the_whole_schedule(seed: int) -> None:
+    """Models prove only the options of the first group of each class."""
     options = HierarchicalOptions(
         partitioners=(Pairs,), leaf_methods=("checkmate",), group_methods=("eviction",),
         top_methods=("eviction", "h-ilp"), peaks=2, saved=2, moves=1, polish=False, workers=1,

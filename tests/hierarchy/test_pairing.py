@@ -1,4 +1,4 @@
-"""Backward ops go with the group that they belong to, on chains, real training graphs and random ones."""
+"""Pairing of backward ops with groups, on chains, real training graphs and random ones."""
 
 import random
 
@@ -17,7 +17,7 @@ from remat.problem import Problem
 
 
 def slices(problem: Problem, length: int) -> list[Group]:
-    """Runs of the forward ops in the reference order, each of two halves."""
+    """Return runs of forward ops in the reference order, each of two halves."""
     ops, groups = groupable(problem), []
     for k in range(0, len(ops), length):
         run = ops[k : k + length]
@@ -26,7 +26,7 @@ def slices(problem: Problem, length: int) -> list[Group]:
     return groups
 
 
-def test_a_chain_is_mirrored() -> None:
+def test_chains_are_mirrored() -> None:
     hierarchy = attach_backward(Problem(unit_chain(6)), slices(Problem(unit_chain(6)), 2))
     assert [group.backward.tolist() for group in hierarchy.root.children] == [[11, 12], [9, 10], [7, 8]]
     assert [half.backward.tolist() for half in hierarchy.root.children[0].children] == [[12], [11]]
@@ -45,8 +45,8 @@ def test_a_chain_is_mirrored() -> None:
         ("checkmate_resnet50_static", 22),
     ],
 )
-def test_real_graphs(name: str, length: int, shared) -> None:
-    """No backward op is left over, and none reads what only another group's forward ops know."""
+def test_pairing_of_real_graphs(name: str, length: int, shared) -> None:
+    """Groups take all backward ops, which read only tensors of their own forward ops."""
     problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"), order="free")
     arrays = problem.graph.arrays
     hierarchy = attach_backward(problem, slices(problem, length))
@@ -54,20 +54,20 @@ def test_real_graphs(name: str, length: int, shared) -> None:
     assert sum(len(group.backward) for group in hierarchy.root.children) == len(hierarchy.root.backward)
     forward = np.zeros(len(arrays.cost), dtype=bool)
     forward[groupable(problem)] = True
-    strange = total = 0
+    foreign = total = 0
     for group in hierarchy.root.children:
         known = {t for op in group.forward for t in (*arrays.op_inputs[op], *arrays.op_outputs[op])}
         for op in group.backward:
             read = [t for t in arrays.op_inputs[op] if forward[arrays.producers[t]].any()]
             total += len(read)
-            strange += sum(t not in known for t in read)
-    # Checkmate's gradients read the outputs of all readers: where these are in two groups, one of them is strange
-    assert strange <= (0.08 * total if name.startswith("checkmate") else 0)
+            foreign += sum(t not in known for t in read)
+    # Checkmate's gradients read the outputs of all readers, which may be in two groups
+    assert foreign <= (0.08 * total if name.startswith("checkmate") else 0)
 
 
 @pytest.mark.shared
-def test_the_border_between_backward_groups_lies_between_ops_of_both_sides(shared) -> None:
-    """ReLU's gradient and that of the convolution after it read the same value, and are told apart by their types."""
+def test_op_types_separate_backward_ops_at_a_border(shared) -> None:
+    """The gradients of ReLU and of the next convolution read the same value."""
     problem = Problem(load_graph(shared / "data" / "graphs" / "resnet50_train.json"))
     graph = problem.graph
     ops = groupable(problem)
@@ -81,7 +81,7 @@ def test_the_border_between_backward_groups_lies_between_ops_of_both_sides(share
 
 
 def random_step(seed: int, most: int = 10) -> tuple[ComputeGraph, random.Random]:
-    """A training graph whose backward ops read anything: some forward values, some gradients."""
+    """Return a training graph whose backward ops read random forward values and gradients."""
     draw = random.Random(seed)
     forward, backward = draw.randint(1, most), draw.randint(1, most + 2)
     b = GraphBuilder("random")
@@ -95,7 +95,7 @@ def random_step(seed: int, most: int = 10) -> tuple[ComputeGraph, random.Random]
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9))
-def test_whatever_the_graph_the_hierarchy_is_one(seed: int) -> None:
+def test_hierarchies_of_random_graphs(seed: int) -> None:
     graph, draw = random_step(seed)
     for order in ("free", "fixed"):
         problem = Problem(graph, order=order)
@@ -108,8 +108,7 @@ def test_whatever_the_graph_the_hierarchy_is_one(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
-def test_what_is_kept_together_is_acyclic(seed: int) -> None:
-    """Any labels at all; every label keeps an op."""
+def test_largest_acyclic_parts_keep_every_label(seed: int) -> None:
     graph, draw = random_step(seed)
     arrays, count = graph.arrays, len(graph.ops)
     labels = np.array([draw.randint(0, 3) for _ in range(count)])

@@ -1,4 +1,4 @@
-"""Groups with an option each as ops of a smaller graph: what the small one holds, the whole one does not exceed."""
+"""Quotients, whose ops are groups with one option each: peak and cost bound those of the whole graph."""
 
 import random
 
@@ -34,8 +34,8 @@ def composites(hierarchy: RandomHierarchy) -> list[Composite]:
     ]  # fmt: skip
 
 
-def test_a_schedule_of_the_quotient_is_one_of_the_whole_with_at_most_its_peak_and_cost() -> None:
-    looked = again = 0
+def test_expanded_schedule_has_at_most_the_peak_and_cost_of_the_quotient() -> None:
+    checked = again = 0
     for seed in range(80):
         rng = random.Random(seed)
         hierarchy = random_hierarchy(seed, 8)
@@ -61,12 +61,12 @@ def test_a_schedule_of_the_quotient_is_one_of_the_whole_with_at_most_its_peak_an
             assert certificate.accepted, certificate.first
             assert certificate.peak <= claimed.peak, seed
             assert certificate.cost <= claimed.cost
-            looked += 1
+            checked += 1
             again += claimed.cost > certificate.base_cost
-    assert looked > 100 and again > 30
+    assert checked > 100 and again > 30
 
 
-def test_options_are_chosen_so_that_the_whole_fits() -> None:
+def test_chosen_options_fit_the_budget() -> None:
     found = 0
     for seed in range(20):
         hierarchy = random_hierarchy(seed, 8, training=True)
@@ -79,8 +79,8 @@ def test_options_are_chosen_so_that_the_whole_fits() -> None:
     assert found > 5
 
 
-def test_options_for_the_memory_that_is_left_are_better_than_those_there_were() -> None:
-    """With everything saved or nothing, a group cannot use what is left over; what was there stays in its place."""
+def test_options_for_the_remaining_memory_improve_the_choice() -> None:
+    """With all or nothing saved a group cannot use the remaining memory; refining keeps existing options."""
     problem = Problem(unit_chain(12), 9)
     group = Group("middle", np.arange(2, 10), np.arange(15, 23))
     part = SubProblem.of(problem, group)

@@ -1,4 +1,4 @@
-"""Sub-problems hold, step by step, what their group holds in the whole graph while its interfaces are there."""
+"""Sub-problems: memory equal to that of the group in the whole graph."""
 
 import contextlib
 import random
@@ -21,7 +21,7 @@ from remat.testing.graphs import random_graph
 
 
 def held(graph: ComputeGraph, sequence: list[int], kept: set[int]) -> list[set[int]]:
-    """The tensors that are there at each step, besides graph inputs; the slow way."""
+    """Return the live tensors of each step, except graph inputs; plain and slow."""
     arrays = graph.arrays
     there: list[set[int]] = [set() for _ in sequence]
     for tensor in range(len(arrays.size)):
@@ -42,8 +42,8 @@ def held(graph: ComputeGraph, sequence: list[int], kept: set[int]) -> list[set[i
     return there
 
 
-def again(rng: random.Random, problem: Problem, group: Group) -> tuple[list[int], list[int]]:
-    """The forward and the backward ops with recomputations strewn in."""
+def with_recomputations(rng: random.Random, problem: Problem, group: Group) -> tuple[list[int], list[int]]:
+    """Return forward and backward ops with random recomputations inserted."""
     arrays = problem.graph.arrays
     shared = {op for op in group.ops.tolist() if (arrays.producers.counts[arrays.op_outputs[op]] > 1).any()}
     parts: list[list[int]] = []
@@ -61,7 +61,7 @@ def again(rng: random.Random, problem: Problem, group: Group) -> tuple[list[int]
 
 
 def some_group(rng: random.Random, *, buffers: bool, tied: bool) -> tuple[Problem, Group, SubProblem]:
-    """A random group of a random graph: two stretches of the reference order, which its name says."""
+    """Return a random group of a random graph; its name holds the borders of its two ranges of the order."""
     while True:
         graph = random_graph(rng.randrange(10**6), 14, buffers=buffers)
         if len(graph.ops) < 6:
@@ -69,18 +69,18 @@ def some_group(rng: random.Random, *, buffers: bool, tied: bool) -> tuple[Proble
         order = graph.arrays.order
         a, b, c, d = sorted(rng.sample(range(len(order) + 1), 4))
         group = Group(f"{a} {b} {c} {d}", order[a:b], order[c:d] if tied else [])
-        with contextlib.suppress(ProblemError):  # others write into a buffer of the group
+        with contextlib.suppress(ProblemError):  # other ops write into a buffer of the group
             return Problem(graph), group, SubProblem.of(Problem(graph), group)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_memory_of_a_sub_problem_is_that_of_its_group_in_the_whole_graph(seed: int) -> None:
+def test_memory_equals_that_of_the_group_in_the_whole_graph(seed: int) -> None:
     rng = random.Random(seed)
     problem, group, part = some_group(rng, buffers=seed % 2 == 1, tied=seed % 4 > 0)
     graph = problem.graph
     a, b, c, d = map(int, group.name.split())
     order = graph.arrays.order
-    forward, backward = again(rng, problem, group)
+    forward, backward = with_recomputations(rng, problem, group)
     small = part.schedule(translated(Option(forward, backward), part.place))
     certificate = validate(part.problem.graph, small, part.problem.rules)
     assert certificate.accepted, certificate.first
@@ -108,7 +108,7 @@ def test_memory_of_a_sub_problem_is_that_of_its_group_in_the_whole_graph(seed: i
         in_whole = {names[t] for t in whole[step] & inside} - interfaces
         in_part = {own.tensor_names[t] for t in mine[sub_step]} - interfaces - {"outside done"}
         assert in_part == in_whole, (sequence[step], step)
-    # and what the interfaces take is the rest of the certified peak
+    # with the interfaces, memory sums to the certified peak
     memory = [
         arrays.input_bytes + sum(int(arrays.size[t]) for t in live) + int(arrays.workspace[own.op_index[op]])
         for live, op in zip(mine, small.computes(), strict=True)
@@ -116,21 +116,21 @@ def test_memory_of_a_sub_problem_is_that_of_its_group_in_the_whole_graph(seed: i
     assert max(memory) == certificate.peak == simulate(own, small).peak
 
 
-def test_a_limit_on_what_is_held_in_between_is_the_workspace_of_outside() -> None:
+def test_limit_on_held_tensors_is_the_workspace_of_outside() -> None:
     whole = Problem(unit_chain(6))
     part = SubProblem.of(whole, Group("g", np.array([1, 2, 3, 4]), np.array([8, 9, 10, 11])))
     assert (part.held_least, part.held_reference) == (3, 6)
     saving = part.asking(7, 6)
     assert saving.graph.structural_bound.peak <= 7
     assert validate(saving.graph, Schedule.reference(saving.graph), saving.rules).accepted
-    forgetting = part.asking(7, 3)
-    fault = validate(forgetting.graph, Schedule.reference(forgetting.graph), forgetting.rules).first
+    recomputing = part.asking(7, 3)
+    fault = validate(recomputing.graph, Schedule.reference(recomputing.graph), recomputing.rules).first
     assert "'outside'" in str(fault) and "budget" in str(fault)
     again_all = part.schedule(Option([0, 1, 2, 3], [0, 1, 2, 5, 6, 7, 8])).targets
-    assert validate(forgetting.graph, Schedule.of_computes(forgetting.graph, again_all), forgetting.rules).accepted
+    assert validate(recomputing.graph, Schedule.of_computes(recomputing.graph, again_all), recomputing.rules).accepted
 
 
-def test_a_group_that_reads_a_buffer_others_write_into_cannot_be_run_alone() -> None:
+def test_group_reading_a_shared_buffer_is_refused() -> None:
     b = GraphBuilder("shared")
     b.tensor("sum", 4)
     b.op("x", outputs=["sum"], cost=1)

@@ -1,4 +1,4 @@
-"""Groups within groups: what a hierarchy must be, and what crosses a border."""
+"""Hierarchies of groups: validity, interfaces."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def tree(*groups: Group) -> Hierarchy:
     return Hierarchy(diamonds(), Group("root", np.arange(7), children=groups))
 
 
-def test_a_hierarchy_of_convex_groups_is_one() -> None:
+def test_convex_groups_form_a_hierarchy() -> None:
     inner = Group("inner", np.array([4, 5]))
     hierarchy = tree(Group("first", np.array([0, 1, 2])), Group("second", np.array([3, 4, 5]), children=(inner,)))
     hierarchy.check()
@@ -47,18 +47,18 @@ def test_a_hierarchy_of_convex_groups_is_one() -> None:
         ("problem.two-parts", [Group("x", np.array([1, 2]), np.array([2]))]),
     ],
 )
-def test_what_is_no_hierarchy_is_refused(kind: str, groups: list[Group]) -> None:
+def test_invalid_hierarchies_are_refused(kind: str, groups: list[Group]) -> None:
     with refused(kind):
         tree(*groups).check()
 
 
-def test_the_root_has_all_ops() -> None:
+def test_root_must_have_all_ops() -> None:
     with refused("problem.lacks-op", culprit="g"):
         Hierarchy(diamonds(), Group("root", np.arange(6))).check()
 
 
-def test_backward_parts_are_nodes_of_their_own() -> None:
-    """The forward and the backward part of a group are run at different times, but each as a whole."""
+def test_backward_parts_are_separate_nodes() -> None:
+    """Forward and backward part of a group each run as a whole."""
     problem = Problem(unit_chain(3))
     root = [np.arange(4), np.arange(4, 7)]
     Hierarchy(problem, Group("root", *root, (Group("x", np.array([0, 1]), np.array([5, 6])),))).check()
@@ -66,7 +66,7 @@ def test_backward_parts_are_nodes_of_their_own() -> None:
         Hierarchy(problem, Group("root", *root, (Group("x", np.array([0, 1]), np.array([4, 6])),))).check()
 
 
-def test_interfaces_of_all_sets_agree_with_a_plain_search() -> None:
+def test_interfaces_of_all_sets_of_ops() -> None:
     b = GraphBuilder("buffers")
     b.input("w", 3)
     b.op("a", inputs=["w"], size=2)

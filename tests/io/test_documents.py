@@ -1,4 +1,4 @@
-"""Documents by models: all faults at once, exact types, schemas that are what readers do, keys that may be left out."""
+"""Documents: all faults in one error, exact types, schemas, optional keys."""
 
 import gc
 import json
@@ -31,8 +31,8 @@ SCHEDULE: dict[str, Any] = {"format": "remat-schedule", "version": 1, "steps": [
 PLAN: dict[str, Any] = {"format": "remat-plan", "version": 1, "statements": [["allocate", 0, "x", 4]]}
 
 
-def test_the_schemas_in_the_package_are_those_of_the_models() -> None:
-    """If this fails: `make schemas`."""
+def test_schemas_match_the_models() -> None:
+    """``make schemas`` updates them."""
     assert len(schemas()) == 3
     for path, text in schemas().items():
         assert path.read_text(encoding="utf-8") == text, path.name
@@ -44,8 +44,7 @@ def test_the_schemas_in_the_package_are_those_of_the_models() -> None:
             assert not jsonschema.Draft202012Validator(schema).is_valid(document | wrong), path.name
 
 
-def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
-    """Also those of several kinds in several places, in one line that begins with the file."""
+def test_all_faults_of_a_file_are_reported_together(tmp_path: Path) -> None:
     bad = json.loads(json.dumps(GRAPH))
     bad["ops"][0] |= {"cost": 1.5, "recomputable": 1, "extra": 0}
     del bad["ops"][1]["name"]
@@ -64,7 +63,7 @@ def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1.0, 1.5, True, False, None, "1", "1_000", "\uff11", [1], {}, 1e300])
-def test_numbers_are_exact_everywhere(number: Any) -> None:
+def test_only_exact_integers_are_accepted(number: Any) -> None:
     for key in ("cost", "workspace"):
         with refused("documents.faults"):
             graph_from_document({**GRAPH, "ops": [{"name": "a", "outputs": ["x"], key: number}]})
@@ -80,8 +79,8 @@ def test_numbers_are_exact_everywhere(number: Any) -> None:
                 read({**header, "version": number})
 
 
-def test_what_a_file_may_leave_out(tmp_path: Path) -> None:
-    """Names, sizes and outputs suffice; that no cost was said is told wherever the file is read."""
+def test_optional_keys(tmp_path: Path) -> None:
+    """Names, sizes and outputs suffice; a remark reports missing costs."""
     path = tmp_path / "g.json"
     path.write_text(json.dumps(GRAPH))
     with pytest.warns(FormatRemark, match=r"g\.json: 2 of 2 ops say no cost, which is taken as 0 \('a', 'b'\)$"):
@@ -97,7 +96,7 @@ def test_what_a_file_may_leave_out(tmp_path: Path) -> None:
         assert ok(line, path).err.startswith(f"remat: remark: {path}: 2 of 2 ops say no cost")
 
 
-def test_files_of_version_1_have_the_same_bytes_as_ever() -> None:
+def test_bytes_of_version_1_files() -> None:
     graph = graph_from_document({**GRAPH, "ops": [*GRAPH["ops"][:1], {**GRAPH["ops"][1], "phase": "loss", "cost": 3}]})
     assert graph_to_text(graph) == (
         '{\n"format": "remat-graph",\n"version": 1,\n"name": "",\n"source": "",\n"cost_unit": "none",\n'
@@ -107,7 +106,7 @@ def test_files_of_version_1_have_the_same_bytes_as_ever() -> None:
     )
 
 
-def test_keys_that_stand_twice_are_refused_in_every_document() -> None:
+def test_repeated_keys_are_refused() -> None:
     for text in (
         '{"format": 1, "format": 1}',
         '{"ops": [{"name": "a", "name": "a"}]}',
@@ -117,7 +116,7 @@ def test_keys_that_stand_twice_are_refused_in_every_document() -> None:
             parse_json(text, "g.json")
 
 
-def test_a_thousand_faults_are_one_short_line() -> None:
+def test_thousand_faults_give_one_short_line() -> None:
     bad = {**GRAPH, "ops": [{"name": "a" * 5000, "outputs": ["x"], "\x1b" * 5000: 1, "cost": "9" * 5000}] * 1_000}
     with pytest.raises(FormatError) as caught:
         graph_from_document(bad)
@@ -125,8 +124,8 @@ def test_a_thousand_faults_are_one_short_line() -> None:
     assert str(caught.value).endswith("and 1,995 more")
 
 
-def test_overlapping_readers_leave_the_garbage_collector_off_and_then_as_before() -> None:
-    """Also where one of them fails; the first to leave does not switch it on under the other."""
+def test_overlapping_readers_restore_the_garbage_collector() -> None:
+    """The first reader to leave, here by an error, does not enable it for the other."""
     inside, first_left = threading.Barrier(2, timeout=10), threading.Event()
     seen: list[bool] = []
 

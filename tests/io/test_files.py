@@ -1,4 +1,4 @@
-"""Writing safely: links, modes, pipes and devices, standard streams, full disks, several outputs of one name."""
+"""Safe writing: links, modes, pipes, devices, standard streams, full disks, repeated outputs."""
 
 import io
 import os
@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 ODD = ["a\0b", "\ud800", "x" * 5000, "/".join(["y" * 200] * 40), ""]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_links_are_kept(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target, link, far = tmp_path / "real" / "target", tmp_path / "link", tmp_path / "far"
     target.write_text("before")
@@ -43,7 +43,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_the_mode_of_a_file_is_kept_and_that_of_a_new_one_is_usual(tmp_path: Path) -> None:
+def test_modes_of_existing_and_new_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
     for mode in (0o640, 0o600, 0o755):
@@ -58,13 +58,13 @@ def test_the_mode_of_a_file_is_kept_and_that_of_a_new_one_is_usual(tmp_path: Pat
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
 
-def test_threads_do_not_change_each_others_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The umask belongs to the whole process: whoever sets it, even for a moment, lets others write for all."""
-    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was touched"))
+def test_umask_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The umask belongs to the whole process, so a change would affect all threads."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("umask changed"))
     write_atomic(tmp_path / "file", "x")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of that kind here")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_pipes_and_devices_are_written_in_place(tmp_path: Path) -> None:
     fifo, null = tmp_path / "fifo", tmp_path / "null"
     os.mkfifo(fifo)
@@ -84,7 +84,7 @@ def test_pipes_and_devices_are_written_in_place(tmp_path: Path) -> None:
         write_atomic("/dev/full", "x")
 
 
-def test_a_pipe_whose_reader_goes_away(tmp_path: Path) -> None:
+def test_pipe_whose_reader_closes(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     threading.Thread(target=lambda: fifo.open("rb").close(), daemon=True).start()
@@ -92,14 +92,14 @@ def test_a_pipe_whose_reader_goes_away(tmp_path: Path) -> None:
         write_atomic(fifo, b"x" * 10_000_000)
 
 
-def test_what_is_read_from_a_pipe(tmp_path: Path) -> None:
+def test_read_from_a_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     threading.Thread(target=write_graph, args=(unit_chain(2), fifo), daemon=True).start()
     assert read_graph(fifo) == unit_chain(2)
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_text("before")
 
@@ -113,7 +113,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ODD, ids=["nul", "surrogate", "long", "deep", "empty"])
-def test_odd_paths_are_one_clear_error(name: str, tmp_path: Path) -> None:
+def test_unusable_paths_are_refused(name: str, tmp_path: Path) -> None:
     assert exists(tmp_path / name) == (name == "")
     path = tmp_path / name if name else Path()
     for call in (check_output, read_bytes, read_graph, lambda path: write_atomic(path, "x")):
@@ -121,7 +121,7 @@ def test_odd_paths_are_one_clear_error(name: str, tmp_path: Path) -> None:
             call(path)
 
 
-def test_no_two_outputs_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_must_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "link").symlink_to("a.json")
@@ -135,10 +135,10 @@ def test_no_two_outputs_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check_outputs(("link", ()), inputs=["a.json"])
 
 
-def test_standard_streams_from_command_to_command(
+def test_commands_connected_by_pipes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Graphs and schedules go through pipes; what is said of them goes to standard error."""
+    """Graphs and schedules go through pipes; messages go to standard error."""
     monkeypatch.chdir(tmp_path)
 
     def remat(*words: str, given: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-"""Small files that expand to very much are refused before they do."""
+"""Limits on small files that expand to large data."""
 
 import io
 import os
@@ -25,14 +25,14 @@ from remat.schedule import Schedule, read_schedule, simulate
 CHAIN = unit_chain(4)
 
 
-def test_five_megabytes_of_values() -> None:
+def test_values_exceed_the_memory_limit() -> None:
     for piece in ("[],", "{},", '{"a":1},', '{"a":{}},', "0.1,", "[[[[]]]],", '"a",'):
         with at_most(2), read_limits(memory="80MiB"), refused("format.read-memory", culprit="bomb"):
             parse_json('{"format": "remat-graph", "ops": [' + piece * (5_000_000 // len(piece)) + "1]}", "bomb")
 
 
-def test_what_graphs_and_schedules_need_is_read() -> None:
-    """300,000 ops, a million steps: punctuation of such files, without the files."""
+def test_punctuation_of_large_files_is_within_limits() -> None:
+    """300,000 ops and a million steps."""
     op = '{"name": "op_123456", "type": "t", "cost": 1, "inputs": ["a", "b", "c"], "outputs": ["d"], "workspace": 5},'
     with read_limits(memory="800MiB"):
         draw_json((op + '{"name": "d", "size": 4},') * 300_000)
@@ -40,7 +40,7 @@ def test_what_graphs_and_schedules_need_is_read() -> None:
     assert MAX_STEPS >= 1_000_000
 
 
-def test_many_numbers_of_many_digits() -> None:
+def test_numbers_of_many_digits() -> None:
     with refused("format.json"):
         parse_json("[" + "9" * 5000 + "]", "bomb")
     assert parse_json("[" + "9" * 4000 + "]", "fine") == [10**4000 - 1]
@@ -48,7 +48,7 @@ def test_many_numbers_of_many_digits() -> None:
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("i1", marks=pytest.mark.slow), "f8"])
-def test_an_archive_that_is_read_and_then_asks_for_millions_of_computes(dtype: str, tmp_path: Path) -> None:
+def test_archive_with_millions_of_computes(dtype: str, tmp_path: Path) -> None:
     graph = path(2850)
     matrix, bomb = np.tril(np.ones((2850, 2850), dtype=np.dtype(dtype))), tmp_path / "bomb.npz"
     np.savez_compressed(bomb, R=matrix, S=np.tril(matrix, -1))
@@ -57,7 +57,7 @@ def test_an_archive_that_is_read_and_then_asks_for_millions_of_computes(dtype: s
     try:
         with at_most(20), pytest.raises(FormatError, match=r"R asks for .* too many"):
             read_schedule(bomb, graph)
-        assert tracemalloc.get_traced_memory()[1] < 3 * 8 * matrix.size  # numbers of 8 bytes
+        assert tracemalloc.get_traced_memory()[1] < 3 * 8 * matrix.size  # 8 bytes per entry
     finally:
         tracemalloc.stop()
 
@@ -76,7 +76,7 @@ def header(shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-def test_archives_that_expand_to_more_than_their_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_larger_than_their_matrices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat.schedule.formats.checkmate.MAX_ENTRIES", 250_000)  # a hundredth of the real limit
     ops = len(CHAIN.ops)
     small, long_header = header((ops, ops)) + bytes(ops * ops), b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little")
@@ -95,7 +95,7 @@ def test_archives_that_expand_to_more_than_their_matrix(tmp_path: Path, monkeypa
 
 
 def test_dotted_keys_of_toml(tmp_path: Path) -> None:
-    """Each part more costs a copy of all before it: 20,000 parts in 40 kB took gigabytes."""
+    """The parser copies all earlier parts for each part: gigabytes for 20,000 parts in 40 kB."""
     path = tmp_path / "run.toml"
     long = ".".join(["a"] * 100_000)
     for text in (f"x = 1\n{long} = 1\n", f"x = 1\n[{long}]\n", f"x = 1\ny = {{{long} = 1}}\n",
@@ -117,7 +117,7 @@ def test_dotted_keys_of_toml(tmp_path: Path) -> None:
                 assert "run.toml" in str(error)
 
 
-def test_lists_of_very_many_steps(tmp_path: Path) -> None:
+def test_too_many_steps(tmp_path: Path) -> None:
     path = tmp_path / "steps"
     for text in ("a\n" * (MAX_STEPS + 1), "#\n" * (MAX_STEPS + 1)):
         path.write_text(text)
@@ -128,7 +128,7 @@ def test_lists_of_very_many_steps(tmp_path: Path) -> None:
         read_profile(path)
 
 
-def test_a_file_without_end(tmp_path: Path) -> None:
+def test_endless_and_large_files(tmp_path: Path) -> None:
     with refused("format.no-file"):
         read_graph("/dev/zero")
     with (tmp_path / "sparse").open("wb") as file:
@@ -137,18 +137,18 @@ def test_a_file_without_end(tmp_path: Path) -> None:
         read_graph(tmp_path / "sparse")
 
 
-def test_limits_of_an_outer_block_stay() -> None:
+def test_nested_limits() -> None:
     with read_limits(memory=100), read_limits(memory="1GiB", seconds=60), refused("format.read-memory"):
         draw(101)
     with read_limits(seconds=0):
-        draw(seconds=0.5)  # limits of searches may be very short; a second is always there
+        draw(seconds=0.5)  # at least one second, as limits of searches may be very short
         with read_limits(seconds=60), refused("format.read-time"):
             draw(seconds=1)
     draw(100 << 20)
     with read_limits(memory="1GiB"), reading():
         draw(1 << 29)
         draw(1 << 29)
-        with reading(), refused("format.read-memory"):  # one budget for what a reader reads inside
+        with reading(), refused("format.read-memory"):  # nested readers share one budget
             draw(1)
 
 
@@ -156,8 +156,8 @@ def many_faults() -> str:
     return '{"format": "remat-plan", "version": 1, "statements": [' + '["x"],' * 20_000 + "[]]}"
 
 
-def long_names(length: int, arrays: int) -> str:
-    """An op of many results, whose name each of them repeats."""
+def repeated_long_names(length: int, arrays: int) -> str:
+    """Return an op of many results that each repeat its name."""
     name, shape = "n" * length, "s4[]," * arrays
     return (
         f"HloModule m\nENTRY e {{\n x = s4[] parameter(0)\n {name} = ({shape}s4[]) custom-call(x)\n"
@@ -174,12 +174,12 @@ def tuple_parameters(count: int, arrays: int) -> str:
     ("text", "fine"),
     [
         (many_faults(), None),
-        (long_names(20_000, 2000), long_names(10, 2000)),
+        (repeated_long_names(20_000, 2000), repeated_long_names(10, 2000)),
         (tuple_parameters(100, 2000), tuple_parameters(100, 2)),
     ],
     ids=["plan", "long names of HLO", "tuples of HLO"],
 )
-def test_texts_that_expand(text: str, fine: str | None, tmp_path: Path) -> None:
+def test_expanding_texts(text: str, fine: str | None, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb"
     bomb.write_text(text)
     with at_most(5), read_limits(memory="16MiB"):
@@ -191,23 +191,23 @@ def test_texts_that_expand(text: str, fine: str | None, tmp_path: Path) -> None:
                 assert read_graph(bomb).ops
 
 
-def test_a_reader_ends_in_time(tmp_path: Path) -> None:
+def test_time_limit_of_readers(tmp_path: Path) -> None:
     slow = tmp_path / "slow.hlo"
     slow.write_text(tuple_parameters(100, 20_000))  # 2 million arrays: many seconds
     with at_most(2, time.monotonic), read_limits(seconds=1), refused("format.read-time", culprit=str(slow)):
         read_graph(slow)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of that kind here")
-def test_a_pipe_without_a_writer(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipe_without_writer(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with at_most(2, time.monotonic), read_limits(seconds=1), refused("format.pipe", culprit=str(pipe)):
         read_graph(pipe)
 
 
-def test_steps_that_touch_very_much_are_refused(tmp_path: Path) -> None:
-    """The simulation has an entry for each tensor that a step reads or writes, where frees are implied."""
+def test_steps_that_touch_too_many_tensors(tmp_path: Path) -> None:
+    """With implied frees, simulation has one entry per tensor read or written."""
 
     names = [f"t{number}" for number in range(10_000)]
     graph = ComputeGraph("g", [Tensor(name, 1) for name in names], [Op("a", tuple(names))], inputs=names)

@@ -1,6 +1,6 @@
-"""Runs a captured function by a schedule, equation by equation, so that a test can see whether the graph is right.
+"""Interpreter that runs a captured function by a schedule, equation by equation.
 
-Tensors are there from their compute to their free, and nothing else is: what is wrong with a graph is a KeyError.
+Only live tensors are available, so a faulty graph raises KeyError.
 """
 
 import jax
@@ -11,7 +11,7 @@ from remat.schedule.simulate import with_frees
 
 
 def run(captured, schedule, *args):
-    """The flat results of the captured function, computed in the order of `schedule`."""
+    """Return the flat results of the captured function, computed in the order of `schedule`."""
     leaves = jax.tree_util.tree_leaves(args)
     constants = {-1 - place: value for place, value in enumerate([*leaves, *captured.jaxpr.consts])}
     graph = captured.graph

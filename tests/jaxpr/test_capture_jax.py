@@ -1,4 +1,4 @@
-"""Functions of JAX as graphs, and what ``jax.checkpoint`` makes of them as schedules of those graphs."""
+"""Functions of JAX as graphs, and ``jax.checkpoint`` as schedules of them."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ def f32(*shape):
 
 
 def attention(x, w):
-    """Masked, so that every layer makes constants of its own that look alike."""
+    """Masked, so that every layer makes equal constants."""
     batch, length, width = x.shape
     heads = (x @ w["qkv"]).reshape(batch, length, 3, 2, width // 2).transpose(2, 0, 3, 1, 4)
     scores = heads[0] @ heads[1].swapaxes(2, 3)
@@ -72,9 +72,9 @@ def base():
     return capture(gpt, PARAMETERS, TOKENS, name="gpt", views=False)
 
 
-def test_a_small_function_by_hand():
+def test_small_function():
     def loss(w, x):
-        _ = jnp.cos(x)  # nobody reads it
+        _ = jnp.cos(x)  # unread
         return jnp.sum(jnp.sin(x @ w))
 
     captured = capture(loss, f32(4, 5), f32(3, 4))
@@ -95,7 +95,7 @@ def test_a_small_function_by_hand():
     assert graph.meta["cost_kinds"] == {"product": 240, "arithmetic": 60, "movement": 35}
     (saved,) = captured.saved
     assert (captured.keys[2][0], graph.ops[2].outputs, graph.tensors[2].size) == ("cos", (saved,), 60)
-    assert "test_a_small_function_by_hand.<locals>.loss" in graph.meta["source_lines"]["sin.1"]
+    assert "test_small_function.<locals>.loss" in graph.meta["source_lines"]["sin.1"]
     assert str(captured.equations[1].primitive) == "sin"
     assert captured.schedule == Schedule.reference(graph)
     forward = capture(loss, f32(4, 5), f32(3, 4), mode="inference")
@@ -118,8 +118,8 @@ def test_a_small_function_by_hand():
     ],
     ids=lambda policy: getattr(policy, "__name__", str(policy)[:24]),
 )
-def test_every_policy_is_a_schedule_of_one_graph(base, policy, never):
-    """The graph is that without checkpoints, what is saved is what JAX says, and the validator accepts the schedule."""
+def test_policies_are_schedules_of_one_graph(base, policy, never):
+    """The graph is the one without checkpoints, and saved values are those that JAX reports."""
     from jax._src.ad_checkpoint import saved_residuals
 
     loss = checkpointed(gpt, policy)
@@ -138,17 +138,17 @@ def test_every_policy_is_a_schedule_of_one_graph(base, policy, never):
         assert own.recomputations > 20
         assert own.peak < base.graph.reference_peak
 
-    def listed(texts):  # scalars that JAX lists are numbers of the program
+    def listed(texts):  # scalars in JAX's list are numbers of the program
         return Counter(text for text in texts if "[]" not in text)
 
-    theirs = [aval.str_short() for aval, why in saved_residuals(loss, PARAMETERS, TOKENS) if "argument" not in why]
-    ours = listed(captured.values[name].str_short() for name in captured.saved)
-    # where everything may be saved, JAX lists the zeros of each jnp.where, too, which the backward pass does not read
-    assert listed(theirs) - ours == (Counter({"float32[2,2,4,4]": 2}) if never == "all" else Counter())
-    assert not ours - listed(theirs)
+    expected = [aval.str_short() for aval, why in saved_residuals(loss, PARAMETERS, TOKENS) if "argument" not in why]
+    own_saved = listed(captured.values[name].str_short() for name in captured.saved)
+    # if all may be saved, JAX also lists the zeros of each jnp.where, which the backward pass does not read
+    assert listed(expected) - own_saved == (Counter({"float32[2,2,4,4]": 2}) if never == "all" else Counter())
+    assert not own_saved - listed(expected)
 
 
-def test_offloaded_values_are_said_to_be_no_recomputation():
+def test_offloaded_values_are_moved_and_remarked():
     policy = POLICIES.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=["attention"],
@@ -159,7 +159,7 @@ def test_offloaded_values_are_said_to_be_no_recomputation():
     graph = captured.graph
     assert validate(graph, captured.schedule).accepted
     moved = [op.outputs[0] for op in graph.ops if op.type == "device_put"]
-    # two go to the memory of the host, and come back
+    # two go to host memory and come back
     assert [graph.tensors[graph.tensor_index[name]].size for name in moved] == [0, 0, 256, 256]
     assert "moved between memories" in captured.remarks[0]
 
@@ -184,8 +184,8 @@ def test_layers_and_phases(base):
     assert {op.phase for op in late} == {"backward"}
 
 
-def test_costs_are_those_of_xla(base):
-    """All that computes, against XLA's own analysis of the program before it optimises anything."""
+def test_costs_agree_with_xla(base):
+    """Sum of all computation, against XLA's analysis of the unoptimised program."""
     total = jax.jit(jax.value_and_grad(gpt)).lower(PARAMETERS, TOKENS).cost_analysis()
     kinds = base.graph.meta["cost_kinds"]
     assert kinds["product"] + kinds["arithmetic"] == pytest.approx(total["flops"] + total["transcendentals"], rel=0.02)
@@ -202,11 +202,11 @@ def test_costs_are_those_of_xla(base):
     assert kinds["product"] + kinds["arithmetic"] == pytest.approx(total["flops"], rel=0.01)
 
 
-# -- run by the graph alone ----------------------------------------------------------------------------------------
+# -- execution of the graph -----------------------------------------------------------------------------------------
 
 
 def filled(shapes, key=0):
-    """Numbers in the place of shapes."""
+    """Return random arrays in place of shapes."""
     leaves, tree = jax.tree_util.tree_flatten(shapes)
     keys = jax.random.split(jax.random.key(key), len(leaves))
     made = [
@@ -226,25 +226,25 @@ def filled(shapes, key=0):
         (checkpointed(scanned), STACKED, {}),
     ],
 )
-def test_what_the_graph_computes_is_what_the_function_computes(function, shapes, options):
-    """With every tensor held from its compute to its free only, and recomputed where the schedule says so."""
+def test_graph_computes_the_values_of_the_function(function, shapes, options):
+    """Tensors are held only from compute to free, and recomputed by the schedule."""
     captured = capture(function, shapes, TOKENS, **options)
     schedules = [captured.schedule, Schedule.reference(captured.graph)]
-    if function is gpt:  # a policy runs on the graph of another
+    if function is gpt:  # the schedule of a policy runs on this graph
         schedules.append(capture(checkpointed(gpt), shapes, TOKENS, **options).schedule_on(captured))
     values = filled(shapes), filled(TOKENS)
     wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(function))(*values))
     for schedule in schedules:
         got = jax.jit(lambda *given, order=schedule: run(captured, order, *given))(*values)
-        for mine, theirs in zip(got, wanted, strict=True):
-            assert mine.shape == theirs.shape
-            assert jnp.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        for found, expected in zip(got, wanted, strict=True):
+            assert found.shape == expected.shape
+            assert jnp.allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 # -- control flow --------------------------------------------------------------------------------------------------
 
 
-def test_a_scan_is_one_op_or_unrolled():
+def test_scan_as_one_op_and_unrolled():
     one = capture(scanned, STACKED, TOKENS)
     assert [op.type for op in one.graph.ops].count("scan") == 2
     assert all(op.workspace > 0 for op in one.graph.ops if op.type == "scan")
@@ -261,8 +261,8 @@ def test_a_scan_is_one_op_or_unrolled():
     assert "a scan recomputes inside of its op" in hidden.remarks[0]
 
 
-def test_parts_of_one_array_are_told_apart():
-    """Both iterations read the same array; what they make of their parts of it is not the same."""
+def test_parts_of_one_array_differ():
+    """Both iterations read different parts of one array."""
 
     def loss(w):
         def body(x, v):
@@ -278,7 +278,7 @@ def test_parts_of_one_array_are_told_apart():
     assert all(map(jnp.allclose, run(captured, captured.schedule, values), jax.value_and_grad(loss)(values)))
 
 
-def test_what_a_scan_stacks_up_is_put_together_for_others():
+def test_stacked_outputs_of_a_scan_are_joined_for_readers():
     def running(x):
         return lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(4), x, reverse=True)
 
@@ -297,7 +297,7 @@ def test_costs_of_transforms_and_sorts():
     assert (costs["fft"], costs["sort"]) == (5 * 48 * 3, 48 * 3)
 
 
-def test_reshapes_are_views_unless_they_are_wanted():
+def test_reshapes_are_views_by_default():
     def turned(x):
         return jnp.sin(x).reshape(2, 6)[None].squeeze() + 1
 
@@ -306,7 +306,7 @@ def test_reshapes_are_views_unless_they_are_wanted():
     assert "reshape" in {op.type for op in capture(turned, f32(3, 4), mode="inference", views=False).graph.ops}
 
 
-def test_branches_loops_and_rules_of_users():
+def test_branches_loops_and_custom_gradients():
     @jax.custom_vjp
     def own(x):
         return jnp.exp(x)
@@ -325,7 +325,7 @@ def test_branches_loops_and_rules_of_users():
     assert "a while loop is one op" in turning.remarks[0]
 
 
-def test_checkpoints_within_checkpoints():
+def test_nested_checkpoints():
     def outer(x, w):
         return jax.checkpoint(lambda y: jnp.sin(jnp.sin(y @ w)))(jnp.cos(x) @ w)
 
@@ -354,7 +354,7 @@ def test_random_numbers_and_effects():
     assert validate(graph, captured.schedule).accepted
 
 
-def test_what_cannot_be_captured_is_said():
+def test_functions_that_cannot_be_captured():
     with refused("capture.untraceable"):
         capture(jnp.sin, f32(3), name="sin")
     with refused("capture.computes-nothing"):

@@ -1,4 +1,4 @@
-"""Every bridge against the definition of its record: all assignments of tiny random models."""
+"""Every bridge against the definition of its record, for all assignments of tiny random models."""
 
 import itertools
 
@@ -27,7 +27,7 @@ highspy = pytest.importorskip("highspy")
 
 
 def linear_solver(model):
-    """HiGHS on a lowered model, used here without the backend under test."""
+    """Return HiGHS with a lowered model, independent of the backend under test."""
     matrix = to_matrix(model)
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
@@ -42,7 +42,7 @@ def linear_solver(model):
 
 
 def feasible_with(solver, values):
-    """Whether the first variables can be fixed to `values`."""
+    """True when the model is feasible with the first variables fixed to `values`."""
     index = np.arange(len(values), dtype=np.int32)
     solver.changeColsBounds(len(values), index, values, values)
     solver.run()
@@ -52,7 +52,10 @@ def feasible_with(solver, values):
 
 
 def assert_equivalent(model):
-    """Each assignment satisfies `model` exactly when the lowered rows can be satisfied, and then `extend` does it."""
+    """Assert that an assignment satisfies `model` if and only if it extends to the lowered rows, also by `extend`.
+
+    Return the number of solutions.
+    """
     lowered, with_literals = lower(model, {PlainLinear}), lower(model, {Linear, Clauses})
     assert {kind_of(record) for record in lowered.model.records} <= {PlainLinear}
     solver = linear_solver(lowered.model)
@@ -68,8 +71,8 @@ def assert_equivalent(model):
     return good
 
 
-def a_model(kind, seed):
-    """A random model with a record of a kind; variables are fixed or narrowed, some have listed values only."""
+def random_model(kind, seed):
+    """Return a random model with a record of a kind, fixed and narrowed variables, and some listed values."""
     rng, model = np.random.default_rng(seed), Model(kind)
     fixed = np.where(rng.random(3) < 0.25, rng.integers(0, 2, 3), -1)
     model.booleans("b", 3, fixed == 1, fixed != 0)
@@ -78,12 +81,12 @@ def a_model(kind, seed):
     record = KINDS[kind](rng)
     model.add(record)
     if kind != "domain" and seed % 3 == 0:
-        thin(rng, model, integers)
+        add_domain(rng, model, integers)
     return model
 
 
-def thin(rng, model, variables):
-    """List values with gaps for some variables."""
+def add_domain(rng, model, variables):
+    """Restrict some variables to listed values with gaps."""
     chosen = variables[rng.random(len(variables)) < 0.5]
     values = []
     for variable in chosen:
@@ -96,17 +99,17 @@ def thin(rng, model, variables):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_solutions_are_those_of_the_records(kind):
+def test_solutions_match_the_records(kind):
     seeds = range(8 if kind in {"linear", "clauses"} else 20)
-    assert sum(assert_equivalent(a_model(kind, seed)) > 0 for seed in seeds) >= 2
+    assert sum(assert_equivalent(random_model(kind, seed)) > 0 for seed in seeds) >= 2
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_share_one_encoding(seed):
-    """Of integers, some of them with listed values, and of Booleans, which are encoded by themselves."""
+    """Integers, some with listed values, and Booleans, which encode themselves."""
     rng, model = np.random.default_rng(seed), Model("mixed")
     x, b = model.integers("x", 3, 0, 3).index, model.booleans("b", 2).index
-    thin(rng, model, np.append(x, b[:1]))
+    add_domain(rng, model, np.append(x, b[:1]))
     model.add(
         AllDifferent("different", np.append(x[:2], b[0])),
         Cumulative("use", x[:2], x[1:], np.array([1, 2]), b, 2),
@@ -127,14 +130,14 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize("record", CONTRADICTIONS, ids=lambda record: record.name)
-def test_what_cannot_be_stays_infeasible(record):
+def test_contradictions_stay_infeasible(record):
     model = Model("infeasible")
     model.integers("x", 2, 0, 2)
     model.add(record)
     assert assert_equivalent(model) == 0
 
 
-def test_big_m_is_the_smallest_and_rows_that_cannot_fail_are_left_out():
+def test_big_m_is_minimal_and_redundant_rows_are_omitted():
     model = Model("big-M")
     b, x = model.booleans("b", 1)[0], model.integers("x", 1, 0, 5)[0]
     model.add(Linear.rows("rows", [0, 1, 1], [x, x, x], [1, 2, -1], lower=[2, -1], upper=[np.inf, 5], enforce=[b, ~b]))
@@ -152,11 +155,11 @@ def test_fixed_steps_need_one_boolean_for_each_pair():
     everywhere = np.full(4, ALWAYS)
     model.add(NoOverlap2D("apart", step, offset, np.array([3, 3, 3, 1]), np.array([2, 3, 1, 5]), everywhere))
     lowered = lower(model, {Linear, Clauses}).model
-    assert lowered.num_vars == model.num_vars + 3  # the fourth lives later
+    assert lowered.num_vars == model.num_vars + 3  # the fourth interval is disjoint in time
     assert [type(record) for record in lowered.records] == [Linear]
 
 
-def test_extend_leaves_the_unknown_unknown():
+def test_extend_keeps_unknown_values_unknown():
     model = Model("hints")
     x = model.integers("x", 2, 0, 2).index
     model.add(AllDifferent("different", x))

@@ -1,4 +1,4 @@
-"""What the checker names, and its tolerances; what records mean is tested with the bridges and with backends."""
+"""Messages and tolerances of the checker; bridges and backends test the records' meaning."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from refusals import refused
 from remat.modeling import Domain, Linear, Model, violations
 
 
-def test_names_the_record_the_row_and_the_number_of_others():
+def test_messages_name_record_row_and_number_of_others():
     model = Model("m")
     x = model.integers("x", 20, 0, 1)
     model.add(Linear.rows("each", np.arange(20), x.index, 1, lower=1))
@@ -46,7 +46,7 @@ def test_tolerance_is_relative_to_large_bounds_only():
     assert violations(model, [-1e-5]) != []
 
 
-def test_a_second_domain_of_a_variable_is_refused():
+def test_second_domain_of_a_variable_is_refused():
     model = Model("m")
     x = model.integers("x", 3, 0, 9).index
     model.add(Domain("first", x[:2], np.array([0, 1, 2]), np.array([1, 2])))

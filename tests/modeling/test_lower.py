@@ -1,4 +1,4 @@
-"""How lowering chooses."""
+"""Choice of bridges in lowering."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def mixed():
     return model
 
 
-def test_native_records_stay_as_they_are(mixed):
+def test_native_records_are_kept(mixed):
     lowered = lower(mixed, {Linear, Clauses, AllDifferent})
     assert lowered.model is mixed
     values = np.arange(4.0)
@@ -37,11 +37,11 @@ def test_native_records_stay_as_they_are(mixed):
     assert lowered.extend(values) is not values
 
 
-def test_only_what_is_not_native_is_rewritten_and_the_source_is_left_alone(mixed):
+def test_only_foreign_records_are_rewritten_in_a_copy(mixed):
     before = (str(mixed), list(mixed.records), mixed.num_vars)
     lowered = lower(mixed, {Linear, AllDifferent})
     assert [type(record) for record in lowered.model.records] == [Linear, Linear, AllDifferent]
-    assert lowered.model.records[1] is mixed.records[1], "rows with literals are linear, too"
+    assert lowered.model.records[1] is mixed.records[1], "rows with literals are linear"
     assert lowered.model.num_vars == mixed.num_vars
     assert lower(mixed, {PlainLinear, Clauses, AllDifferent}).model.records[1].enforce is None
     lowered = lower(mixed, {PlainLinear})
@@ -62,7 +62,7 @@ class Strange(Record):
         return ""
 
 
-def test_what_has_no_bridge(mixed):
+def test_missing_bridges(mixed):
     model = Model("m")
     model.add(Strange())
     with refused("model.no-bridge", culprit="strange"):
@@ -73,17 +73,17 @@ def test_what_has_no_bridge(mixed):
         lower(mixed, {Cumulative})
 
 
-def test_rows_without_bounds_cannot_be_enforced_by_a_big_m():
+def test_unbounded_rows_have_no_big_m():
     model = Model("m")
     b, u = model.booleans("b", 1)[0], model.continuous("u", 1)[0]
     model.add(Linear.rows("low", [0], [u], 1, lower=[2], enforce=b))
-    assert lower(model, {PlainLinear}).model.num_constraints == 1  # u >= 0 bounds it from this side
+    assert lower(model, {PlainLinear}).model.num_constraints == 1  # u >= 0 bounds this side
     model.add(Linear.rows("high", [0], [u], 1, upper=[2], enforce=b))
     with refused("model.no-bridge", culprit="high"):
         lower(model, {PlainLinear})
 
 
-def test_domains_too_wide_for_the_order_encoding():
+def test_domains_too_wide_for_order_encoding():
     model = Model("m")
     x = model.integers("x", 2, 0, 10**12)
     model.add(AllDifferent("different", x.index))

@@ -1,4 +1,4 @@
-"""One matrix from many records."""
+"""Matrices of several records."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from remat.modeling import ALWAYS, Clauses, Linear, Model
 from remat.modeling.matrix import to_matrix
 
 
-def test_records_follow_each_other_and_repeated_pairs_add_up():
+def test_records_are_stacked_and_repeated_entries_summed():
     rng = np.random.default_rng(3)
     model = Model("m")
     model.integers("x", 5, -1, [1, 2, 3, 4, 5])
@@ -38,7 +38,7 @@ def test_records_follow_each_other_and_repeated_pairs_add_up():
     assert matrix.indptr.dtype == matrix.indices.dtype == matrix.integral.dtype == np.int32
 
 
-def test_rows_that_are_always_enforced_are_plain():
+def test_always_enforced_rows_are_plain():
     model = Model("m")
     x = model.booleans("x", 1)
     model.add(Linear.rows("row", [0], x.index, 1, lower=[1], enforce=ALWAYS))
@@ -49,7 +49,7 @@ def test_rows_that_are_always_enforced_are_plain():
     "record",
     [Clauses.pairs("other", [0], [1]), Linear.rows("other", [0], [0], 1, lower=[1], enforce=1)],
 )
-def test_other_records_are_named(record):
+def test_nonlinear_records_are_refused(record):
     model = Model("m")
     model.booleans("x", 2)
     model.add(record)

@@ -1,4 +1,4 @@
-"""Restricted models: the optimum is that of the original with the same values fixed, whatever the records."""
+"""Restricted models: same optimum as the original within the bounds."""
 
 import itertools
 
@@ -12,14 +12,14 @@ from remat.testing.raw_models import BOOLEANS, INTEGERS, KINDS, enumerate_model
 
 
 def within(model, lower, upper):
-    """Least objective of `model` within bounds, by enumeration; None: infeasible."""
+    """Return the least objective of `model` within bounds by enumeration; None if infeasible."""
     narrow = model.copy("within")
     narrow._lower, narrow._upper = [lower], [upper]
     return enumerate_model(narrow).optimum
 
 
-def a_model(seed, *kinds):
-    """A random model over three Booleans and three integers with a record of each of the kinds."""
+def random_model(seed, *kinds):
+    """Return a random model over three Booleans and three integers with a record of each kind, and its generator."""
     rng = np.random.default_rng(seed)
     model = Model(" and ".join(kinds))
     model.booleans("b", len(BOOLEANS))
@@ -30,7 +30,7 @@ def a_model(seed, *kinds):
 
 
 def random_bounds(model, rng, around=None):
-    """Some variables fixed, some narrowed, the others free; the point `around`, if any, is within."""
+    """Return bounds that fix some variables and narrow others, containing `around` if given."""
     lower, upper = model.lower.copy(), model.upper.copy()
     for variable in range(model.num_vars):
         a, b = np.sort(rng.integers(lower[variable], upper[variable] + 1, 2))
@@ -45,7 +45,7 @@ def random_bounds(model, rng, around=None):
 
 
 def check_restriction(model, lower, upper):
-    """The same least objective on both sides, which is returned; every solution within the bounds is one of both."""
+    """Assert equal optima and equivalent solutions within the bounds; return the optimum."""
     wanted = within(model, lower, upper)
     small = restrict(model, lower, upper)
     found = enumerate_model(small.model)
@@ -65,11 +65,11 @@ def check_restriction(model, lower, upper):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_optimum_is_that_of_the_original_within_the_bounds(kind):
-    """Of one record: around a solution where there is one, so that much is left, and anywhere."""
+def test_optimum_equals_that_of_the_original(kind):
+    """Bounds around a solution if one exists, and random bounds."""
     solved = 0
     for seed in range(6):
-        model, rng = a_model(seed, kind)
+        model, rng = random_model(seed, kind)
         solution = enumerate_model(model).values
         found = check_restriction(model, *random_bounds(model, rng, solution))
         assert (found is None) == (solution is None)
@@ -78,15 +78,15 @@ def test_the_optimum_is_that_of_the_original_within_the_bounds(kind):
     assert solved >= 1
 
 
-def test_records_together():
+def test_pairs_of_records():
     answers = []
     for seed, (first, second) in enumerate(itertools.combinations(KINDS, 2)):
-        model, rng = a_model(seed, first, second)
+        model, rng = random_model(seed, first, second)
         answers.append(check_restriction(model, *random_bounds(model, rng)))
     assert 5 <= answers.count(None) <= len(answers) - 5
 
 
-def test_nothing_is_left_where_everything_is_fixed():
+def test_fixed_variables_leave_an_empty_model():
     model = Model("all")
     b, x = model.booleans("b", 2).index, model.integers("x", 2, 0, 5).index
     model.add(
@@ -106,8 +106,8 @@ def test_nothing_is_left_where_everything_is_fixed():
     assert small.expand(np.zeros(0)).tolist() == values.tolist()
 
 
-def test_fixed_intervals_become_a_staircase_where_it_can_matter():
-    """A hundred fixed intervals and one free one, which can meet the capacity in one place only."""
+def test_irrelevant_fixed_intervals_are_dropped():
+    """Of a hundred fixed intervals, the free one can meet the capacity in one place only."""
     model = Model("stairs")
     start, end = model.integers("start", 101, 0, 200).index, model.integers("end", 101, 0, 200).index
     demand = np.ones(101, dtype=np.int64)
@@ -116,16 +116,16 @@ def test_fixed_intervals_become_a_staircase_where_it_can_matter():
     low, high = model.lower.copy(), model.upper.copy()
     low[start[:100]] = high[start[:100]] = np.arange(100)
     low[end[:100]] = high[end[:100]] = np.arange(100) + 3
-    low[end[:1]] = high[end[:1]] = 5  # four at once from 3 to 5
+    low[end[:1]] = high[end[:1]] = 5  # four overlap from 3 to 5
     low[end[100]] = high[end[100]] = 60
     small = restrict(model, low, high)
     (use,) = small.model.records
-    assert len(use.start) == 2, "the free interval and the one step that it cannot share"
+    assert len(use.start) == 2, "the free interval and the only full step"
     whole = small.expand(enumerate_model(small.model).values)
     assert whole[start[100]] == 5
 
 
-def test_bounds_that_leave_nothing_are_refused():
+def test_empty_bounds_are_refused():
     model = Model("none")
     model.integers("x", 2, 0, 3)
     with refused("model.no-value-left", culprit="x"):

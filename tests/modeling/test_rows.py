@@ -1,4 +1,4 @@
-"""Rows in bulk say what the sums say that they are made of."""
+"""Rows built in bulk."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from remat.modeling.rows import NONE, ONE, rows_from
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_are_the_sums_of_their_terms(seed):
-    """Against one loop per row; columns that are not there or always one, coefficients by number and by array."""
+def test_rows_equal_the_sums_of_their_terms(seed):
+    """Compared with a loop; columns NONE and ONE, coefficients as numbers and arrays."""
     rng = np.random.default_rng(seed)
     model = Model("rows")
     x = model.integers("x", 5, 0, 3)
@@ -28,7 +28,7 @@ def test_rows_are_the_sums_of_their_terms(seed):
         assert bool(violations(model, values)) == bool(((sums < lower) | (sums > upper)).any())
 
 
-def test_a_row_that_is_not_there_is_refused():
+def test_rows_out_of_range_are_refused():
     with refused("model.coordinates"):
         rows_from("few", ([0, 2], [0, 1], 1), num_rows=2, upper=1)
     with pytest.raises(ValueError, match="broadcast"):

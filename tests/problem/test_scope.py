@@ -1,4 +1,4 @@
-"""Restrictions of scopes are data: compared, sent and printed."""
+"""Restrictions of scopes: serialisation, coverage."""
 
 import json
 
@@ -19,17 +19,17 @@ SCOPES = [
     EVERY_SCHEDULE,
     Scope(OrderRule.FIXED, True, 3, (Restriction.FILLED_ONCE, AtMost(Limit.COST, 12_345))),
     Scope(OrderRule.FREE, False, None, (AtMost(Limit.STAGES, 7),)),
-    Scope(OrderRule.FREE, False, None, ("words of somebody else",)),
+    Scope(OrderRule.FREE, False, None, ("unknown words",)),
     Scope(OrderRule.FIXED, False, None, (Restriction.OWN_LIMITS,)),
 ]
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-def test_a_scope_comes_back_from_its_file(scope):
+def test_scope_survives_serialisation(scope):
     assert Scope.from_dict(json.loads(json.dumps(scope.as_dict()))) == scope
 
 
-def test_formulations_say_their_limits_as_data():
+def test_scopes_of_formulations_hold_their_limits():
     stages = Stages(CHAIN, StagesOptions(cost_limit=12_345)).scope()
     assert AtMost(Limit.COST, 12_345) in stages.notes
     assert "cost at most 12,345" in str(stages)
@@ -38,15 +38,14 @@ def test_formulations_say_their_limits_as_data():
 
 
 @pytest.mark.parametrize("notes", [(AtMost(Limit.STAGES, 7),), (Restriction.FILLED_ONCE,), ("words",)])
-def test_a_bound_of_restricted_schedules_does_not_apply_to_all(notes):
-    """It used to: only order, stages and computes were looked at, and `no schedule keeps the budget` was said."""
+def test_bound_of_restricted_schedules_does_not_apply_to_all(notes):
     bound = Bound(None, "a relaxation", Scope(OrderRule.FREE, False, None, notes), 13, infeasible=True)
     assert not applies(bound, CHAIN)
     assert not covers(bound.scope, CHAIN)
     assert applies(Bound(None, "another", own_scope(CHAIN), 13), CHAIN)
 
 
-def test_whether_a_schedule_keeps_them():
+def test_restrictions_of_a_schedule():
     found = validate(CHAIN.graph, Schedule.reference(CHAIN.graph))
     for notes, holds in (
         ((), True),
@@ -60,7 +59,7 @@ def test_whether_a_schedule_keeps_them():
         assert restrictions_hold(Scope(OrderRule.FREE, False, None, notes), found) is holds
 
 
-def test_one_rank_of_schedules():
+def test_rank_of_schedules():
     assert sorted([(False, 1, 9), (True, 5, 3), (True, 5, 2), (False, 0, 10)], key=lambda one: rank(*one)) == [
         (True, 5, 2), (True, 5, 3), (False, 1, 9), (False, 0, 10),
     ]  # fmt: skip

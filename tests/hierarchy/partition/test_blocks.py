@@ -20,7 +20,7 @@ from remat.problem import Problem
 
 
 def side_tensors(problem: Problem, chain: list[Group]) -> set[str]:
-    """Check that all forward ops are in a block and that each reads the one before; what is read from elsewhere."""
+    """Return tensors that skip a block; assert that blocks hold all forward ops and read only earlier blocks."""
     arrays = problem.graph.arrays
     forward = np.concatenate([block.forward for block in chain])
     assert sorted(forward) == sorted(groupable(problem))
@@ -35,7 +35,7 @@ def side_tensors(problem: Problem, chain: list[Group]) -> set[str]:
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
-def test_layers_of_a_transformer_by_modules(accumulation, order) -> None:
+def test_modules_give_the_layers_of_a_transformer(accumulation, order) -> None:
     problem = Problem(gpt(layers=4, accumulation=accumulation), order=order)
     root = Blocks().partition(problem).root
     chain = forward_blocks(problem)
@@ -60,7 +60,7 @@ def test_layers_of_a_transformer_by_modules(accumulation, order) -> None:
         ("bert_base_infer", "articulation", 54),
     ],
 )
-def test_real_graphs(name: str, source: str, blocks: int, shared) -> None:
+def test_chains_of_real_graphs(name: str, source: str, blocks: int, shared) -> None:
     problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"))
     chain = forward_blocks(problem)
     side = side_tensors(problem, chain)
@@ -68,13 +68,13 @@ def test_real_graphs(name: str, source: str, blocks: int, shared) -> None:
     assert len(chain) == blocks
     graph, arrays = problem.graph, problem.graph.arrays
     assert arrays.size[[graph.tensor_index[t] for t in side]].sum() <= 0.1 * arrays.size.sum()
-    # little is left over but the loss, as the order is fixed: sums of gradients that come at odd times
+    # only the loss and late sums of gradients remain, as the order is fixed
     root = Blocks(BlocksOptions(most=blocks)).partition(problem).root
     assert len(root.alone) <= 2
     for block in root.children:
         for ops in (block.forward, block.backward):
             assert (np.diff(arrays.position[ops]) == 1).all()
-    if "unet" in name:  # skips hold together what lies between them
+    if "unet" in name:  # skips join the ops between their ends
         assert max(len(block.forward) for block in chain) > 0.7 * len(groupable(problem))
 
 
@@ -94,7 +94,7 @@ def encoder_decoder(layers: int, mask: int) -> Problem:
     return Problem(b.build())
 
 
-def test_long_lived_values_are_side_tensors_where_they_are_small() -> None:
+def test_small_long_lived_values_are_side_tensors() -> None:
     problem = encoder_decoder(4, mask=10)
     chain = forward_blocks(problem)
     assert side_tensors(problem, chain) == {"mask", "encoder.3.down"}
@@ -104,16 +104,16 @@ def test_long_lived_values_are_side_tensors_where_they_are_small() -> None:
     assert len(again) == 16  # after attention, too
 
 
-def test_blocks_are_joined_where_long_lived_values_are_large() -> None:
+def test_large_long_lived_values_join_blocks() -> None:
     for mask, max_side in ((10_000, 10), (10, 0)):
         problem = encoder_decoder(4, mask=mask)
         chain = forward_blocks(problem, "names", max_side=max_side)
         side_tensors(problem, chain)
-        assert [block.name for block in chain] == ["mask", "encoder.0 .. decoder.3"]  # all that read it
+        assert [block.name for block in chain] == ["mask", "encoder.0 .. decoder.3"]  # all readers
 
 
 def test_numbered_modules_within_numbered_modules() -> None:
-    """Stages are taken apart into their blocks, but a block's own numbered layers are not blocks."""
+    """Stages are split into their blocks; numbered layers of a block are no blocks."""
     b = GraphBuilder("stages")
     last, modules = None, {}
     for stage, blocks in enumerate((1, 6)):
@@ -130,7 +130,7 @@ def test_numbered_modules_within_numbered_modules() -> None:
     ]
 
 
-def test_what_is_no_chain_is_refused() -> None:
+def test_graphs_without_chain_or_paths_are_refused() -> None:
     b = GraphBuilder("one")
     b.op("a", size=1)
     with refused("problem.chain"):
@@ -143,7 +143,7 @@ def test_what_is_no_chain_is_refused() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9))
-def test_any_names_make_chains_or_are_refused(seed: int) -> None:
+def test_random_names_give_chains_or_errors(seed: int) -> None:
     draw = random.Random(seed)
     b = GraphBuilder("random")
     names: list[str] = []

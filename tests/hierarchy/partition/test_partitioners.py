@@ -1,4 +1,4 @@
-"""All partitioners: what they make is a hierarchy, within their limits, on any graph and on real ones."""
+"""All partitioners: valid hierarchies within limits, on random and real graphs."""
 
 import random
 from dataclasses import replace
@@ -30,7 +30,7 @@ from tests.hierarchy.test_pairing import random_step
 
 
 def check(hierarchy: Hierarchy) -> None:
-    """That it is one, and in one piece each where the order is fixed."""
+    """Assert a valid hierarchy whose groups are contiguous if the order is fixed."""
     hierarchy.check()
     position = hierarchy.graph.arrays.position
     for group in hierarchy.groups():
@@ -46,7 +46,7 @@ def members(group) -> int:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9))
-def test_any_graph_is_partitioned(seed: int) -> None:
+def test_partitions_of_random_graphs(seed: int) -> None:
     draw = random.Random(seed)
     graph = random_step(seed, 40)[0] if draw.random() < 0.5 else random_graph(seed, 40)
     modules = {op.name: ".".join(draw.choices("abc", k=draw.randint(0, 3))) for op in graph.ops}
@@ -67,13 +67,13 @@ def test_any_graph_is_partitioned(seed: int) -> None:
             limit = getattr(partitioner.options, "max_members", large)
             for group in hierarchy.groups():
                 if group is not hierarchy.root and partitioner.name != "modules":
-                    # the first op of a group between articulation points stands beside the others
+                    # groups between articulation points have one op more
                     most = limit + (partitioner.name == "articulation") if group.children else max(limit, large, 40)
                     assert members(group) <= most
             if partitioner.name == "h-partition":
                 inside = [group for group in hierarchy.groups() if group is not hierarchy.root]
                 assert all(members(group) <= large for group in inside)
-                # neighbours can be joined until there are few enough, unless groups are full
+                # neighbours merge until few enough remain, unless groups are full
                 nodes = len(hierarchy.root.children) + sum(op in groupable(problem) for op in hierarchy.root.alone)
                 assert nodes <= max(top, len(groupable(problem)) - 1) or nodes == len(groupable(problem))
 
@@ -81,7 +81,7 @@ def test_any_graph_is_partitioned(seed: int) -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("name", ["gpt2l__rotor64k", "resnet50_train", "unet_train", "bert_base_infer", "rl_g3"])
-def test_real_graphs(name: str, order: str, shared) -> None:
+def test_partitions_of_real_graphs(name: str, order: str, shared) -> None:
     problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"), order=order)
     for partitioner in (HPartition(), MinCut(), Articulation()):
         hierarchy = partitioner.partition(problem)
@@ -92,7 +92,7 @@ def test_real_graphs(name: str, order: str, shared) -> None:
 
 
 def test_h_partition_finds_the_layers_of_a_transformer() -> None:
-    """What crosses the borders of groups is least between layers."""
+    """The fewest bytes cross borders between layers."""
     graph = gpt(layers=60)
     hierarchy = HPartition().partition(Problem(graph))
     leaves = [group for group in hierarchy.groups() if not group.children]
@@ -101,7 +101,7 @@ def test_h_partition_finds_the_layers_of_a_transformer() -> None:
     assert sum(whole) >= 55
 
 
-def test_modules_are_groups_within_groups() -> None:
+def test_nested_modules_are_nested_groups() -> None:
     hierarchy = Modules().partition(Problem(gpt(layers=3)))
     check(hierarchy)
     assert [group.name for group in hierarchy.root.children] == ["embedding", "layers", "head"]
@@ -113,35 +113,35 @@ def test_modules_are_groups_within_groups() -> None:
         Modules().partition(Problem(unit_chain(3)))
 
 
-def test_many_layers_are_taken_together() -> None:
+def test_many_layers_are_joined_into_runs() -> None:
     hierarchy = Modules(ModulesOptions(max_members=5)).partition(Problem(gpt(layers=12, width=24, vocabulary=50)))
     check(hierarchy)
     layers = hierarchy.root.children[1]
     assert [len(run.children) for run in layers.children] == [4, 4, 4]
 
 
-def test_cuts_come_behind_what_is_expensive() -> None:
-    """What crosses a cut is held or all of its group runs again: 13.2 % instead of 9.8 % on a U-Net at 50 %."""
+def test_cuts_follow_expensive_ops() -> None:
+    """Tensors that cross a cut are held, or their group runs again: 9.8 instead of 13.2 % on a U-Net at 50 %."""
     b, last = GraphBuilder("blocks"), ""
     for k in range(20):
         for kind, cost in (("conv", 100), ("norm", 20), ("relu", 7)):
             last = b.op(f"{kind}{k}", inputs=[last] if last else [], size=64, cost=cost)
     groups = MinCut().partition(Problem(b.build())).root.children
-    assert len(groups) >= 10  # it was four: fewer to choose from
+    assert len(groups) >= 10  # four groups give too few choices
     names = b.build().op_names
     assert all(names[group.forward[-1]].startswith("conv") for group in groups[:-1])
 
 
-def test_small_graphs_are_cut_into_small_groups() -> None:
-    """With groups of twice the ops the best choice costs 12.0 instead of 10.2 % on a ResNet of 135 ops at 50 %."""
+def test_small_graphs_get_small_groups() -> None:
+    """With twice the ops per group the best choice costs 12.0 instead of 10.2 % on a ResNet of 135 ops at 50 %."""
     groups = MinCut().partition(Problem(unit_chain(40))).root.children
     assert max(len(group.forward) for group in groups) <= 3
-    # but no groups in groups of a few ops: 13.0 % with three levels
+    # but no nested groups of a few ops: 13.0 % with three levels
     assert MinCut().partition(Problem(unit_chain(70))).depth == 2
 
 
-def test_masks_do_not_hide_the_layers() -> None:
-    """A value that all layers read would make everything depend on two things; it is a class of its own."""
+def test_shared_mask_has_its_own_class() -> None:
+    """A value that all layers read would give every op two predecessors."""
     b = GraphBuilder("masked")
     b.op("mask", size=9)
     last = b.op("x", size=10)
@@ -164,7 +164,7 @@ def test_masks_do_not_hide_the_layers() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9))
 def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
-    """``a(x)``: without it, nothing that begins the graph leads to ``x``; and it is the last such node."""
+    """``a(x)`` is the last node without which no source reaches ``x``."""
     graph = random_step(seed, 30)[0]
     problem, count = Problem(graph, order="free"), len(graph.ops)
     level = Level.of(problem, np.arange(count), np.zeros(count, dtype=np.int64), problem.kept)
@@ -191,14 +191,14 @@ def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
             assert set(between) == leading(x, -1)
 
 
-def test_deadlines_are_kept() -> None:
+def test_deadlines() -> None:
     problem = Problem(layered(800, 0.1, seed=1))
     for name in ("h-partition", "min-cut", "articulation"):
         with at_most(20), pytest.raises(OverdueError):
             registry.make("partitioners", name, None).partition(problem, Deadline.after(0))
 
 
-def test_the_outline_says_what_there_is() -> None:
+def test_text_lists_groups() -> None:
     text = str(Modules().partition(Problem(gpt(layers=5))))
     assert text.splitlines()[4].startswith("    layers.0 × 5")
     assert text.splitlines()[0].split() == ["group", "ops", "bytes", "in", "bytes", "out"]
@@ -207,7 +207,7 @@ def test_the_outline_says_what_there_is() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_hundred_thousand_ops_are_partitioned_in_a_minute() -> None:
+def test_one_minute_for_100_000_ops() -> None:
     for graph in (gpt(layers=3333), layered(100_000, 0.001, seed=1)):
         problem = Problem(graph)
         with at_most(60):
