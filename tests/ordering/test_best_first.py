@@ -1,4 +1,4 @@
-"""Bounds on the peak that know of limits of computes, and the exhaustive search behind minimize()."""
+"""Bounds on the peak with limits of computes, and the exhaustive search of minimize()."""
 
 from dataclasses import replace
 
@@ -16,12 +16,12 @@ from remat.schedule import OrderRule, validate
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 
-#: More than any peak or cost here.
-ENDLESS = 10**9
+#: Above any peak or cost in these tests.
+LIMIT = 10**9
 
 
 def least_peak(problem: Problem) -> int:
-    found = explore(problem, Aim.PEAK, limit=ENDLESS)
+    found = explore(problem, Aim.PEAK, limit=LIMIT)
     assert found is not None
     assert found.schedule is not None
     certificate = validate(problem.graph, found.schedule, replace(problem, budget=found.bound).rules)
@@ -32,8 +32,8 @@ def least_peak(problem: Problem) -> int:
 
 @pytest.mark.parametrize("order", OrderRule)
 @pytest.mark.parametrize("limit", [None, 1, 2])
-def test_against_the_independent_search(order: OrderRule, limit: int | None) -> None:
-    """Least peak and least cost at it, on graphs of all kinds; nothing is shared with the search of the kit."""
+def test_least_peak_and_cost_equal_an_independent_search(order: OrderRule, limit: int | None) -> None:
+    """All kinds of graphs; no code is shared with the search of the kit."""
     scope = Scope(order, staged=False)
     for seed in range(200, 209):
         graph = random_graph(seed, plain=seed % 3 == 0, buffers=seed % 3 == 1, most_ops=5)
@@ -42,7 +42,7 @@ def test_against_the_independent_search(order: OrderRule, limit: int | None) -> 
         assert held_bound(problem).value <= peak
         assert optimum(replace(problem, budget=peak - 1), scope) is None, seed
         best = optimum(replace(problem, budget=peak), scope)
-        cheapest = explore(problem, Aim.COST, limit=ENDLESS, peak=peak)
+        cheapest = explore(problem, Aim.COST, limit=LIMIT, peak=peak)
         assert best is not None, seed
         assert cheapest.bound == best.cost, seed
         assert validate(graph, cheapest.schedule, replace(problem, budget=peak).rules).cost == best.cost
@@ -50,17 +50,17 @@ def test_against_the_independent_search(order: OrderRule, limit: int | None) -> 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
 def test_known_graphs(known) -> None:
-    """Least peak in any order without recomputation, and the least budget that has a schedule at all."""
+    """Least peaks without recomputation, and least feasible budgets."""
     assert least_peak(Problem(known.graph, order="free", max_computes=1)) == known.least_peak
     peak = least_peak(Problem(known.graph, order="free"))
     assert all((peak <= budget) == (costs[0] is not None) for budget, costs in known.optima.items())
     for budget, (free, twice, fixed, _) in known.optima.items():
         for order, limit, cost in (("free", None, free), ("free", 2, twice)):
-            found = explore(Problem(known.graph, order=order, max_computes=limit), Aim.COST, limit=ENDLESS, peak=budget)
+            found = explore(Problem(known.graph, order=order, max_computes=limit), Aim.COST, limit=LIMIT, peak=budget)
             assert (found.schedule is None) == (cost is None)
-            assert found.bound == (ENDLESS if cost is None else cost)
-        staged = explore(Problem(known.graph), Aim.COST, limit=ENDLESS, peak=budget)
-        assert staged.bound <= (ENDLESS if fixed is None else fixed)  # stages are one way of keeping the order
+            assert found.bound == (LIMIT if cost is None else cost)
+        staged = explore(Problem(known.graph), Aim.COST, limit=LIMIT, peak=budget)
+        assert staged.bound <= (LIMIT if fixed is None else fixed)  # staged schedules are a subset of the fixed order
 
 
 @pytest.mark.parametrize(
@@ -73,40 +73,40 @@ def test_known_graphs(known) -> None:
         (LIBERIS_LANE, "fixed", 1, 5216),
         *((unit_chain(n), "fixed", None, 3) for n in (3, 5)),
         (layered(12, 0.3, 0), "free", None, 12_360),  # the structural bound is 9,990
-        (layered(12, 0.3, 0), "free", 1, 13_340),  # this and the next by an independent search over orders
+        (layered(12, 0.3, 0), "free", 1, 13_340),  # this and the next two by an independent search over orders
         (layered(30, 0.3, 1), "free", 1, 15_890),
         (layered(60, 0.35, 2), "free", 1, 25_340),
         *((graph, "fixed", 1, graph.reference_peak) for graph in (layered(30, 0.3, 1), layered(60, 0.35, 2))),
     ],
 )
-def test_least_peaks_that_are_known(graph: ComputeGraph, order: str, limit: int | None, least: int) -> None:
+def test_known_least_peaks(graph: ComputeGraph, order: str, limit: int | None, least: int) -> None:
     assert least_peak(Problem(graph, order=order, max_computes=limit)) == least
 
 
-def test_a_search_that_is_broken_off_still_bounds() -> None:
+def test_interrupted_search_gives_a_bound() -> None:
     problem = Problem(layered(12, 0.3, 0), order="free")
     bounds = []
     for states in (1, 30, 1000, 3000):
-        found = explore(problem, Aim.PEAK, limit=ENDLESS, floor=9_990, most_states=states)
+        found = explore(problem, Aim.PEAK, limit=LIMIT, floor=9_990, most_states=states)
         assert found.schedule is None
         bounds.append(found.bound)
     assert bounds == sorted(bounds)
     assert 9_990 <= bounds[0] < bounds[-1] <= 12_360
-    nothing_below = explore(problem, Aim.PEAK, limit=12_360)
-    assert (nothing_below.schedule, nothing_below.bound) == (None, 12_360)
+    below = explore(problem, Aim.PEAK, limit=12_360)
+    assert (below.schedule, below.bound) == (None, 12_360)
 
 
-def test_an_op_with_too_many_inputs_is_not_tried() -> None:
+def test_ops_with_many_inputs_are_not_searched() -> None:
     builder = GraphBuilder("wide")
     names = [builder.op(f"a{k}", size=1) for k in range(12)]
     builder.op("sum", inputs=names, size=1)
     graph = builder.build()
     assert explore(Problem(graph), Aim.PEAK, limit=99) is None
-    assert explore(Problem(graph, max_computes=1), Aim.PEAK, limit=99).bound == 13  # there is nothing to choose
+    assert explore(Problem(graph, max_computes=1), Aim.PEAK, limit=99).bound == 13  # a single order up to symmetry
 
 
 @pytest.mark.parametrize("order", OrderRule)
-def test_what_cannot_be_made_again(order: OrderRule) -> None:
+def test_bounds_with_limited_recomputation(order: OrderRule) -> None:
     """Without recomputation: the reference peak or the cut bound; with some limits: between."""
     above = 0
     for seed in range(40):
@@ -121,12 +121,12 @@ def test_what_cannot_be_made_again(order: OrderRule) -> None:
             assert most.value == graph.reference_peak
             assert str(most.scope) in {"fixed order, ≤ 1 computes per op", "any order, any number of computes"}
         else:
-            assert most.value == cut_bound(free).value  # whatever the problem allows
+            assert most.value == cut_bound(free).value  # for any limits of computes
         above += least.value < middle.value < most.value
     assert above >= 1
 
 
-def test_kept_tensors_and_constant_memory_count() -> None:
+def test_kept_tensors_and_constant_memory() -> None:
     builder = GraphBuilder("kept", constant_memory=100)
     builder.op("a", size=4)
     builder.op("b", inputs=["a"], size=2)

@@ -1,4 +1,4 @@
-"""Best-first and beam search over closed sets of ops: narrow beams, full memory, and options out of range."""
+"""Best-first and beam search over closed sets of ops."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from remat.ordering.valley import ValleySearch
 from remat.runtime.deadline import Deadline
 
 
-def test_a_narrow_beam_has_an_order_and_a_bound() -> None:
+def test_narrow_beam_gives_order_and_bound() -> None:
     narrow = 0
     for seed in range(12):
         instance = OrderInstance.of(Problem(layered(10 + seed % 9, 0.4, seed)))
@@ -23,7 +23,7 @@ def test_a_narrow_beam_has_an_order_and_a_bound() -> None:
     assert narrow > 5
 
 
-def test_full_memory() -> None:
+def test_full_memory_gives_a_bound() -> None:
     instance = OrderInstance.of(Problem(layered(150, 0.4, 1)))
     least = ValleySearch().search(instance, deadline=Deadline.after(30))
     full = BestFirstOrder(BestFirstOptions(memory=1 << 20)).search(instance)

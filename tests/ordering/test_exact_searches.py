@@ -1,4 +1,4 @@
-"""Every exact search for an order: right on graphs of all kinds and their parts, and honest when it is broken off."""
+"""Every exact search for an order: least peaks of all kinds of graphs and parts, interruption, published peaks."""
 
 import itertools
 from functools import cache
@@ -11,7 +11,7 @@ from small_graphs import KNOWN, LAYERED_PEAKS, LIBERIS_LANE, PUBLISHED_PEAKS
 from remat import Problem, SolveOptions, read_graph, solve
 from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.graphs.zoo import ZOO
-from remat.ordering import closed_sets, programme
+from remat.ordering import closed_sets, dynamic_programme
 from remat.ordering.base import OrderSearch
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.closed_sets import BeamOrder, BestFirstOrder
@@ -30,7 +30,7 @@ every_search = pytest.mark.parametrize("search", SEARCHES, ids=lambda search: se
 
 
 def joined(*parts: ComputeGraph) -> ComputeGraph:
-    """One graph after the other, with an op between them that reads all that the first leaves."""
+    """Return the graphs in sequence, with an op between them that reads all final tensors of the first."""
     b = GraphBuilder("joined")
     between: list[str] = []
     for number, part in enumerate(parts):
@@ -55,10 +55,10 @@ def once(graph: ComputeGraph, **rules: object) -> OrderInstance:
 
 @cache
 def instances() -> list[tuple[OrderInstance, int]]:
-    """Whole graphs with their least peaks, and parts and joined ones with what one search says of them.
+    """Return whole graphs with their least peaks, and parts and joined graphs with the result of one search.
 
-    Every third graph has accumulation buffers; there are workspaces, kept tensors, several outputs, and inputs. Kept
-    tensors, several outputs and buffers cross the cuts of the joined ones.
+    Graphs have buffers, workspaces, kept tensors, several outputs and inputs. Kept tensors, several outputs and buffers
+    cross the cuts of joined graphs.
     """
     whole = [random_graph(seed, 10, buffers=seed % 3 == 1) for seed in range(36)]
     whole += [layered(10 + seed % 9, 0.4, seed) for seed in range(0, 8, 2)]
@@ -73,27 +73,27 @@ def instances() -> list[tuple[OrderInstance, int]]:
 
 
 @every_search
-def test_right_on_graphs_of_all_kinds(search: OrderSearch) -> None:
-    """Against a search over sets of ops that shares nothing with them, and against each other."""
+def test_least_peak_of_all_kinds_of_graphs(search: OrderSearch) -> None:
+    """Compared with a search over sets of ops that shares no code, and with each other."""
     for instance, least in instances():
         found = search.search(instance)
         assert (found.peak, found.bound) == (least, least)
         assert instance.peak_of(found.order) == least
-        nothing = search.search(instance, upper=least)
-        assert (nothing.order, nothing.peak, nothing.bound) == (None, None, least)
+        below = search.search(instance, upper=least)
+        assert (below.order, below.peak, below.bound) == (None, None, least)
         assert search.search(instance, upper=least + 1).peak == least
 
 
 @every_search
-def test_honest_wherever_it_is_broken_off(search: OrderSearch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound holds, and grows; the order, where there is one, is valid."""
-    monkeypatch.setattr(programme, "MOST_PIECE", 3)
+def test_interrupted_searches_give_valid_bounds(search: OrderSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds increase with the number of deadline checks."""
+    monkeypatch.setattr(dynamic_programme, "MOST_PIECE", 3)
     monkeypatch.setattr(closed_sets, "PIECE", 3)
     for seed in range(2):
         graph = layered(13, seed=seed)
         instance, least, bounds = once(graph), counted_least_peak(graph), [0]
-        for looks in (*range(0, 30, 7), *range(40, 400, 60), 10**6):
-            found = search.search(instance, deadline=Countdown(looks))
+        for checks in (*range(0, 30, 7), *range(40, 400, 60), 10**6):
+            found = search.search(instance, deadline=Countdown(checks))
             assert bounds[-1] <= found.bound <= least
             bounds.append(found.bound)
             if found.order is not None:
@@ -103,7 +103,7 @@ def test_honest_wherever_it_is_broken_off(search: OrderSearch, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_500_random_graphs() -> None:
-    """Exhaustive search, best-first search and CP-SAT say the same."""
+    """Compared with exhaustive search, best-first search and CP-SAT."""
     for number in range(500):
         graph = random_graph(number, 10, buffers=number % 3 == 1)
         problem = Problem(graph, order="free", max_computes=1, objective="least-peak")
@@ -118,7 +118,7 @@ def test_500_random_graphs() -> None:
         assert (result.peak, result.proved) == (least, True), graph.name
 
 
-# -- least peaks that are known ----------------------------------------------------------------------------------------
+# -- known least peaks -------------------------------------------------------------------------------------------------
 
 
 def assert_proved(search: OrderSearch, graph: ComputeGraph, least: int, seconds: float = 60.0) -> None:
@@ -134,7 +134,7 @@ def test_known_graphs(search: OrderSearch) -> None:
         assert_proved(search, known.graph, known.least_peak)
     assert_proved(search, LIBERIS_LANE, 4960)
     assert_proved(search, layered(60, 0.35, 2), 25_340)
-    assert_proved(search, layered(70, 0.35, 2), 34_790)  # sets of ops of two words
+    assert_proved(search, layered(70, 0.35, 2), 34_790)  # sets of ops take two machine words
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_known_graphs(search: OrderSearch) -> None:
     + [(Serenity(), *peak) for peak in PUBLISHED_PEAKS],
 )
 def test_published_graphs(shared, search: OrderSearch, name: str, least: int) -> None:
-    """Byte for byte; those of the random layered graphs with 250 and 500 ops were not known before."""
+    """Exact to the byte; peaks of random layered graphs with 250 and 500 ops are unpublished."""
     assert_proved(search, read_graph(shared / "data" / "graphs" / f"{name}.json"), least)
 
 
@@ -157,5 +157,5 @@ def test_published_graphs(shared, search: OrderSearch, name: str, least: int) ->
     ],
 )  # fmt: skip
 def test_whole_networks_of_cells(name: str, least: int) -> None:
-    """Cells that read the outputs of the last two, so that there is no single cut vertex between them."""
+    """Cells read the outputs of the last two, so no single cut vertex separates them."""
     assert_proved(ValleySearch(), ZOO[name](), least, seconds=120)

@@ -1,4 +1,4 @@
-"""The question of an order in arrays: its peaks are the validator's, and its parts make up the whole."""
+"""Order instances: peaks equal to the validator's, parts, search methods."""
 
 import random
 from dataclasses import replace
@@ -37,7 +37,7 @@ def random_order(instance: OrderInstance, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", range(0, 60, 6))
-def test_peaks_are_those_of_the_validator(number: int) -> None:
+def test_peaks_equal_the_validators(number: int) -> None:
     """Buffers, several outputs, workspaces, graph inputs, kept and unread tensors, constant memory."""
     for seed, graph in enumerate(GRAPHS[number : number + 6]):
         graph = replace(graph, constant_memory=5)
@@ -57,8 +57,8 @@ def test_peaks_are_those_of_the_validator(number: int) -> None:
         assert problem.structural_peak <= instance.structural_bound
 
 
-def test_parts_make_up_the_whole() -> None:
-    """Also a part of a part: what is live before, held beside it and kept for later."""
+def test_profiles_of_parts_join_to_the_whole() -> None:
+    """Includes parts of parts, with tensors live before, meanwhile and after."""
     rng = random.Random(3)
     for seed, graph in enumerate(GRAPHS):
         whole = OrderInstance.of(free_order(graph, keep=[graph.tensors[0].name]))
@@ -93,7 +93,7 @@ def test_wrong_orders_and_parts_are_refused() -> None:
 
 
 class BestOfMany(OrderSearch):
-    """A hundred random orders; `bound` is what it claims."""
+    """Best of a hundred random orders; `bound` is the claimed bound."""
 
     name = "best-of-many"
     bound = 0
@@ -104,8 +104,8 @@ class BestOfMany(OrderSearch):
         return Ordering(np.array(order), peak, self.bound, 100, ("a remark",))
 
 
-def test_a_search_is_a_method() -> None:
-    """Its class, an object of it and its name; what it finds is certified, what it says is told."""
+def test_searches_are_methods() -> None:
+    """By class, object and name; results are certified, notes are reported."""
     problem = free_order(LIBERIS_LANE)
     result = solve(problem, BestOfMany)
     assert (result.peak, result.proved, result.source) == (4960, False, "best-of-many")
@@ -123,8 +123,8 @@ def test_a_search_is_a_method() -> None:
         solve(replace(problem, objective="least-cost", budget="90%"), "kahn")
 
 
-def test_the_bound_counts_where_each_op_runs_once() -> None:
-    """With recomputation it is a remark, and one that an order contradicts is an error."""
+def test_bound_holds_only_without_recomputation() -> None:
+    """With recomputation it is a remark; an order below the bound is an error."""
     b = GraphBuilder("once")
     _ = (
         b.op("a", size=1),

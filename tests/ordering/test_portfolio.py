@@ -1,4 +1,4 @@
-"""What ``auto`` uses for orders: rules, limits, repair, bounds of parts; and that it is used."""
+"""Order search of ``auto``: rules, limits, repair, bounds of parts."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def once(graph: ComputeGraph) -> OrderInstance:
     return OrderInstance.of(Problem(graph, order="free", max_computes=1))
 
 
-def test_no_order_is_below_what_is_sure_of_some_ops_alone() -> None:
-    """Whatever ops are chosen, in a row or not; and where the largest step is among them, it may say a good deal."""
+def test_windows_of_ops_bound_every_order() -> None:
+    """Contiguous and random sets of ops."""
     rng = np.random.default_rng(0)
     sharp = 0
     for seed in range(60):
@@ -50,7 +50,7 @@ def test_no_order_is_below_what_is_sure_of_some_ops_alone() -> None:
 
 
 def test_repair_of_an_order() -> None:
-    """Stretches that hold too much are ordered anew; the rest stays where it is."""
+    """Repair reorders only ranges above the limit."""
     instance = once(layered(400, 0.3, 5))
     order = instance.reference
     peak = instance.peak_of(order)
@@ -66,7 +66,7 @@ def test_repair_of_an_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_never_worse_than_the_best_rule(seed: int) -> None:
+def test_portfolio_at_least_as_good_as_the_best_rule(seed: int) -> None:
     instance = once(layered(200, 0.4, seed))
     rules = [rule().search(instance).peak for rule in Portfolio.rules]
     found = Portfolio().search(instance, deadline=Deadline.after(0.5))
@@ -75,8 +75,7 @@ def test_never_worse_than_the_best_rule(seed: int) -> None:
     assert only_rules.peak <= instance.peak_of(instance.reference)
 
 
-def test_rounds_narrow_down_what_is_known() -> None:
-    """A graph that is not closed at once: the bound never falls, the order never gets worse, and both are right."""
+def test_rounds_narrow_the_interval() -> None:
     instance = once(layered(300, 0.5, 3))
     climb = Climb(instance, instance.structural_bound, instance.peak_of(instance.reference) + 1)
     climb.see(instance.reference)
@@ -90,7 +89,7 @@ def test_rounds_narrow_down_what_is_known() -> None:
         assert instance.peak_of(climb.order) == climb.high
 
 
-def test_auto_takes_it_before_anything_is_computed_again() -> None:
+def test_auto_uses_the_order_portfolio() -> None:
     graph = layered(150, 0.3, 4)
     result = solve(Problem(graph, order="free", max_computes=1, objective="least-peak"), backend=None, stop=20)
     assert (result.proved, result.cost, result.bound_kind) == (True, graph.base_cost, "order-portfolio")

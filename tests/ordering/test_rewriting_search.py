@@ -1,4 +1,4 @@
-"""The choice of rewrites: against all choices, with and without a proof, on time, and before anything is compiled."""
+"""Choice of rewrites: all subsets, proofs, deadlines, uncompiled kernels."""
 
 import itertools
 import random
@@ -21,7 +21,7 @@ WIDE = RewriteOptions(min_parts=2, accumulator_bytes=3)
 
 
 def cell(seed: int) -> ComputeGraph:
-    """Convolutions, with and without depth, that read several tensors in place, and a last one of what is left."""
+    """Return a graph of convolutions, some depthwise, that read concatenated tensors."""
     rng = random.Random(seed)
     shapes, attrs = {"x": [1, 2, 2, 4]}, {}
     builder = GraphBuilder(f"cell-{seed}", cost_unit="mac", meta={"shapes": shapes, "attrs": attrs, "layout": "NHWC"})
@@ -45,8 +45,8 @@ def least_peak(graph: ComputeGraph) -> int:
 
 
 @pytest.mark.parametrize("options", [TWO, WIDE], ids=["same bytes", "wide accumulators"])
-def test_against_all_choices(options: RewriteOptions) -> None:
-    """No choice is better than the one found, where that is claimed; and what is written is what was found."""
+def test_best_of_all_subsets(options: RewriteOptions) -> None:
+    """Also checks proofs, numerics and that no rewrite is superfluous."""
     proofs = helped = 0
     for seed in range(10):
         graph = cell(seed)
@@ -63,7 +63,7 @@ def test_against_all_choices(options: RewriteOptions) -> None:
         check_numerics(graph, found.after.graph)
         proofs += found.proved
         helped += wanted < found.before.peak
-        for rewrite in found.after.rewrites:  # none is made without need
+        for rewrite in found.after.rewrites:  # every rewrite is needed
             fewer = rewrite_graph(graph, options, found.after.keys - {rewrite.key}).graph
             assert least_peak(fewer) > wanted
     assert proofs > 3
@@ -79,20 +79,20 @@ def test_against_all_choices(options: RewriteOptions) -> None:
         ("darts-cell", RewriteOptions(), 752640),
     ],
 )
-def test_published_cells_and_what_two_parts_give(name: str, options: RewriteOptions, peak: int) -> None:
+def test_least_peaks_of_published_cells(name: str, options: RewriteOptions, peak: int) -> None:
     found = best_rewriting(ZOO[name](), options)
     assert (found.after.peak, found.bound, found.proved, found.complete) == (peak, peak, True, True)
     assert len(found.after.rewrites) <= len(all_rewrites(ZOO[name](), options).after.rewrites)
 
 
-def test_wide_accumulators_may_not_help() -> None:
-    """In int32, four times the bytes, nothing is gained on cell A."""
+def test_wide_accumulators_do_not_lower_the_peak() -> None:
+    """In int32, four times the bytes, rewriting cell A gains nothing."""
     found = best_rewriting(ZOO["swiftnet-a-folded"](), RewriteOptions(accumulator_bytes=4))
     assert found.after.peak == found.before.peak == 200704
     assert all_rewrites(ZOO["swiftnet-a-folded"](), RewriteOptions(accumulator_bytes=4)).after.peak > 200704
 
 
-def test_without_time_there_is_a_result() -> None:
+def test_expired_deadline_gives_a_result() -> None:
     graph = ZOO["swiftnet-a"]()
     for method in (best_rewriting, all_rewrites):
         found = method(graph, deadline=Deadline.after(0))
@@ -101,7 +101,7 @@ def test_without_time_there_is_a_result() -> None:
         assert not found.complete
 
 
-def test_without_rewrites_there_is_an_order() -> None:
+def test_graph_without_rewrites_gets_an_order() -> None:
     graph = ZOO["swiftnet-a-folded"]()
     bare = ComputeGraph(graph.name, graph.tensors, graph.ops, outputs=graph.outputs)
     found = best_rewriting(bare)
@@ -109,7 +109,7 @@ def test_without_rewrites_there_is_an_order() -> None:
     assert found.after.graph.reference_peak == 200704
 
 
-def test_before_anything_is_compiled() -> None:
+def test_uncompiled_search_is_not_used() -> None:
     class NotReady(ValleySearch):
         def prepared(self, deadline=None, on_wait=None) -> bool:
             return False
@@ -123,11 +123,11 @@ def test_before_anything_is_compiled() -> None:
     assert found.bound is None or found.bound <= 56448  # the least
 
 
-def test_a_search_that_claims_too_much_is_found_out() -> None:
+def test_wrong_peak_of_a_search_is_an_error() -> None:
     from dataclasses import replace
 
-    class Liar(ValleySearch):
-        name = "liar"
+    class Wrong(ValleySearch):
+        name = "wrong"
 
         def prepared(self, deadline=None, on_wait=None) -> bool:
             return True
@@ -136,4 +136,4 @@ def test_a_search_that_claims_too_much_is_found_out() -> None:
             return replace(ValleySearch().search(instance, **options), peak=1)
 
     with refused("backend.order-peak"):
-        best_rewriting(ZOO["swiftnet-b"](), search=Liar())
+        best_rewriting(ZOO["swiftnet-b"](), search=Wrong())

@@ -1,4 +1,4 @@
-"""Rules that make one order: against their definitions by plain loops, and published values."""
+"""Ordering rules: definitions by plain loops, published values."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def instances():
 
 
 def by_definition(instance, key):
-    """The order that takes the ready op with the least key(held during, growth, op, peak so far) at every step."""
+    """Return the order that takes the ready op with the least key(held during, growth, op, peak so far)."""
     reads, writes = instance.op_inputs.lists(), instance.op_outputs.lists()
     users = [set(w) | set(r) for w, r in zip(instance.producers.lists(), instance.consumers.lists(), strict=True)]
     order, live, peak = [], set(np.flatnonzero(instance.live).tolist()), instance.start
@@ -42,7 +42,7 @@ def by_definition(instance, key):
     return order
 
 
-def test_the_definitions():
+def test_orders_equal_their_definitions():
     for instance in instances():
         readers = instance.successors.counts.tolist()
         order = ListOrder().search(instance).order.tolist()
@@ -51,29 +51,29 @@ def test_the_definitions():
         assert order == by_definition(instance, lambda during, growth, op, peak: (max(during, peak), growth))
 
 
-def test_a_rule_without_time_has_no_order():
+def test_expired_deadline_gives_no_order():
     for rule in RULES:
         late = rule().search(OrderInstance.of(Problem(unit_chain(900))), deadline=Deadline(0.0))
         assert (late.order, late.peak) == (None, None)
 
 
-def small():
-    """Two branches from one op, and one of them is read once more."""
+def branches():
+    """Return two branches from one op, one of which has a second reader."""
     b = GraphBuilder("branches")
     b.op("a", size=1), b.op("long", inputs=["a"], size=5), b.op("short", inputs=["a"], size=2)
     b.op("end", inputs=["short"], size=1), b.op("both", inputs=["long", "short"], size=1)
     return b.build()
 
 
-def test_which_op_comes_first():
-    instance = OrderInstance.of(Problem(small(), order="free"))
+def test_orders_of_a_small_graph():
+    instance = OrderInstance.of(Problem(branches(), order="free"))
     assert Kahn().search(instance).order.tolist() == [0, 1, 2, 3, 4]
-    assert DepthFirst().search(instance).order.tolist() == [0, 2, 3, 1, 4]  # end reads and writes 3 bytes, long 6
-    # `short` has two readers, `long` one; and `both`, which needs more, comes before `end`
+    assert DepthFirst().search(instance).order.tolist() == [0, 2, 3, 1, 4]  # `end` reads and writes 3 bytes, `long` 6
+    # `short` has two readers, `long` one; `both`, which needs more, precedes `end`
     assert ExtraUsersFirst().search(instance).order.tolist() == [0, 2, 1, 4, 3]
 
 
-#: Peaks on SwiftNet's cell A, of which 200,704 is the least: +44 %, +31 % and +12.5 %, as in the notes.
+#: Peaks on SwiftNet's cell A (least: 200,704): +44 %, +31 % and +12.5 %.
 CELL_A = {Kahn: 288_512, LeastPeakFirst: 263_424, ListOrder: 225_792, ExtraUsersFirst: 200_704}
 
 
@@ -83,12 +83,12 @@ def test_published_excess(rule, shared):
     graph = load_graph(shared / "data" / "graphs" / "swiftnet_hpd_cell_a.json")
     result = solve(Problem(graph, order="free", max_computes=1, objective="least-peak"), rule.name)
     assert rule().search(OrderInstance.of(Problem(graph))).peak == CELL_A[rule]
-    assert result.peak == min(CELL_A[rule], graph.reference_peak)  # the order of the file is known to every session
+    assert result.peak == min(CELL_A[rule], graph.reference_peak)  # every session starts with the order of the file
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_ops():
-    """Near-linear: a second or two each, on a machine that has nothing else to do."""
+def test_one_hundred_thousand_ops():
+    """Near-linear: a second or two each on an idle machine."""
     rng, b, names = np.random.default_rng(1), GraphBuilder("large"), []
     for k in range(100_000):
         reads = {names[-1 - int(back)] for back in rng.integers(0, 300, 2) if back < len(names)}

@@ -1,4 +1,4 @@
-"""Orders at random: each as likely as the others where they can be counted."""
+"""Random orders: uniform where they can be counted."""
 
 import itertools
 
@@ -35,8 +35,8 @@ def test_every_order_is_equally_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not len(sample_peaks(instance, 200, deadline=Deadline.after(0)).peaks)
 
 
-def test_the_orders_of_swiftnet(shared) -> None:
-    """Counted exactly elsewhere: 2.52 billion orders of cell A, of which 4.66 % have a peak of 250 KiB at most."""
+def test_orders_of_swiftnet(shared) -> None:
+    """Published exact counts: 2.52 billion orders of cell A, 4.66 % of them with a peak of at most 250 KiB."""
     graph = read_graph(shared / "data" / "graphs" / "swiftnet_hpd_cell_a.json")
     sample = sample_peaks(OrderInstance.of(Problem(graph)), 500)
     assert sample.orders == 2_522_126_120

@@ -1,4 +1,4 @@
-"""Serenity: cuts, soft budgets, limits, and sets of several words."""
+"""Serenity: cuts, soft budgets, limits."""
 
 import random
 
@@ -19,7 +19,7 @@ from remat.testing.graphs import random_graph
 
 
 def combs(teeth: int, branches: int) -> ComputeGraph:
-    """Combs of branches with random sizes, one after the other."""
+    """Return combs of branches with random sizes, in sequence."""
     b, rng = GraphBuilder("combs"), random.Random(branches)
     for k in range(teeth):
         before = [f"top {k - 1}"] if k else []
@@ -32,8 +32,8 @@ def combs(teeth: int, branches: int) -> ComputeGraph:
     return b.build()
 
 
-def test_cuts_are_where_every_order_has_done_the_same() -> None:
-    """By their definition: the first ops are done first in every order if all of them come before each of the rest."""
+def test_cuts_match_their_definition() -> None:
+    """A cut after k ops: the first k ops precede each of the others."""
     for graph in [*(random_graph(seed, 11) for seed in range(40)), combs(3, 2)]:
         instance = OrderInstance.of(Problem(graph))
         before: list[set[int]] = []
@@ -44,8 +44,8 @@ def test_cuts_are_where_every_order_has_done_the_same() -> None:
         assert cut_positions(instance) == expected
 
 
-def test_a_budget_is_refuted_by_the_least_peak_above_it() -> None:
-    """So the bisection steps from one attainable peak to another, and ends when no budget is left between."""
+def test_refuted_budget_gives_the_least_peak_above_it() -> None:
+    """Bisection steps from one attainable peak to the next, and ends when no budget is left between."""
     graph = random_graph(23, 16)
     instance, least = OrderInstance.of(Problem(graph)), counted_least_peak(graph)
     whole = Programme(instance, 2**30)
@@ -70,8 +70,7 @@ def test_a_budget_is_refuted_by_the_least_peak_above_it() -> None:
     assert part.programme.runs < 30
 
 
-def test_limits_and_options() -> None:
-    """A memory limit that is reached is said; options out of range are refused in one line."""
+def test_limits_are_reported_and_options_checked() -> None:
     instance = OrderInstance.of(Problem(combs(1, 12)))
     found = Serenity(SerenityOptions(memory_limit=2**20)).search(instance, deadline=Deadline.after(60))
     assert "do not fit into 1,048,576 bytes" in " ".join(found.notes)

@@ -1,4 +1,4 @@
-"""The search from valley to valley: against the exhaustive search, on known graphs, and broken off."""
+"""Valley search: exhaustive search, hard graphs, equal branches, callbacks."""
 
 import random
 
@@ -17,7 +17,7 @@ from remat.ordering.valley import ValleySearch
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 
-#: More than any of the searches here needs.
+#: More states than any search here needs.
 ENOUGH = 10**8
 
 
@@ -26,15 +26,15 @@ def once(graph: ComputeGraph) -> OrderInstance:
 
 
 def some_graph(seed: int) -> ComputeGraph:
-    """Layered ones, and ones with buffers, several outputs, workspaces and unread tensors."""
+    """Return layered graphs, and graphs with buffers, several outputs, workspaces and unread tensors."""
     if seed % 2:
         return random_graph(seed, 11, plain=False, buffers=seed % 4 == 1)
     return layered(8 + seed % 7, (0.2, 0.3, 0.4, 0.6)[seed // 2 % 4], seed)
 
 
 @pytest.mark.parametrize("first", [0, 25])
-def test_every_limit_against_the_exhaustive_search(first: int) -> None:
-    """Found from the least peak on and refuted below, forwards and backwards, however equal choices are sorted."""
+def test_limits_agree_with_exhaustive_search(first: int) -> None:
+    """Forwards, backwards and for both tie-breaking rules."""
     for seed in range(first, first + 25):
         graph = some_graph(seed)
         instance, best = once(graph), least_order_peak(graph)
@@ -67,8 +67,8 @@ def test_every_limit_against_the_exhaustive_search(first: int) -> None:
         ([[], [0], [], [2], [2], [3], [1], [1], [0], [5, 8], [5]], [3, 13, 3, 1, 2, 3, 3, 2, 2, 13, 1], 18),
     ],
 )
-def test_a_valley_with_a_lower_one_before_it(inputs: list[list[int]], sizes: list[int], least: int) -> None:
-    """Graphs on which a search that goes on from every valley, without a look at what lies between, is wrong."""
+def test_lower_valley_before_a_valley(inputs: list[list[int]], sizes: list[int], least: int) -> None:
+    """Searches that continue from every valley without checking the steps between fail on these graphs."""
     instance = once(from_lists("valleys", inputs, sizes))
     for way in (Lifetimes.of(instance), Lifetimes.of(instance).mirrored):
         for rule in (0, 1):
@@ -77,8 +77,8 @@ def test_a_valley_with_a_lower_one_before_it(inputs: list[list[int]], sizes: lis
             assert search.go(least, ENOUGH) is Answer.FOUND
 
 
-def test_twins_are_begun_in_one_order_only() -> None:
-    """Equal branches need not be tried in each of 2^24 ways; what is only nearly equal is told apart."""
+def test_equal_branches_are_tried_in_one_order() -> None:
+    """24 branches would give 2^24 choices; 22 are equal."""
     builder = GraphBuilder("branches")
     builder.op("in", size=10)
     for k in range(24):
@@ -87,7 +87,7 @@ def test_twins_are_begun_in_one_order_only() -> None:
         builder.op(f"c{k}", inputs=[f"b{k}"], size=3, workspace=int(k == 7))
     builder.op("sum", inputs=[f"c{k}" for k in range(24)], size=3)
     instance = once(builder.build())
-    assert len(twin_pairs(instance)[0]) == 21  # 22 are equal
+    assert len(twin_pairs(instance)[0]) == 21
     found = ValleySearch().search(instance, deadline=Deadline.after(60))
     assert found.proved
     assert found.states < 100_000
@@ -104,7 +104,7 @@ def test_twins_are_begun_in_one_order_only() -> None:
     assert pairs > 60
 
 
-def test_whoever_has_enough_stops_it() -> None:
+def test_callback_stops_the_search() -> None:
     instance = once(layered(100, 0.27, 446))
     found = ValleySearch().search(instance, on_order=lambda order, peak: True)
     assert found.peak == instance.peak_of(found.order)

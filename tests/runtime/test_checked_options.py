@@ -1,4 +1,4 @@
-"""Options of methods are checked against the annotations of their fields."""
+"""Options of methods, checked against the annotations of their fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Example(Options):
     "given",
     [{"count": 1}, {"share": 0}, {"heat": 10}, {"shares": [0, 0.5, 1]}, {"kind": "peak"}, {"table": {"a": 1}}],
 )
-def test_values_that_fit_are_taken(given):
+def test_valid_values_are_accepted(given):
     assert all(getattr(Example(**given), name) == value for name, value in given.items())
 
 
@@ -39,6 +39,6 @@ def test_values_that_fit_are_taken(given):
         {"shares": (2,) * 100},
     ],
 )  # fmt: skip
-def test_other_values_are_refused_by_name(given):
+def test_errors_name_invalid_values(given):
     with refused("problem.option", culprit=next(iter(given))):
         Example(**given)

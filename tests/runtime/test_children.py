@@ -1,4 +1,4 @@
-"""Children forked from a process that has the imports: fast, free of our state, and gone with the program."""
+"""Children forked from a server with the imports: speed, isolation, clean-up."""
 
 import multiprocessing
 import os
@@ -30,14 +30,14 @@ def run(variant, seconds=60, **other):
 
 
 def server():
-    """The number of the process that forks."""
+    """Return the process ID of the fork server."""
     if ForkedFragile.preload not in children._servers:
         run("exit")
     return children._servers[ForkedFragile.preload]._forkserver_pid
 
 
-def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
-    """Not those in which the server was started."""
+def test_children_have_the_current_environment(monkeypatch, tmp_path):
+    """Not the environment at the start of the server."""
     with pytest.raises(BackendError, match="RuntimeError: None"):
         run("first_environment")
     monkeypatch.setenv("SEEN", "seen")
@@ -47,29 +47,29 @@ def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
         run("first_environment")
 
 
-def test_the_server_has_one_thread_and_stays():
+def test_server_has_one_thread_and_persists():
     before = server()
     with pytest.raises(BackendError, match="1 thread in the parent"):
         run("first_threads")
     assert server() == before
 
 
-def test_a_server_that_was_killed_is_replaced():
+def test_killed_server_is_replaced():
     before = server()
     os.kill(before, signal.SIGKILL)
     assert run("exit").objective == 9.0
     assert server() != before
 
 
-def test_ctrl_c_while_a_worker_starts_does_not_break_the_pool():
+def test_ctrl_c_during_the_start_of_a_worker():
     with WorkerPool(2) as pool:
         pool.submit(int).result()
-        jobs = [pool.submit(time.sleep, 60) for _ in range(2)]  # the second is for a new worker
+        jobs = [pool.submit(time.sleep, 60) for _ in range(2)]  # the second needs a new worker
         pool.interrupt()
         assert [type(job.exception(30)) for job in jobs] == [KeyboardInterrupt] * 2
 
 
-def test_several_at_once():
+def test_concurrent_children():
     before = server()
     with ThreadPoolExecutor(8) as pool:
         solves = [pool.submit(run, "exit", memory_limit=2**31) for _ in range(8)]
@@ -77,8 +77,8 @@ def test_several_at_once():
     assert server() == before
 
 
-def test_a_program_of_its_own_use_is_as_it_was():
-    """Servers are ours alone: the standard library's own one has other modules, and imports the program."""
+def test_standard_fork_server_is_unchanged():
+    """The standard library's server has other modules and imports the main program."""
     run("exit")
     assert multiprocessing.forkserver._forkserver._preload_modules == ["__main__"]
     assert multiprocessing.get_start_method() in {"fork", "spawn", "forkserver"}
@@ -116,8 +116,8 @@ if sys.argv[1] == "die":
 
 
 @pytest.mark.parametrize("how", ["input", "die", "fork"])
-def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
-    """However it ends; without any guard, from a file or from standard input; forks of it have servers of their own."""
+def test_main_program_runs_once_and_leaves_nothing(how, tmp_path):
+    """Ends normally, killed, or after forks that have their own servers; without a main guard."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
@@ -146,20 +146,20 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them")
-def test_children_end_without_a_guard_too(tmp_path):
-    """Killed together with the program, it ends nobody; a child must not keep the server that it would end with."""
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
+def test_children_end_without_the_guard(tmp_path):
+    """A child must not keep the server alive."""
     program = start("", ALONE, env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=None)
-    child, forking, guardian = map(int, program.stdout.readline().split())
-    os.kill(guardian, signal.SIGKILL)
+    child, forking, guard = map(int, program.stdout.readline().split())
+    os.kill(guard, signal.SIGKILL)
     program.kill()
     program.wait()
     program.stdout.close()
     wait_for_end([child, forking])
 
 
-def test_a_server_that_is_not_ready_is_not_waited_for_beyond_the_deadline():
-    """As one that has just been started, which imports for seconds; the child that comes too late ends at once."""
+def test_deadline_while_the_server_is_not_ready():
+    """A new server imports for seconds; a child that starts after the deadline exits."""
     stopped = server()
     os.kill(stopped, signal.SIGSTOP)
     began = time.monotonic()

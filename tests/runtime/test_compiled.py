@@ -1,4 +1,4 @@
-"""Compiled code: where it is kept, by whom it is compiled, and that nothing of it can stand in the way."""
+"""Compiled kernels: cache folders, compiling processes, threads, failures."""
 
 import os
 import re
@@ -32,8 +32,8 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def test_modules_of_compiled_functions_are_part_of_the_digest() -> None:
-    """By their name; and no other module brings numba along."""
+def test_only_kernel_modules_have_compiled_functions() -> None:
+    """The digest covers modules by name; no other module imports numba."""
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if path.parent.name != "compiled":
@@ -43,7 +43,7 @@ def test_modules_of_compiled_functions_are_part_of_the_digest() -> None:
             assert not decorated or path.name.endswith("kernel.py"), path
 
 
-def test_the_digest_changes_with_any_of_these_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_changes_with_kernel_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compiled").mkdir()
     (tmp_path / "compiled" / places.COMPILER).write_text("1")
     (tmp_path / "a_kernel.py").write_text("1")
@@ -57,8 +57,8 @@ def test_the_digest_changes_with_any_of_these_modules(tmp_path: Path, monkeypatc
     assert len(set(digests)) == 3
 
 
-def test_options_of_numba_that_are_no_promise_are_still_there() -> None:
-    """Without `_nrt` everything works, ten times more slowly; without the others it takes longer to compile."""
+def test_private_options_of_numba_exist() -> None:
+    """Without `_nrt` kernels run ten times slower; without the others compilation takes longer."""
     from numba.core.registry import CPUDispatcher
 
     @inner
@@ -78,8 +78,8 @@ def test_options_of_numba_that_are_no_promise_are_still_there() -> None:
         double(3)
 
 
-def test_each_function_is_compiled_once() -> None:
-    """The example of a set has the types that are really used, so nothing is compiled while a clock runs."""
+def test_each_function_has_one_signature() -> None:
+    """The examples use the real types, so no search waits for compilation."""
     from importlib import import_module
 
     from remat.graphs.layered import layered
@@ -102,7 +102,7 @@ def test_each_function_is_compiled_once() -> None:
     assert not {f.__name__: list(f.overloads) for f in functions if len(f.overloads) > 1}
 
 
-#: A set of kernels that is compiled in tenths of a second: a function that calls another, and one beside it.
+#: Set of kernels that compiles in tenths of a second: a function that calls another, and a separate one.
 SMALL = {
     "small_kernel.py": """
 from remat.runtime.compiled import kernel
@@ -155,34 +155,34 @@ print(*(str(path) for path in places.readable()))
 
 @pytest.fixture(autouse=True)
 def small_set(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that a test starts can import the small set."""
+    """Make the small set importable for child processes."""
     folder = tmp_path_factory.mktemp("small")
     for name, text in SMALL.items():
         (folder / name).write_text(text)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
-def test_another_process_compiles_and_the_next_run_finds_it(tmp_path: Path) -> None:
+def test_child_process_compiles_and_the_next_run_loads(tmp_path: Path) -> None:
     done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert "compiling" not in done.stdout, "another process should have done that"
+    assert "compiling" not in done.stdout, "the child process compiles"
     assert str(tmp_path) in done.stdout, done.stderr
     assert not done.stderr
     (folder,) = tmp_path.glob("remat-*/kernels-*")
     assert (folder / "small.ready").exists()
     broken = list(folder.glob("*.nbc"))
-    for path in broken:  # compiled anew, and kept
+    for path in broken:  # compiled again and saved
         path.write_bytes(path.read_bytes()[:100])
     assert "compiling total" in run(COUNT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
     assert all(path.stat().st_size > 100 for path in broken)
 
 
-def test_what_is_not_compiled_in_time_goes_on(tmp_path: Path) -> None:
+def test_compilation_continues_after_the_deadline(tmp_path: Path) -> None:
     code = """
 import small_set
 from remat.runtime.deadline import Deadline
-told = []
-assert not small_set.KERNELS.ready(Deadline.after(0.1), lambda: told.append(1))
-assert told == [1]
+waits = []
+assert not small_set.KERNELS.ready(Deadline.after(0.1), lambda: waits.append(1))
+assert waits == [1]
 """
     done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -194,8 +194,8 @@ assert told == [1]
     assert kernels == ["small_kernel.largest", "small_kernel.total"], "each compiled once"
 
 
-def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with ``docker --user``: neither the package nor a home can be written."""
+def test_remark_without_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``docker --user``: neither the package nor a home folder is writable."""
     (tmp_path / "file").write_text("")
     done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below"))
     assert done.returncode == 0, done.stderr
@@ -209,14 +209,14 @@ def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path, monkey
     assert refused.err.count("\n") == 1
 
 
-def test_a_process_that_cannot_compile_does_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_failing_compiler_process_is_replaced(tmp_path: Path) -> None:
     done = run("import sys; sys.executable = '/bin/false'\n" + COUNT, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "compiling total" in done.stdout
     assert list(tmp_path.glob("remat-*/kernels-*/small.ready"))
 
 
-def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_examples_propagate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def example() -> None:
         raise OSError("no such thing")
 
@@ -227,17 +227,17 @@ def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_warm_up_compiles_everything_and_says_where(tmp_path: Path) -> None:
+def test_warm_up_compiles_all_sets_and_prints_the_folder(tmp_path: Path) -> None:
     code = "import sys, remat.cli; sys.exit(remat.cli.main(['warm-up']))"
     for compiling in (True, False):
         done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert ("compiling" in done.stdout) is compiling
-        said = set(re.findall(r"^(.+): ready", done.stdout, re.MULTILINE))
-        assert said >= set(KERNELS)
+        printed = set(re.findall(r"^(.+): ready", done.stdout, re.MULTILINE))
+        assert printed >= set(KERNELS)
         (folder,) = tmp_path.glob("remat-*/kernels-*")
         assert f"kept in {folder.resolve()}" in done.stdout
-        assert {path.stem for path in folder.glob("*.ready")} == said
+        assert {path.stem for path in folder.glob("*.ready")} == printed
 
 
 # -- threads and forks -----------------------------------------------------------------------------------------------
@@ -283,14 +283,14 @@ assert codes == [0, 0, 0], codes
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_fourteen_threads_and_forks_before_meanwhile_and_after(tmp_path: Path, kept: bool) -> None:
-    """With nothing compiled yet; compiled by another process, or here where it cannot be kept."""
+def test_fourteen_threads_with_forks(tmp_path: Path, kept: bool) -> None:
+    """Forks before, during and after compilation, in a child process or here if nothing can be saved."""
     (tmp_path / "file").write_text("")
     done = run(SMALL_CALL + THREADS, NUMBA_CACHE_DIR=str(tmp_path if kept else tmp_path / "file" / "below"))
     assert done.returncode == 0, done.stderr
 
 
-def test_threads_that_wait_see_one_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_threads_run_the_example_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sets.launcher, "start", lambda *_: False)
     calls: list[int] = []
@@ -301,10 +301,8 @@ def test_threads_that_wait_see_one_example(tmp_path: Path, monkeypatch: pytest.M
     assert found.loaded
 
 
-def test_sets_for_one_processor_are_compiled_in_order_by_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one that is needed first does not share the processor with the others; with two, they are dealt out."""
+def test_order_of_compilation_by_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process compiles the set needed first alone; two processes share the sets."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     started: list[list[str]] = []
     monkeypatch.setattr(sets.launcher, "start", lambda some, locks: started.append([name for _, name in some]) or True)
@@ -320,8 +318,7 @@ def test_sets_for_one_processor_are_compiled_in_order_by_one_process(
     assert started[-1] == ["in order 0", "in order 2"]
 
 
-def test_a_set_that_cannot_be_compiled_does_not_keep_the_next_from_it(tmp_path: Path) -> None:
-    """The process goes on, as nobody else would begin with the others before it ends."""
+def test_compilation_continues_after_a_failing_set(tmp_path: Path) -> None:
     (tmp_path / "two_sets.py").write_text(
         "from remat.runtime.compiled import KernelSet\n"
         "KernelSet('broken', 'two_sets', lambda: 1 / 0)\nKernelSet('good', 'two_sets', lambda: None)\n"
@@ -338,8 +335,8 @@ def test_a_set_that_cannot_be_compiled_does_not_keep_the_next_from_it(tmp_path: 
     assert [path.name for path in (tmp_path / "cache").rglob("*.ready")] == ["good.ready"]
 
 
-def test_an_interruption_while_a_set_is_loaded_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks of the example are over then: an OverdueError came out of `ready`, or half of it was taken for all."""
+def test_interruption_while_loading_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines in the example expire then, so it may raise or end early."""
     monkeypatch.setattr(places, "writable", lambda: None)
     called: list[int] = []
 
@@ -376,8 +373,8 @@ import numba.core.registry
 
 
 @pytest.mark.parametrize("first", ["inner(lambda x: x)", "kernel(lambda x: x)"])
-def test_numba_may_be_imported_by_two_threads_at_once(first: str) -> None:
-    """One for a search that had not been loaded in time, one for the next: "cannot import name", an internal error."""
+def test_two_threads_import_numba(first: str) -> None:
+    """Once failed with "cannot import name"."""
     done = run(RACE.format(first))
     assert done.returncode == 0, done.stderr
     assert not done.stderr

@@ -1,4 +1,4 @@
-"""Deadlines are looked at between pieces of work, and nothing is ever broken off from outside."""
+"""Deadlines: checks between pieces of work, late methods."""
 
 import time
 
@@ -25,7 +25,7 @@ from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.status import StopReason
 
 
-def test_a_look_at_the_clock():
+def test_check_raises_after_the_deadline():
     Deadline().check()
     Deadline.after(60).check()
     for seconds in (0, -1):
@@ -33,7 +33,7 @@ def test_a_look_at_the_clock():
             Deadline.after(seconds).check()
 
 
-def test_each_looks_before_every_piece():
+def test_each_checks_before_every_piece():
     assert list(Deadline().each(range(5))) == list(Deadline.after(60).each(range(5), 2)) == [0, 1, 2, 3, 4]
     seen = []
     with pytest.raises(OverdueError):
@@ -46,7 +46,7 @@ def test_each_looks_before_every_piece():
 
 
 @pytest.mark.parametrize("kind", [Checkmate, Stages, RetentionIntervals])
-def test_models_are_not_built_when_time_is_over(kind):
+def test_models_are_not_built_after_the_deadline(kind):
     formulation = kind(Problem(unit_chain(8), 5))
     formulation.deadline = Deadline.after(0)
     with pytest.raises(OverdueError):
@@ -67,16 +67,16 @@ def test_models_are_not_built_when_time_is_over(kind):
     (RetentionIntervals, 60, lambda given: given.build().overrides["minizinc"](), 12),
     (Stages, 60, Stages.build, 36),
 ])  # fmt: skip
-def test_what_grows_with_the_graph_is_made_in_pieces(kind, ops, work, least, monkeypatch):
-    """With thousands of ops each of them ran for up to 5 s after the deadline."""
+def test_large_tables_are_built_in_pieces(kind, ops, work, least, monkeypatch):
+    """With thousands of ops each of these once ran for up to 5 s after the deadline."""
     monkeypatch.setattr(liveness, "ENTRIES", 1000)
     monkeypatch.setattr(clauses, "PIECE", 1000)
     monkeypatch.setattr("remat.formulations.stages.formulation.ROWS", 500, raising=False)
-    looks: list[None] = []
+    checks: list[None] = []
     formulation = kind(Problem(layered(ops, seed=1), "80%", "free" if kind is OrderPositions else "fixed"))
-    formulation.deadline = Deadline().until(lambda: bool(looks.append(None)))
+    formulation.deadline = Deadline().until(lambda: bool(checks.append(None)))
     work(formulation)
-    assert len(looks) >= least
+    assert len(checks) >= least
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +87,18 @@ def large():
 
 
 @pytest.mark.parametrize("method", ["greedy", "eviction", "checkpoint-last", "linearized-greedy", "lp-rounding"])
-def test_heuristics_end_when_time_is_over(method, large):
-    """Each of them takes many seconds for this graph without a deadline, or cannot look at one schedule in time."""
+def test_heuristics_end_at_the_deadline(method, large):
+    """Without a deadline each takes many seconds, or cannot evaluate one schedule in time."""
     began = time.monotonic()
     try:
         solve(Problem(large, "50%"), method, stop=0.4, options=ONE)
     except Exception as error:
         assert "training graph" in str(error)
-    assert time.monotonic() - began < 0.4 + 2.5  # a look for a lower peak takes a second where nothing is found
+    assert time.monotonic() - began < 0.4 + 2.5  # a search for a lower peak takes up to a second
 
 
-def test_a_heuristic_that_is_late_is_waited_for():
-    """It is not struck, what it found counts, and the result says that it was late."""
+def test_late_heuristic_is_waited_for():
+    """Its schedule counts, and the message reports the delay."""
 
     class Late(Heuristic):
         name = "late"
@@ -112,9 +112,7 @@ def test_a_heuristic_that_is_late_is_waited_for():
     assert "late continued for 1.2 s after its deadline" in result.message
 
 
-def test_a_build_that_is_late_ends_with_the_deadline():
-    """A formulation that does not look at the clock makes the answer late, and nothing else."""
-
+def test_late_build_stops_at_the_deadline():
     class Late(Checkmate):
         name = "late"
 
@@ -127,8 +125,7 @@ def test_a_build_that_is_late_ends_with_the_deadline():
     assert result.stop is StopReason.DEADLINE
 
 
-def test_reading_counts(tmp_path, monkeypatch):
-    """The clock of the shell begins before the graph is read, not after."""
+def test_time_limit_includes_reading(tmp_path, monkeypatch):
     read = remat.config.configuration.load_graph
 
     def slowly(path):

@@ -1,4 +1,4 @@
-"""Ctrl-C while something works: a flag for all calls that run, and every one of them ends with the best that it has."""
+"""Ctrl-C: a flag that ends all running calls with their best results."""
 
 import os
 import signal
@@ -19,21 +19,21 @@ from remat.solving.min_peak import minimize
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _no_flag_remains() -> Iterator[None]:
     yield
     assert not interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def later(seconds: float) -> threading.Timer:
-    """Ctrl-C after a while."""
+    """Send Ctrl-C after some seconds."""
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
     return timer
 
 
-def test_a_call_that_ends_by_itself_does_not_take_the_flag_away() -> None:
+def test_flag_remains_until_the_outermost_call_ends() -> None:
     deadline = Deadline.after(100)
     with interrupts():
         with interrupts():
@@ -41,18 +41,18 @@ def test_a_call_that_ends_by_itself_does_not_take_the_flag_away() -> None:
             assert deadline.expired
         assert interrupted() and since() >= 0
         assert deadline.expired and deadline.remaining == 0 and Deadline().expired
-        with interrupts():  # one that begins now is to end, too
+        with interrupts():  # a new call ends, too
             assert interrupted()
     assert not interrupted() and not deadline.expired and since() < 0
 
 
-def test_nobody_looks_so_it_is_raised() -> None:
+def test_ctrl_c_raises_outside_calls() -> None:
     assert not request()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_second_one_is_raised_and_a_double_is_not() -> None:
+def test_second_ctrl_c_raises_unless_immediate() -> None:
     with interrupts():
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
@@ -61,42 +61,42 @@ def test_a_second_one_is_raised_and_a_double_is_not() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_somebody_elses_handler_stays() -> None:
-    heard = []
-    signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+def test_foreign_handlers_are_kept() -> None:
+    received = []
+    signal.signal(signal.SIGINT, lambda *_: received.append(1))
     try:
         with interrupts():
             signal.raise_signal(signal.SIGINT)
             assert not interrupted()
-        assert heard == [1]
+        assert received == [1]
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_calls_in_other_threads_install_nothing_and_end_too() -> None:
-    there, go, seen = threading.Event(), threading.Event(), []
+def test_calls_in_other_threads_end_too() -> None:
+    started, go, seen = threading.Event(), threading.Event(), []
 
     def work() -> None:
         with interrupts():
-            there.set()
+            started.set()
             go.wait(20)
             seen.append(interrupted())
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert there.wait(20)
+    assert started.wait(20)
     with interrupts():
         signal.raise_signal(signal.SIGINT)
-    assert interrupted()  # it has not ended yet
+    assert interrupted()  # the call in the thread still runs
     go.set()
     thread.join(20)
     assert seen == [True]
 
 
 @pytest.mark.parametrize("method", ["lns", "auto", "annealing", "least-peak"])
-def test_a_search_ends_at_ctrl_c(method: str) -> None:
-    """Nothing here ends by itself within the minute, and sub-models end all the time while the signal is on its way."""
-    Annealing().prepared(Deadline())  # compiling is not what is looked at here
+def test_searches_end_at_ctrl_c(method: str) -> None:
+    """No search ends within the minute otherwise; sub-models end all the time during the signal."""
+    Annealing().prepared(Deadline())  # compile first
     timer = later(1.0)
     began = time.monotonic()
     if method == "least-peak":
@@ -104,5 +104,5 @@ def test_a_search_ends_at_ctrl_c(method: str) -> None:
     else:
         result = solve(Problem(layered(120, seed=1), "80%", "free"), method, stop=60, options=ONE)
     assert (result.stop, result.schedule is not None) == ("interrupted", True)
-    assert time.monotonic() - began < 1.0 + 2 + 8  # the last for a busy machine
+    assert time.monotonic() - began < 1.0 + 2 + 8  # 8 s for a busy machine
     timer.cancel()

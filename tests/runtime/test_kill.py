@@ -1,4 +1,4 @@
-"""``kill -9`` and SIGTERM of the program, and of its guard too: nothing of ours goes on, and no folder stays."""
+"""``kill -9`` and SIGTERM of the program and its guard: no process and no folder remains."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ from remat.backends.minizinc import MiniZinc
 from remat.backends.pyomo import Pyomo
 from remat.runtime.processes import guard
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux has them")
 
-#: One program, all backends that start processes, each in a thread of its own.
+#: Program that runs all backends with child processes, each in a thread.
 PROGRAM = """
 import sys, threading
 from remat.testing.backend_checks import knapsack
@@ -37,7 +37,7 @@ for name in sys.argv[1:]:
     threading.Thread(target=solve, args=[name], daemon=True).start()
 threading.Event().wait()
 """
-#: A word in the command line of the process that solves, by backend.
+#: Word in the command line of the solving process, by backend.
 SOLVERS = {
     "isolated cp-sat": "multiprocessing.forkserver",
     "minizinc:gecode": "fzn-gecode",
@@ -47,7 +47,7 @@ SOLVERS = {
 
 
 def family(process):
-    """Numbers and command lines of the processes that descend from one."""
+    """Return process IDs and command lines of all descendants."""
     found = {}
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -58,20 +58,20 @@ def family(process):
 
 @pytest.fixture
 def program(tmp_path):
-    """The program while all its solvers run, with a temporary folder of its own."""
-    there = {"isolated cp-sat"}
-    there |= {f"minizinc:{name}" for name in ("gecode", "cp-sat") if MiniZinc(name).ready().ready}
-    there |= {"pyomo:cbc"} if Pyomo("cbc").ready().ready else set()
-    assert there == set(SOLVERS) or not os.environ.get("REMAT_CI")
+    """Return the program while all its solvers run, with its own temporary folder."""
+    available = {"isolated cp-sat"}
+    available |= {f"minizinc:{name}" for name in ("gecode", "cp-sat") if MiniZinc(name).ready().ready}
+    available |= {"pyomo:cbc"} if Pyomo("cbc").ready().ready else set()
+    assert available == set(SOLVERS) or not os.environ.get("REMAT_CI")
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *sorted(there)], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *sorted(available)], env=environment)
     try:
         until = time.monotonic() + 60
-        missing = there
+        missing = available
         while missing and time.monotonic() < until:
             time.sleep(0.1)
             seen = family(process).values()
-            missing = {name for name in there if not any(SOLVERS[name] in line for line in seen)}
+            missing = {name for name in available if not any(SOLVERS[name] in line for line in seen)}
         assert not missing
         yield process
     finally:
@@ -82,7 +82,7 @@ def program(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_nothing_survives_the_program(program, tmp_path, number):
+def test_children_and_folders_are_removed(program, tmp_path, number):
     members = list(family(program))
     assert len(members) >= 6
     assert list(tmp_path.iterdir())
@@ -92,7 +92,7 @@ def test_nothing_survives_the_program(program, tmp_path, number):
     wait_for_files(tmp_path, [])
 
 
-#: A program that holds a temporary folder, with the number of its guard.
+#: Program that holds a temporary folder; prints it with the process ID of its guard.
 OWNER = """
 import os, signal, sys, time
 from remat.runtime.processes import guard
@@ -102,13 +102,13 @@ with guard.temporary_folder() as path:
     print(path, guard._guard._process.pid, flush=True)
     time.sleep(60)
 """
-#: One whose worker holds such a folder.
+#: Program whose worker holds such a folder.
 POOL = f"""
 from remat.runtime.processes.workers import WorkerPool
 WorkerPool(1).submit(exec, {OWNER!r}).result()
 """
-#: One that is killed between starting a solver and telling the guard its number.
-BEGINNER = """
+#: Program killed after starting a solver, before registering it with the guard.
+UNREGISTERED = """
 import os, subprocess, time
 from remat.runtime.processes import guard
 
@@ -120,13 +120,13 @@ with guard.temporary_folder() as path:
 """
 
 
-def test_a_process_that_the_guard_has_not_heard_of_ends_too(tmp_path):
-    done = finish(start("", BEGINNER, env=os.environ | {"TMPDIR": str(tmp_path)}))
+def test_unregistered_process_is_terminated(tmp_path):
+    done = finish(start("", UNREGISTERED, env=os.environ | {"TMPDIR": str(tmp_path)}))
     wait_for_end([int(done.out)])
     wait_for_files(tmp_path, [])
 
 
-def test_folders_of_workers_are_removed_with_the_program(tmp_path):
+def test_folders_of_workers_are_removed(tmp_path):
     process = start("", POOL, env=os.environ | {"TMPDIR": str(tmp_path)})
     until = time.monotonic() + 30
     while not list(tmp_path.glob("remat-run-*/data")) and time.monotonic() < until:
@@ -135,17 +135,17 @@ def test_folders_of_workers_are_removed_with_the_program(tmp_path):
     wait_for_files(tmp_path, [])
 
 
-def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
+def test_only_folders_of_dead_owners_are_swept(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     owners, folders = [], []
     for _ in range(2):
         owner = start("", OWNER, env=environment)
-        path, guardian = owner.stdout.readline().split()
+        path, guard_pid = owner.stdout.readline().split()
         owners.append(owner)
         folders.append(Path(path))
-        os.kill(int(guardian), signal.SIGKILL)
-    fresh, old, strange = (tmp_path / f"{name}" for name in ("remat-run-fresh", "remat-run-old", "remat-other"))
-    for path in (fresh, old, strange):
+        os.kill(int(guard_pid), signal.SIGKILL)
+    fresh, old, foreign = (tmp_path / f"{name}" for name in ("remat-run-fresh", "remat-run-old", "remat-other"))
+    for path in (fresh, old, foreign):
         path.mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "remat-run-link").symlink_to(tmp_path / "target")
@@ -153,18 +153,18 @@ def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
     try:
         owners[0].kill()
         owners[0].wait()
-        assert all(folder.is_dir() for folder in folders)  # there was no guard any more
+        assert all(folder.is_dir() for folder in folders)  # no guard removed them
         guard.sweep(str(tmp_path))
         left = {path.name for path in tmp_path.iterdir()}
-        assert left == {folders[1].name, fresh.name, strange.name, "target", "remat-run-link"}
+        assert left == {folders[1].name, fresh.name, foreign.name, "target", "remat-run-link"}
         assert (folders[1] / "data").exists()
     finally:
         for owner in owners:
             finish(owner, signal.SIGKILL)
 
 
-def test_a_guard_that_was_killed_is_replaced():
-    """By one that knows all that the first one knew."""
+def test_killed_guard_is_replaced():
+    """The new one has the registrations of the old one."""
     guard.watch(os.getpid() + 10**7)  # no such session
     first = guard._guard._process
     first.kill()

@@ -1,4 +1,4 @@
-"""Where compiled code is kept."""
+"""Cache folders for compiled code."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from remat.runtime.compiled import places
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The user's cache folder, where the package cannot be written."""
+    """Return the user's cache folder; the package is not writable."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     candidates = places.candidates
@@ -20,14 +20,14 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return found
 
 
-def test_the_users_cache_folder_is_used_where_the_package_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+def test_user_cache_folder_replaces_an_unwritable_package(folder: Path, tmp_path: Path) -> None:
     assert folder.is_relative_to(tmp_path.resolve())
     assert list(places.readable()) == [folder]
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_a_folder_that_others_may_write_to_is_not_used(folder: Path, mode: int) -> None:
+def test_folders_writable_by_others_are_not_used(folder: Path, mode: int) -> None:
     folder.chmod(mode)
     assert places.writable() is None
     assert not list(places.readable())
@@ -36,7 +36,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder: Path, mode: int) 
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_a_folder_of_another_user_is_not_used(folder: Path) -> None:
+def test_folders_of_other_users_are_not_used(folder: Path) -> None:
     os.chown(folder, 65534, 65534)
     assert places.writable() is None
     assert not list(places.readable())

@@ -1,4 +1,4 @@
-"""What this process may use: affinity, quotas of control groups, limits of memory."""
+"""Available CPUs and memory: affinity, quotas of control groups, limits."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ from remat.runtime.solve_options import SolveOptions
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine of files: write what its kernel says into them."""
+    """Return a function that writes files in place of those of the kernel."""
     monkeypatch.setattr(resources, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(resources, "_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(resources, "_address_space", lambda: float("inf"))
@@ -30,13 +30,13 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def test_nothing_is_known(machine):
+def test_without_limits(machine):
     assert resources.available_cpus() == 8
     assert resources.available_memory() == float("inf")
     assert resources.available_memory(5) == 5
 
 
-def test_the_groups_of_version_2(machine):
+def test_control_groups_version_2(machine):
     machine(
         proc__meminfo="MemTotal: 9000 kB\nMemAvailable: 4000 kB\n",
         proc__self__cgroup="0::/a/b\n",
@@ -56,7 +56,7 @@ def test_the_groups_of_version_2(machine):
     assert resources.available_memory(1000) == 1000
 
 
-def test_the_groups_of_version_1(machine):
+def test_control_groups_version_1(machine):
     machine(
         proc__self__cgroup="4:memory:/x\n2:cpu,cpuacct:/\n",
         cgroup__cpu__cpu_DOT_cfs_quota_us="150000\n",
@@ -70,7 +70,7 @@ def test_the_groups_of_version_1(machine):
     assert resources.available_cpus() == 8
 
 
-def test_the_limit_of_address_space():
+def test_limit_of_address_space():
     code = (
         "import resource; from remat.runtime.resources import available_memory\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({2**31}, {2**31})); print(0 < available_memory() < {2**31})"
@@ -80,9 +80,8 @@ def test_the_limit_of_address_space():
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
-def test_cp_sat_keeps_to_its_affinity():
-    """It took every processor of the machine."""
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
+def test_cp_sat_respects_affinity():
     before = os.sched_getaffinity(0)
     model = Model("small")
     x = model.integers("x", 2, 0, 3)

@@ -1,4 +1,4 @@
-"""Threads for solvers, messages between processes."""
+"""Interruptible threads for solvers, messages between processes."""
 
 import os
 import threading
@@ -13,14 +13,14 @@ from remat.runtime.processes import wire
 from remat.runtime.processes.running import GRACE, left_behind, run_interruptible
 
 
-def test_at_the_deadline_it_is_asked_to_stop():
-    asked = threading.Event()
+def test_stop_is_called_at_the_deadline():
+    stopped = threading.Event()
     began = time.monotonic()
-    assert run_interruptible(lambda: asked.wait(10), asked.set, Deadline.after(0.2)) is False
+    assert run_interruptible(lambda: stopped.wait(10), stopped.set, Deadline.after(0.2)) is False
     assert 0.2 <= time.monotonic() - began < 0.2 + GRACE
 
 
-def test_work_that_does_not_listen_is_left_behind():
+def test_work_that_does_not_stop_is_left_behind():
     released = threading.Event()
     began = time.monotonic()
     with pytest.raises(OverdueError, match="did not stop at its deadline"):
@@ -38,20 +38,20 @@ def test_work_that_does_not_listen_is_left_behind():
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def arriving(content):
-    """A pipe through which that came, and whose other end is gone."""
-    there, here = os.pipe()
-    with os.fdopen(here, "wb") as stream:
+def received(content):
+    """Return a pipe that holds `content` and whose other end is closed."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as stream:
         stream.write(content)
-    return Connection(there, writable=False)
+    return Connection(reading, writable=False)
 
 
-def test_a_message_that_breaks_off_is_none():
-    there, here = os.pipe()
-    with Connection(here, readable=False) as connection:
+def test_incomplete_message_is_none():
+    reading, writing = os.pipe()
+    with Connection(writing, readable=False) as connection:
         wire.write(connection, wire.Message("m", {"a": 1}, {"x": np.arange(9)}))
-    with os.fdopen(there, "rb") as stream:
+    with os.fdopen(reading, "rb") as stream:
         whole = stream.read()
     for end in (0, 3, 20, len(whole) - 1):
-        assert wire.read(arriving(whole[:end])) is None
-    assert wire.read(arriving(whole)).arrays["x"].tolist() == list(range(9))
+        assert wire.read(received(whole[:end])) is None
+    assert wire.read(received(whole)).arrays["x"].tolist() == list(range(9))

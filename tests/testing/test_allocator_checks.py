@@ -1,4 +1,4 @@
-"""Every allocator that is registered runs through the kit, and the kit finds what is wrong with one."""
+"""Checks of the kit for allocators: registered allocators pass, broken ones fail."""
 
 import numpy as np
 import pytest
@@ -25,14 +25,14 @@ def test_registered_allocators(check, name: str) -> None:
 
 
 class Apart(Allocator):
-    """Nothing is used twice; and it lies about what it found."""
+    """Disjoint addresses; `false_proof` is a wrong proof."""
 
     name = "apart"
-    bound, lie = 0, ""
+    bound, false_proof = 0, ""
 
     def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
         offset = np.cumsum(problem.sizes) - problem.sizes
-        return Allocation(problem, problem.addresses(offset), self.bound or problem.bound, self.lie, self.name)
+        return Allocation(problem, problem.addresses(offset), self.bound or problem.bound, self.false_proof, self.name)
 
 
 class Overlapping(Apart):
@@ -40,12 +40,12 @@ class Overlapping(Apart):
         return Allocation(problem, problem.addresses(np.zeros(len(problem.buffers), dtype=np.int64)), 0)
 
 
-class TooSure(Apart):
+class HighBound(Apart):
     bound = 10**6
 
 
 class Contradicts(Apart):
-    lie = "no"
+    false_proof = "no"
 
 
 class Refuses(Apart):
@@ -59,13 +59,13 @@ class Refuses(Apart):
     ("check", "kind", "words"),
     [
         (bounds_hold, Overlapping, "overlaps"),
-        (bounds_hold, TooSure, "is above"),
+        (bounds_hold, HighBound, "is above"),
         (bounds_hold, Contradicts, "a proof that there are none"),
         (capacities_are_kept, Apart, "ends beyond the capacity"),
         (the_start_is_kept, Apart, "the start was better"),
         (several_memories, Refuses, "and does not"),
     ],
 )
-def test_faults_are_found(check, kind: type[Allocator], words: str) -> None:
+def test_broken_allocators_fail(check, kind: type[Allocator], words: str) -> None:
     with pytest.raises(ConformanceError, match=words):
         check(kind, LITTLE)

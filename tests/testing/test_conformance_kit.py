@@ -1,4 +1,4 @@
-"""The kit finds what it is for: every kind of broken backend and formulation, and its own optima are right."""
+"""Checks of the kit fail on broken backends and formulations; optima of the kit."""
 
 import time
 from dataclasses import replace
@@ -32,10 +32,10 @@ CHECKS = {
 FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=0.2)
 
 
-class Liar(Backend):
-    """CP-SAT, but for what a test makes of its question or its answer."""
+class Altered(Backend):
+    """CP-SAT with changed questions or answers."""
 
-    name = "liar"
+    name = "altered"
     native = CpSat.native
     ask, twist = staticmethod(lambda arguments: arguments), staticmethod(lambda raw, model: raw)
 
@@ -47,8 +47,8 @@ class Liar(Backend):
         return self.twist(CpSat().solve(*self.ask(arguments)), arguments[0])
 
 
-def liar(**parts):
-    return type("OneLiar", (Liar,), {name: staticmethod(part) for name, part in parts.items()})()
+def altered(**parts):
+    return type("AlteredBackend", (Altered,), {name: staticmethod(part) for name, part in parts.items()})()
 
 
 def without_last_record(arguments):
@@ -84,17 +84,17 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_wrong_answers_are_found(answer):
+def test_wrong_answers_fail(answer):
     with pytest.raises(ConformanceError):
-        CHECKS["backend"]["linear"](liar(twist=ANSWERS[answer]), FEW)
+        CHECKS["backend"]["linear"](altered(twist=ANSWERS[answer]), FEW)
     with pytest.raises(ConformanceError):
-        CHECKS["pair"]["plain_graphs"](Checkmate, liar(twist=ANSWERS[answer]), FEW)
+        CHECKS["pair"]["plain_graphs"](Checkmate, altered(twist=ANSWERS[answer]), FEW)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_that_is_forgotten_is_found(kind):
+def test_missing_record_fails(kind):
     with pytest.raises(ConformanceError):
-        CHECKS["backend"][kind.replace(" ", "_")](liar(ask=without_last_record), Effort(cases=1))
+        CHECKS["backend"][kind.replace(" ", "_")](altered(ask=without_last_record), Effort(cases=1))
 
 
 def infeasible_is_unknown(raw, model):
@@ -103,7 +103,7 @@ def infeasible_is_unknown(raw, model):
 
 FAULTS = {
     "infeasible": {"twist": infeasible_is_unknown},
-    "takes_hints": {"ask": lambda a: (a[0], a[1], None, *a[3:])},  # so a wrong shape is not refused
+    "takes_hints": {"ask": lambda a: (a[0], a[1], None, *a[3:])},  # accepts a wrong shape
     "deadline_keeps_the_incumbent": {"ask": late},
     "stops_when_asked": {"ask": lambda a: (a[0], a[1], a[2], lambda incumbent: a[3](incumbent) and False, a[4])},
     "takes_options": {"ask": lambda a: (a[0], replace(a[1], log=a[1].log and (lambda _: a[1].log(b""))), *a[2:])},
@@ -111,30 +111,30 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("check", FAULTS)
-def test_broken_promises_are_found(check):
+def test_broken_contracts_fail(check):
     with pytest.raises(ConformanceError):
-        CHECKS["backend"][check](liar(**FAULTS[check]), replace(FEW, deadline=0.1))
+        CHECKS["backend"][check](altered(**FAULTS[check]), replace(FEW, deadline=0.1))
 
 
-def test_a_lost_hint_is_found():
-    """A backend that gives up at its deadline, with nothing."""
+def test_lost_hint_fails():
+    """The backend has no result at its deadline."""
 
     def nothing(raw, model):
         return replace(raw, status=Status.UNKNOWN, stop=StopReason.DEADLINE, values=None, objective=None, bound=None,
                        incumbents=())  # fmt: skip
 
-    silent = liar(twist=nothing, ask=lambda a: (*a[:3], None, None))
-    for kind, arguments in (("backend", (silent,)), ("pair", (Checkmate, silent))):
+    resultless = altered(twist=nothing, ask=lambda a: (*a[:3], None, None))
+    for kind, arguments in (("backend", (resultless,)), ("pair", (Checkmate, resultless))):
         with pytest.raises(ConformanceError, match="hint"):
             CHECKS[kind]["deadline_keeps_the_incumbent"](*arguments, replace(FEW, grace=5.0))
     with pytest.raises(ConformanceError):
-        CHECKS["pair"]["infeasible_stays_infeasible"](Checkmate, silent, FEW)
+        CHECKS["pair"]["infeasible_stays_infeasible"](Checkmate, resultless, FEW)
     with pytest.raises(ConformanceError):
-        CHECKS["pair"]["hints_are_taken"](Checkmate, silent, FEW)
+        CHECKS["pair"]["hints_are_taken"](Checkmate, resultless, FEW)
 
 
 def without_memory(kind):
-    """A formulation that does not count memory."""
+    """Return the formulation without memory constraints."""
 
     class Loose(kind):
         def build(self):
@@ -145,8 +145,8 @@ def without_memory(kind):
     return Loose
 
 
-class Tight(Checkmate):
-    """Little may be retained."""
+class LimitedRetention(Checkmate):
+    """Few tensors may be retained."""
 
     def build(self):
         model = super().build().copy("tight")
@@ -155,8 +155,8 @@ class Tight(Checkmate):
         return model
 
 
-class Sparing(Checkmate):
-    """Few recomputations are allowed, which `encode` does not know."""
+class LimitedRecomputation(Checkmate):
+    """Few recomputations are allowed, which `encode` ignores."""
 
     def build(self):
         model = super().build().copy("sparing")
@@ -167,19 +167,19 @@ class Sparing(Checkmate):
         return model
 
 
-class Forgetful(Checkmate):
+class DecodesZeros(Checkmate):
     def decode(self, values):
         return super().decode(np.zeros_like(values))
 
 
-class Growing(Checkmate):
+class GrowingModel(Checkmate):
     def build(self):
         model = super().build()
         model.booleans("more", 1)
         return model
 
 
-class Careless(Checkmate):
+class EncodesAnything(Checkmate):
     def encode(self, schedule):
         try:
             return super().encode(schedule)
@@ -187,105 +187,104 @@ class Careless(Checkmate):
             return np.zeros(self.build().num_vars)
 
 
-class Boastful(RetentionIntervals):
-    """Two copies, and a scope of any number."""
+class ScopeTooWide(RetentionIntervals):
+    """At most two copies, with a scope without limit."""
 
     def scope(self):
         return replace(super().scope(), max_computes=None)
 
 
-class Lavish(RetentionIntervals):
-    """Its linear rows cost nothing."""
+class FreeLinearForm(RetentionIntervals):
+    """Linear form with zero costs."""
 
     def build(self):
         model = super().build()
         offered = model.overrides.get("linear")
         if offered is not None:
-            model.overrides["linear"] = partial(self.free_of_charge, offered)
+            model.overrides["linear"] = partial(self.without_costs, offered)
         return model
 
-    def free_of_charge(self, offered):
+    def without_costs(self, offered):
         form = offered()
         form.model.minimize([], [])
         return form
 
 
-class Refusing(Checkmate):
+class RefusesAll(Checkmate):
     def __init__(self, problem):
         raise ProblemError("not today")
 
 
-class Pretender(Checkmate):
-    """It is said to state least peak, and states least cost whatever is asked."""
+class ClaimsLeastPeak(Checkmate):
+    """States least cost for any objective."""
 
     objectives = frozenset(Objective)
 
 
 FORMULATION_FAULTS = [
-    (Pretender, "encodes_optimal_schedules"),
-    (Tight, "encodes_optimal_schedules"),
-    (Forgetful, "encodes_schedules_over_budget"),
-    (Growing, "builds_the_same_model_again"),
-    (Careless, "refuses_what_it_cannot_express"),
-    (Sparing, "encodes_what_the_model_allows"),
-    (Boastful, "says_its_scope"),
-    (Lavish, "offers_an_equal_linear_form"),
-    *((Refusing, check.__name__) for check in FORMULATION_CHECKS),  # nothing is left to look at
+    (ClaimsLeastPeak, "encodes_optimal_schedules"),
+    (LimitedRetention, "encodes_optimal_schedules"),
+    (DecodesZeros, "encodes_schedules_over_budget"),
+    (GrowingModel, "builds_the_same_model_again"),
+    (EncodesAnything, "refuses_what_it_cannot_express"),
+    (LimitedRecomputation, "encodes_what_the_model_allows"),
+    (ScopeTooWide, "says_its_scope"),
+    (FreeLinearForm, "offers_an_equal_linear_form"),
+    *((RefusesAll, check.__name__) for check in FORMULATION_CHECKS),  # no case is left
 ]
 
 
 @pytest.mark.parametrize(("formulation", "check"), FORMULATION_FAULTS)
-def test_broken_formulations_are_found(formulation, check):
+def test_broken_formulations_fail(formulation, check):
     with pytest.raises(ConformanceError):
         CHECKS["formulation"][check](formulation)
 
 
 PAIR_FAULTS = [
-    (without_memory(Checkmate), "plain_graphs"), (Tight, "plain_graphs"), (Forgetful, "plain_graphs"),
-    (Pretender, "least_peak_of_full_graphs"), (without_memory(OrderPositions), "orders_alone"),
+    (without_memory(Checkmate), "plain_graphs"), (LimitedRetention, "plain_graphs"), (DecodesZeros, "plain_graphs"),
+    (ClaimsLeastPeak, "least_peak_of_full_graphs"), (without_memory(OrderPositions), "orders_alone"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("formulation", "check"), PAIR_FAULTS)
-def test_wrong_models_are_found(formulation, check):
+def test_wrong_models_fail(formulation, check):
     with pytest.raises(ConformanceError):
         CHECKS["pair"][check](formulation, CpSat())
 
 
-def test_refusals_are_skips_with_the_reason():
+def test_refusals_skip_with_the_reason():
     with pytest.raises(
         SkipTest, match="in any order: the checkmate formulation with frontier-advancing stages keeps the"
     ):
         CHECKS["pair"]["full_graphs_in_any_order"](Checkmate, CpSat())
 
 
-def test_a_formulation_without_recomputation_is_looked_at():
-    """Orders alone: no problem needs recomputation, and the checks have something to look at all the same."""
-    asked, skipped = [], []
+def test_checks_cover_formulations_without_recomputation():
+    models, skipped = [], []
 
     def counting(arguments):
-        asked.append(arguments[0])
+        models.append(arguments[0])
         return arguments
 
     for name, check in CHECKS["pair"].items():
-        before = len(asked)
+        before = len(models)
         try:
-            check(OrderPositions, liar(ask=counting), Effort(most_ops=4, cases=2, deadline=0.2, grace=5.0))
+            check(OrderPositions, altered(ask=counting), Effort(most_ops=4, cases=2, deadline=0.2, grace=5.0))
         except SkipTest as reason:
             assert "deadline" in name or "order-positions" in str(reason)
             skipped.append(name)
         else:
-            assert len(asked) > before, name
+            assert len(models) > before, name
     assert {"orders_alone", "plain_graphs_in_any_order", "hints_are_taken"}.isdisjoint(skipped)
 
 
-def test_cases_of_which_none_is_wanted_are_a_fault(monkeypatch):
+def test_check_without_cases_fails(monkeypatch):
     monkeypatch.setattr("remat.testing.problems.TRIES", 100)
     with pytest.raises(ConformanceError, match=r"none of \d+ graphs with one output"):
         list(cases(Checkmate, PLAIN, Effort(most_ops=3), lambda case: False))
 
 
-def test_options_of_a_formulation_change_the_scope():
+def test_options_change_the_scope():
     def three(problem):
         return RetentionIntervals(problem, RetentionIntervalsOptions(copies=3))
 
@@ -302,7 +301,7 @@ def test_cases_are_worth_solving():
 
 
 @pytest.mark.parametrize("known", KNOWN[:1], ids=lambda known: known.graph.name)
-def test_optima_that_were_found_elsewhere(known):
+def test_known_optima(known):
     for budget, (free, free_twice, staged, _) in known.optima.items():
         for order, is_staged, computes, cost in (
             ("free", False, None, free),
@@ -313,13 +312,13 @@ def test_optima_that_were_found_elsewhere(known):
             assert (best and best.cost) == cost
 
 
-def test_constant_memory_is_not_searched():
+def test_constant_memory_is_refused():
     graph = replace(KNOWN[0].graph, constant_memory=1)
     with refused("problem.constant-memory"):
         optimum(Problem(graph, count_constant_memory=True), Scope(OrderRule.FIXED, staged=True))
 
 
-def test_a_model_is_enumerated():
+def test_enumeration_of_an_infeasible_model():
     model = Model("none")
     model.add(Linear.rows("never", [0], model.booleans("b", 1).index, 1, lower=[2]))
     assert enumerate_model(model).optimum is None

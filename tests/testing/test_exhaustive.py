@@ -1,4 +1,4 @@
-"""The optima of the kit are those of a second exhaustive search, buffers that are dropped and refilled included."""
+"""Optima of the kit against a second exhaustive search, with buffers dropped and refilled."""
 
 import pytest
 from composite_search import CompositeSearch
@@ -14,13 +14,13 @@ from remat.testing.exhaustive import FILLED_ONCE
 
 
 def second_least_cost(problem, limit=None, *, staged=False, refill=True):
-    """Least cost by the search over composite schedules, here of ops alone."""
+    """Return the least cost by the search over composite schedules, without groups."""
     search = CompositeSearch(RandomHierarchy(problem.graph, ()), problem, refill=refill, copies=limit, staged=staged)
     return search.cheapest(most_states=10**6)
 
 
 def agrees(graph, budget, order, limit=None, *, staged=False, refill=True):
-    """Whether both find the same; the schedule is what it is said to be."""
+    """True when both searches find the same cost; assert that the schedule is valid."""
     problem = Problem(graph, budget, order, limit)
     best = optimum(problem, Scope(OrderRule(order), staged, notes=() if refill else (FILLED_ONCE,)))
     if best is not None:
@@ -32,7 +32,7 @@ def agrees(graph, budget, order, limit=None, *, staged=False, refill=True):
 
 
 def refilled():
-    """`both` writes the buffer and `early`; between the two uses there is no room for the buffer."""
+    """`both` writes the buffer and `early`; the buffer does not fit between its two uses."""
     b = GraphBuilder("refilled")
     b.tensor("early", 1), b.tensor("sum", 6)
     b.op("both", outputs=["early", "sum"], cost=2)
@@ -44,8 +44,8 @@ def refilled():
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
-def test_a_buffer_is_dropped_and_filled_again(order):
-    """Within 10 to 15 bytes the contribution of `both` is thrown away before `wide` runs, and made anew: 2 more."""
+def test_buffer_is_dropped_and_refilled(order):
+    """Within 10 to 15 bytes `both` runs again after `wide`, at a cost of 2."""
     graph, scope = refilled(), Scope(OrderRule(order), staged=False)
     found = [optimum(Problem(graph, budget, order), scope) for budget in (9, 10, 15, 16)]
     assert [best and best.cost for best in found] == [None, 13, 13, 11]
@@ -72,7 +72,7 @@ def test_both_searches_agree_on_other_graphs(seed):
 
 
 @pytest.mark.parametrize("seed", some_slow(range(40), 24))
-def test_least_peaks_are_where_the_second_search_ends(seed):
+def test_least_peaks_agree(seed):
     graph = random_graph(seed, 4, buffers=seed % 2 == 0)
     order = ("free", "fixed")[seed % 3 == 0]
     best = least_peak(Problem(graph, order=order), Scope(OrderRule(order), staged=False))
