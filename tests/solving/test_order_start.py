@@ -76,8 +76,8 @@ def test_what_is_not_compiled_is_not_waited_for(monkeypatch):
     assert auto.session.incumbents.best.certificate.cost == GRAPH.base_cost
 
 
-class Liar(OrderSearch):
-    name = "liar"
+class Wrong(OrderSearch):
+    name = "wrong"
 
     def search(self, instance, *, deadline=None, seed=0, upper=None, on_order=None):
         return Ordering(instance.reference, 5)
@@ -85,6 +85,6 @@ class Liar(OrderSearch):
 
 def test_a_peak_that_is_wrong_is_an_error():
     auto = made(Problem(unit_chain(8), 5, "free"))
-    auto.search = Liar()
+    auto.search = Wrong()
     with refused("backend.wrong-peak"):
         auto.find_order(auto.clock)
