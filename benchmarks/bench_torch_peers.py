@@ -28,8 +28,7 @@ import torch
 from torch_models import OWN, build
 
 from remat import Problem, SolveOptions, solve
-from remat.experiments.trade_off import Point, TradeOff
-from remat.experiments.trade_off_plots import save_trade_off_plot
+from remat.experiments.trade_off import Point, TradeOff, save_trade_off_plot
 from remat.torch.capture import capture, fake_tensors
 from remat.torch.costs import CostModel
 from remat.torch.peers import at_equal_peak, compare_peers

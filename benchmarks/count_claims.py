@@ -31,7 +31,7 @@ from remat.errors import BackendError, RematError
 from remat.problem import Objective
 from remat.problem.scope import AtMost, Limit, Restriction, Scope, own_scope
 from remat.registry import formulations, heuristics, methods
-from remat.runtime.status import Status
+from remat.runtime.solve_options import Status
 from remat.solving.method import make_method
 from remat.testing.exhaustive import least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph

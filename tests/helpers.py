@@ -23,8 +23,7 @@ from remat.heuristics import HeuristicRun
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Certificate, Schedule, validate
 
 ONE = SolveOptions(threads=1)

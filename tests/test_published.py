@@ -5,8 +5,7 @@ import pytest
 from remat import Problem, solve
 from remat.graphs import read_graph
 from remat.graphs.zoo import fcn8, resnet50, vgg16
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 
 #: Exact optima of FCN8 at the published settings, static cost (Checkmate's CM1), by share of the reference peak.
 FCN8 = {"90%": 10_278_354_943_616, "80%": 10_289_323_652_736, "65%": 10_441_523_854_976}

@@ -13,8 +13,7 @@ from remat.errors import BackendError, ProblemError
 from remat.modeling import Cumulative
 from remat.registry import make_backend
 from remat.runtime.checked_options import Options
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, Status
 from remat.schedule.addresses import Addresses
 
 #: Largest number of pairs of buffers that are live together; the model has a choice for each.

@@ -24,8 +24,7 @@ from remat.modeling.linear_form import LinearForm
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.running import LeftBehindError, run_interruptible
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 class AvailabilityState(StrEnum):

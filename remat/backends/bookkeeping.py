@@ -11,7 +11,7 @@ from remat.errors import BackendError
 from remat.modeling import Model
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupted
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 
 @dataclass

@@ -21,8 +21,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.processes import guard, wire
 from remat.runtime.processes.process_trees import too_large
 from remat.runtime.processes.supervised import Ending, Supervised
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 #: Seconds after the deadline at which the process is killed.
 GRACE = 0.6

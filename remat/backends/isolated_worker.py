@@ -19,8 +19,7 @@ from remat.modeling import Model
 from remat.registry import import_class
 from remat.runtime.processes import wire
 from remat.runtime.processes.guard import enter_child
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 class Job(NamedTuple):

@@ -16,7 +16,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.processes import guard, wire
 from remat.runtime.processes.process_trees import cap
 from remat.runtime.processes.supervised import Supervised
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import StopReason
 
 #: Seconds between the deadline and the termination of the process.
 GRACE = 1.0

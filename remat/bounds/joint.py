@@ -16,8 +16,7 @@ from remat.modeling.rows import difference_rows, rows_from
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule
 
 #: Number of ops with the largest cuts that are checked for feasibility, and whose integer programmes are solved.

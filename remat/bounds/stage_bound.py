@@ -21,8 +21,7 @@ from remat.modeling import Model
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule
 
 #: Consecutive linear relaxations without improvement before the search stops, and the share of time for all of them.

@@ -65,8 +65,7 @@ def command(
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
     from remat.experiments.plots import save_comparison_plot
-    from remat.experiments.trade_off import trade_off
-    from remat.experiments.trade_off_plots import save_trade_off_plot
+    from remat.experiments.trade_off import save_trade_off_plot, trade_off
     from remat.schedule.plots import SUFFIXES
 
     run = given.run(graph)

@@ -2,7 +2,7 @@
 
 from remat.config.configuration import METHODS, Config, draw
 from remat.config.description import example, schema
-from remat.config.method_options import make_options
+from remat.config.levels import make_options
 from remat.config.sections import OutputSection, ProblemSection, SolveSection
 
 __all__ = [

@@ -12,8 +12,7 @@ from pydantic import PrivateAttr, ValidationError
 from remat import registry
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, shown, unknown
-from remat.config.levels import check_levels, with_tables
-from remat.config.method_options import make_options
+from remat.config.levels import check_levels, make_options, with_tables
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
 from remat.errors import FormatError
 from remat.graphs.io import load_graph, model_suffixes

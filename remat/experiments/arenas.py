@@ -18,8 +18,7 @@ from remat.problem import Problem
 from remat.registry import allocators, make
 from remat.runtime.deadline import Deadline
 from remat.runtime.sizes import size_unit
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, Status
 from remat.runtime.text import clipped, csv_text
 from remat.schedule import Schedule, schedule_buffers
 from remat.schedule.plots import empty_figure, plain_text, write_figure

@@ -13,8 +13,7 @@ from remat.formulations.checkmate import Checkmate
 from remat.heuristics.retention import inputs_by_position, recomputation_for
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Float
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, StopReason
 from remat.schedule.formats.checkmate import node_values, schedule_from_matrices
 
 #: Matrix entries drawn at a time: 16 MB of random numbers.

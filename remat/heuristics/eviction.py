@@ -1,17 +1,44 @@
-"""Eviction: compute in the given order, drop values when memory is short, and recompute them when they are read."""
+"""Online heuristics: compute in the given order, drop values when memory is short, recompute those that are read."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat.heuristics.online import OnlineHeuristic
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
-from remat.problem.op_sequence import standing_buffers
+from remat.problem.op_sequence import order_of, standing_buffers, useful_schedule
 from remat.runtime.checked_options import Options, Positive
-from remat.runtime.deadline import Deadline
+from remat.runtime.deadline import Deadline, OverdueError
+from remat.schedule import OrderRule, Schedule
+
+
+class OnlineHeuristic(Heuristic):
+    """Heuristic on the reference order, or on that of the start where the order is free."""
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        order = problem.graph.arrays.order
+        if run.start is not None and problem.order is OrderRule.FREE:
+            order = order_of(problem, run.start)
+        try:
+            sequence = self.sequence(problem, order.tolist(), run.deadline)
+        except OverdueError:
+            return None
+        return None if sequence is None else useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
+
+    @abstractmethod
+    def sequence(self, problem: Problem, order: list[int], deadline: Deadline) -> Sequence[int] | None:
+        """Return the computes for ops in this order; None if the method gives up.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
 
 
 @dataclass(frozen=True)

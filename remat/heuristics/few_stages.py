@@ -26,8 +26,7 @@ from remat.problem.scope import scope_within_limits
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options, Positive
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule, Schedule
 
 #: Share of the time left for one programme.

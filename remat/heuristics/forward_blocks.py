@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.heuristics.checkpointing.choices import articulation_points
+from remat.heuristics.checkpointing.checkpoints import articulation_points
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int

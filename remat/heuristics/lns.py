@@ -24,7 +24,7 @@ from remat.problem import Problem
 from remat.registry import load, make_backend
 from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.deadline import OverdueError
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict
 

@@ -23,7 +23,7 @@ from remat.runtime.arrays import Bool
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.resources import available_memory
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import StopReason
 from remat.schedule import Schedule
 
 #: A share below 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remat.heuristics.online import OnlineHeuristic
+from remat.heuristics.eviction import OnlineHeuristic
 from remat.problem import Problem
 from remat.problem.op_sequence import standing_buffers
 from remat.runtime.checked_options import Options, Positive

@@ -14,8 +14,7 @@ from remat.io.limits import MAX_STEPS
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
 from remat.jax.describing import description
-from remat.jax.inlining import Inliner, Stack, Trace, TracedOp, base_of, bytes_of, renamed
-from remat.jax.sources import source_line
+from remat.jax.inlining import Inliner, Stack, Trace, TracedOp, base_of, bytes_of, renamed, source_line
 from remat.runtime.text import one_line
 from remat.schedule import Schedule
 

@@ -427,6 +427,17 @@ def _joined(scope: str, part: str) -> str:
 
 
 def _place(equation: Any) -> str:
-    from remat.jax.sources import source_line
-
     return source_line(equation) or "in a place that jax does not say"
+
+
+def source_line(equation: Any) -> str:
+    """Return file, line and function of an equation; empty if JAX has none.
+
+    The module with this information is private in JAX, so it may be missing.
+    """
+    try:
+        from jax._src import source_info_util
+
+        return str(source_info_util.summarize(equation.source_info))
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return ""

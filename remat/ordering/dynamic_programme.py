@@ -70,7 +70,7 @@ class ClosedSets:
     ----------
     instance : OrderInstance
     twins : bool
-        Try only one order of twins (:mod:`remat.ordering.twins`).
+        Try only one order of twins (:func:`remat.ordering.lifetimes.twin_pairs`).
     """
 
     def __init__(self, instance: OrderInstance, *, twins: bool) -> None:

@@ -1,15 +1,45 @@
-"""Options of everything that solves."""
+"""Options of everything that solves, the status of a solve, and why it stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from remat.errors import ProblemError
 from remat.runtime.deadline import Deadline
 from remat.runtime.sizes import memory_bytes
 from remat.runtime.text import short
+
+
+class Status(StrEnum):
+    """Status of a model after a solve; :class:`StopReason` says why the solver stopped."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+class StopReason(StrEnum):
+    """Why a solver stopped."""
+
+    FINISHED = "finished"
+    """It proved what there is to prove."""
+    EXHAUSTED = "exhausted"
+    """It has nothing left to try, and has proved nothing."""
+    GAP = "gap"
+    """The wanted relative gap is reached."""
+    CRITERION = "criterion"
+    """A stopping criterion holds: a cost, a first schedule, some time without a better one."""
+    DEADLINE = "deadline"
+    INTERRUPTED = "interrupted"
+    """Ctrl-C, or a callback returned true."""
+    OTHER = "other"
+    """A limit of the solver's own (memory, iterations)."""
+
 
 #: Largest seed and largest number of threads that every solver accepts.
 MOST = 2**31 - 1

@@ -12,8 +12,7 @@ from remat.backends.results import Incumbent, RawResult, Values
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model
 from remat.runtime.interruption import interrupted
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.solving.incumbents import one_line
 
 

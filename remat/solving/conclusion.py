@@ -8,7 +8,7 @@ from dataclasses import replace
 from remat.errors import BackendError
 from remat.problem.scope import EVERY_SCHEDULE, covers
 from remat.runtime.interruption import interrupted
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.schedule.validate import validate
 from remat.solving.incumbents import SufficientBudget
 from remat.solving.result import Result

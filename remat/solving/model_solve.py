@@ -16,8 +16,7 @@ from remat.ordering.instance import saved_in_place
 from remat.problem.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.runtime.deadline import OverdueError
 from remat.runtime.resources import available_memory
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import Schedule
 from remat.solving.backend_call import SolverFailedError, call_backend
 from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound

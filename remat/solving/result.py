@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.errors import ProblemError
 from remat.problem import Objective, Problem
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import write_schedule

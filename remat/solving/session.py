@@ -18,8 +18,7 @@ from remat.problem.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.runtime.arrays import Int
 from remat.runtime.compiled import COMPILING
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.solve_options import MOST, SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import MOST, SolveOptions, StopReason
 from remat.schedule import Schedule
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.incumbents import Certified, Incumbents

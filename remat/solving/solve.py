@@ -12,8 +12,7 @@ from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
 from remat.runtime.interruption import interrupts
-from remat.runtime.solve_options import DEFAULT_OPTIONS, STARTS, SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import DEFAULT_OPTIONS, STARTS, SolveOptions, StopReason
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded

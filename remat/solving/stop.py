@@ -15,8 +15,7 @@ from typing import Annotated, TypeAlias
 from remat.errors import ProblemError
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.solving.progress import Progress, relative_gap
 
 #: A positive number of seconds.

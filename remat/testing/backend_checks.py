@@ -15,7 +15,7 @@ from remat.backends.base import Availability, Backend
 from remat.backends.results import Incumbent
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, Record
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.testing.kit import USUAL, Effort, answer, answer_in_time, close, fail, options, require
 from remat.testing.raw_models import KINDS, TinyModel, tiny_models
 

@@ -18,8 +18,7 @@ from remat.formulations.base import Formulation
 from remat.modeling import Model, violations
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import DEFAULT_GAP, SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import DEFAULT_GAP, SolveOptions, Status, StopReason
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import Certificate, Schedule, validate
 from remat.testing.kit import (
     USUAL,

@@ -13,7 +13,7 @@ from remat.backends.results import Incumbent, RawResult
 from remat.errors import ModelError
 from remat.modeling import Linear
 from remat.runtime.processes.running import run_interruptible
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 
 class Fragile(Backend):

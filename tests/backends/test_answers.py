@@ -16,7 +16,7 @@ from remat.backends.minizinc import MiniZinc
 from remat.backends.pyomo import Pyomo
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.testing import BACKEND_CHECKS, Effort
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import KINDS

@@ -9,7 +9,7 @@ from refusals import refused
 from remat.backends.bookkeeping import Bookkeeping
 from remat.modeling import Model
 from remat.runtime.deadline import Deadline
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 
 def bookkeeping_of_one(on_incumbent=None, on_bound=None):

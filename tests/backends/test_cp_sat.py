@@ -6,7 +6,7 @@ from refusals import refused
 
 from remat.backends.cp_sat import CpSat
 from remat.modeling import Domain, Linear, Model
-from remat.runtime.status import Status
+from remat.runtime.solve_options import Status
 from remat.testing.backend_checks import knapsack
 
 

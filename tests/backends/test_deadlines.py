@@ -7,8 +7,7 @@ import pytest
 from remat import Problem, solve
 from remat.graphs.layered import layered
 from remat.registry import make_backend
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 
 SECONDS = 5
 

@@ -11,8 +11,7 @@ from refusals import refused
 from remat.backends.highs import Highs
 from remat.modeling import AllDifferent, Linear, Model, violations
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.kit import answer
 

@@ -21,7 +21,7 @@ from remat.backends.isolated import Isolated
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations
 from remat.runtime.processes import wire
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.testing.backend_checks import knapsack
 
 #: Not finished in seconds, with incumbents on the way.

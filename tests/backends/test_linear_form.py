@@ -14,7 +14,7 @@ from remat.formulations.retention_intervals import RetentionIntervals
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.problem import Problem
-from remat.runtime.status import Status
+from remat.runtime.solve_options import Status
 from remat.schedule import Schedule
 
 LINEAR = [Highs(), Isolated(Highs()), Pyomo("highs"), Pyomo("cbc"), MiniZinc("highs")]

@@ -24,8 +24,7 @@ from remat.graphs.families import unit_chain
 from remat.modeling import AllDifferent, Linear, Model, violations
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.testing import optimum, random_budget, random_graph
 from remat.testing.backend_checks import knapsack
 

@@ -13,8 +13,7 @@ from remat.backends.base import AvailabilityState
 from remat.backends.minizinc import MiniZinc, driver
 from remat.modeling import Model
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a shell script")
 

@@ -17,7 +17,7 @@ from remat.backends.pyomo import solvers as module
 from remat.backends.pyomo.backend import Pyomo, export
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import tiny_models
 

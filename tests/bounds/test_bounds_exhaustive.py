@@ -18,8 +18,7 @@ from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import ComputeGraph, Op
 from remat.problem import Problem
 from remat.problem.scope import Scope
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.testing import optimum, random_budget, random_graph
 
 #: Limit of ops for exhaustive search, which is exponential.

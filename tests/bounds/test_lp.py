@@ -17,8 +17,7 @@ from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupts, request
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.schedule import OrderRule
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_budget, random_graph

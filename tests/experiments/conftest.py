@@ -5,7 +5,7 @@ from scripted import ABSENT, register
 
 from remat.backends.base import Availability
 from remat.backends.results import RawResult
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO, vgg16
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
 from remat.problem.scope import Scope
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule, Rules
 from remat.testing import optimum
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from remat import Problem
 from remat.experiments.compare import compare
-from remat.experiments.trade_off import Point, TradeOff, trade_off
-from remat.experiments.trade_off_plots import plot_trade_off, save_trade_off_plot
+from remat.experiments.trade_off import Point, TradeOff, plot_trade_off, save_trade_off_plot, trade_off
 from remat.graphs.families import unit_chain
 from remat.schedule import Schedule
 from remat.schedule.saved_sets import schedule_of_saved

@@ -13,7 +13,7 @@ from remat.formulations.h_ilp.conversions import known, plan_in
 from remat.formulations.h_ilp.layout import NodeRow
 from remat.formulations.h_intervals.tables import Segments
 from remat.modeling import ALWAYS, violations
-from remat.runtime.status import Status
+from remat.runtime.solve_options import Status
 from remat.schedule import Certificate, Schedule
 
 

@@ -107,7 +107,7 @@ def test_a_budget_does_not_limit_the_peak_that_is_to_be_least():
 
 
 def test_composites_in_files():
-    from remat.config.method_options import make_options
+    from remat.config.levels import make_options
 
     table = {"name": "m", "forward": [1, 2], "backward": [6, 7], "options": [{"forward": [1, 2], "backward": [6, 7]}]}
     options = make_options("h-ilp", {"composites": [table]})

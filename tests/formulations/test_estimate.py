@@ -19,8 +19,7 @@ from remat.graphs.zoo import unet
 from remat.modeling import Linear
 from remat.modeling.size import BUILT_BYTES, ModelSize
 from remat.runtime import resources
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.solving import model_solve
 
 GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60), "tree": in_tree(5)}

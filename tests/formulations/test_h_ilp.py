@@ -14,7 +14,7 @@ from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.problem.scope import Restriction
-from remat.runtime.status import Status
+from remat.runtime.solve_options import Status
 from remat.testing import optimum, random_budget, random_graph
 
 # -- ops alone -------------------------------------------------------------------------------------------------------

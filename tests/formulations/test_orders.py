@@ -19,8 +19,7 @@ from remat.graphs.layered import layered
 from remat.modeling import violations
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import RULES
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Schedule, validate
 from remat.testing import random_graph
 

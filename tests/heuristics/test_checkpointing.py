@@ -15,10 +15,9 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import TRAINING, ZOO
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
+from remat.heuristics.checkpointing.checkpoints import all_forward_ops, articulation_points, greedy, greedy_sweep
 from remat.heuristics.checkpointing.chen import LinearizedGreedy
-from remat.heuristics.checkpointing.choices import all_forward_ops, articulation_points, greedy, greedy_sweep
-from remat.heuristics.checkpointing.griewank import GriewankWalther
-from remat.heuristics.checkpointing.revolve import advances, reversal
+from remat.heuristics.checkpointing.griewank import GriewankWalther, advances, reversal
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 

@@ -11,8 +11,7 @@ from remat.heuristics.base import HeuristicRun
 from remat.heuristics.few_stages import FewStages, FewStagesOptions
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule
 
 

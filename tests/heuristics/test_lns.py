@@ -24,8 +24,7 @@ from remat.modeling.restriction import restrict
 from remat.problem import Problem
 from remat.registry import load
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import OrderRule, Rule, Schedule
 from remat.testing import optimum, random_budget, random_graph
 

@@ -13,8 +13,7 @@ from remat.heuristics import HeuristicRun
 from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
 from remat.problem.scope import Scope
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.schedule import OrderRule
 from remat.testing import optimum, random_budget, random_graph
 

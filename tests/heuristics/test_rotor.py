@@ -14,14 +14,12 @@ from helpers import RUN, judged
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import gpt, unet
-from remat.heuristics.checkpointing.revolve import advances
+from remat.heuristics.checkpointing.griewank import advances
 from remat.heuristics.rotor import Rotor, RotorOptions
 from remat.heuristics.rotor.block_options import chain_of
-from remat.heuristics.rotor.blocks import Blocks
-from remat.heuristics.rotor.chain import BlockOption, Chain
-from remat.heuristics.rotor.dynamic_programme import KERNELS, Programme
+from remat.heuristics.rotor.blocks import Blocks, Reads
+from remat.heuristics.rotor.dynamic_programme import KERNELS, BlockOption, Chain, Programme
 from remat.heuristics.rotor.heuristic import Table, ways_to_cut
-from remat.heuristics.rotor.reads import Reads
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.deadline import Deadline

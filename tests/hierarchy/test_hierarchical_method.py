@@ -42,8 +42,7 @@ from remat.hierarchy.tasks import Answer, Task
 from remat.problem import Objective
 from remat.problem.scope import EVERY_SCHEDULE
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.solving.method import FormulationMethod
 from remat.solving.progress import Progress
 

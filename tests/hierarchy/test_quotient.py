@@ -9,11 +9,11 @@ from hierarchies import RandomHierarchy, random_hierarchy
 from remat import Problem
 from remat.formulations.composites import Composite, CompositeProblem, Option
 from remat.graphs.families import unit_chain
+from remat.hierarchy.choosing import refined
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.group_options import plain_options
 from remat.hierarchy.groups import Group
 from remat.hierarchy.quotient import Quotient, choice_of
-from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem.op_sequence import useful_computes
 from remat.runtime.deadline import Deadline

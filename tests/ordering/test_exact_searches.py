@@ -16,8 +16,7 @@ from remat.ordering.base import OrderSearch
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.closed_sets import BeamOrder, BestFirstOrder
 from remat.ordering.instance import OrderInstance
-from remat.ordering.serenity import Serenity, SerenityOptions
-from remat.ordering.serenity.division import cut_positions
+from remat.ordering.serenity import Serenity, SerenityOptions, cut_positions
 from remat.ordering.valley import ValleySearch
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph

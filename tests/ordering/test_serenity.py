@@ -11,9 +11,7 @@ from remat.graphs import ComputeGraph, GraphBuilder
 from remat.ordering import dynamic_programme
 from remat.ordering.dynamic_programme import Ending, Programme
 from remat.ordering.instance import OrderInstance
-from remat.ordering.serenity import Serenity, SerenityOptions
-from remat.ordering.serenity.budgets import Part, soft_budgets
-from remat.ordering.serenity.division import cut_positions
+from remat.ordering.serenity import Part, Serenity, SerenityOptions, cut_positions, soft_budgets
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 

@@ -10,9 +10,8 @@ from remat import Problem
 from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
-from remat.ordering.lifetimes import Lifetimes
+from remat.ordering.lifetimes import Lifetimes, twin_pairs
 from remat.ordering.limit_search import Answer, LimitSearch
-from remat.ordering.twins import twin_pairs
 from remat.ordering.valley import ValleySearch
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph

@@ -28,13 +28,12 @@ from remat.torch.costs import (  # noqa: E402
     Flops,
     Roofline,
     cost_model,
-    elementwise,
     flops,
     matrix,
 )
 from remat.torch.costs.calls import Call, call_of  # noqa: E402
 from remat.torch.costs.matrix import product_flops  # noqa: E402
-from remat.torch.costs.traffic import bytes_moved  # noqa: E402
+from remat.torch.costs.roofline import bytes_moved  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -88,8 +87,8 @@ def gradients(*mask: bool, groups: int = 1):
         (lambda x: torch.cat([x, x]), ((6, 4),), 48),
         (lambda x: x.add_(1), ((6, 4),), 24),
         (torch.empty_like, ((6, 4),), 0),
-        (lambda x: aten.native_dropout(x, 0.5, True), ((6, 4),), 24 * (elementwise.RANDOM + 2)),
-        (lambda x: aten.bernoulli.p(x, 0.5), ((6, 4),), 24 * elementwise.RANDOM),
+        (lambda x: aten.native_dropout(x, 0.5, True), ((6, 4),), 24 * (flops.RANDOM + 2)),
+        (lambda x: aten.bernoulli.p(x, 0.5), ((6, 4),), 24 * flops.RANDOM),
     ],
 )  # fmt: skip
 def test_operations_of_single_ops(function, shapes: tuple, expected: int) -> None:
@@ -137,7 +136,7 @@ def test_nothing_in_training_steps_is_unknown_or_free(name: str, sizes: dict) ->
 
 def test_tables_name_ops_that_there_are_once() -> None:
     tables = (
-        elementwise.PER_OUTPUT, elementwise.PER_INPUT, elementwise.PER_TRAFFIC, elementwise.NOTHING, flops.TAPS,
+        flops.PER_OUTPUT, flops.PER_INPUT, flops.PER_TRAFFIC, flops.NOTHING, flops.TAPS,
         flops.WINDOWS, flops.SORTS, matrix.OWN,
     )  # fmt: skip
     names = [name for table in tables for name in table]

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from remat.runtime.deadline import Deadline  # noqa: E402
 from remat.torch.costs import CostRemark, Measured, cost_model, measured, measured_workspaces  # noqa: E402
 from remat.torch.costs.calls import call_of  # noqa: E402
-from remat.torch.costs.distinct import key_of  # noqa: E402
+from remat.torch.costs.measured import key_of  # noqa: E402
 from remat.torch.costs.samples import real_arguments  # noqa: E402
 
 aten = torch.ops.aten

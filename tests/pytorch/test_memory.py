@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from refusals import refused  # noqa: E402
 
 from remat.torch.memory import measure_peak, profiled_memory, track_storages  # noqa: E402
-from remat.torch.memory.allocator import AllocatorRecord, fill  # noqa: E402
+from remat.torch.memory.measure import AllocatorRecord, fill  # noqa: E402
 
 
 def test_storages_count_once_and_until_the_last_view_dies() -> None:

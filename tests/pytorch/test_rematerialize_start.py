@@ -14,7 +14,7 @@ from remat.errors import CaptureError, CaptureRemark  # noqa: E402
 from remat.schedule import OrderRule  # noqa: E402
 from remat.torch import rematerialize  # noqa: E402
 from remat.torch.peers import partitioner_schedule  # noqa: E402
-from remat.torch.rematerialized import entry, planning, start  # noqa: E402
+from remat.torch.rematerialized import entry, planning  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +80,24 @@ def test_the_cheapest_of_a_few_within_the_budget(step, monkeypatch) -> None:
         asked.append(knob)
         return partitioner_schedule(captured, knob)
 
-    monkeypatch.setattr(start, "partitioner_schedule", counted)
+    monkeypatch.setattr(planning, "partitioner_schedule", counted)
     roomy = Problem(captured.graph, captured.graph.reference_peak - 1, OrderRule.FIXED)
-    found = validate(captured.graph, start.torch_start(captured, roomy, 0, None), roomy.rules)
+    found = validate(captured.graph, planning.torch_start(captured, roomy, 0, None), roomy.rules)
     assert asked == [0.4, 0.6, 0.8]
     assert found.accepted
     assert found.cost <= step[3].cost
     tight = Problem(captured.graph, captured.graph.reference_peak // 4, OrderRule.FIXED)
-    assert start.torch_start(captured, tight, 0, None) is None
+    assert planning.torch_start(captured, tight, 0, None) is None
     assert asked[3:] == [0.4, 0.3, 0.2]
     at_peak = Problem(captured.graph, peak, OrderRule.FIXED)
     # no time, nothing to do, or a torch that fails: no start, and no error
-    assert start.torch_start(captured, at_peak, 3.1, 10) is None
-    assert start.torch_start(captured, Problem(captured.graph, "100%", OrderRule.FIXED), 0, None) is None
-    assert start.torch_start(captured, Problem(captured.graph), 0, None) is None
+    assert planning.torch_start(captured, at_peak, 3.1, 10) is None
+    assert planning.torch_start(captured, Problem(captured.graph, "100%", OrderRule.FIXED), 0, None) is None
+    assert planning.torch_start(captured, Problem(captured.graph), 0, None) is None
     assert len(asked) == 6
 
     def broken(captured, knob):
         raise CaptureError("no luck")
 
-    monkeypatch.setattr(start, "partitioner_schedule", broken)
-    assert start.torch_start(captured, at_peak, 0, None) is None
+    monkeypatch.setattr(planning, "partitioner_schedule", broken)
+    assert planning.torch_start(captured, at_peak, 0, None) is None

@@ -20,7 +20,7 @@ from remat.backends.isolated import Isolated
 from remat.errors import BackendError
 from remat.runtime.processes import children
 from remat.runtime.processes.workers import WorkerPool
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork server")
 

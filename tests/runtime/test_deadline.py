@@ -22,7 +22,7 @@ from remat.modeling import PlainLinear, lower
 from remat.modeling.bridges import clauses
 from remat.modeling.matrix import to_matrix
 from remat.runtime.deadline import Deadline, OverdueError
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import StopReason
 
 
 def test_check_raises_after_the_deadline():

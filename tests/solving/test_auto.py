@@ -28,8 +28,7 @@ from remat.heuristics.drops import Drops
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.registry import heuristics
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import OrderRule
 from remat.solving.progress import Progress
 from remat.solving.result import Result

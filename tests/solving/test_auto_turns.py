@@ -18,8 +18,7 @@ from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.eviction import Eviction
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import Schedule
 from remat.solving.auto import Auto
 from remat.solving.conclusion import concluded

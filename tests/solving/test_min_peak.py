@@ -19,8 +19,7 @@ from remat.heuristics.drops import Drops
 from remat.ordering.best_first import Aim, explore
 from remat.registry import load, make_backend
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.solving import min_peak_search
 from remat.solving.min_peak import least_known_budget
 from remat.solving.min_peak_search import MinPeakSearch

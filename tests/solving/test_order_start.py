@@ -13,8 +13,7 @@ from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.solving.auto import Auto
 from remat.solving.session import Session
 

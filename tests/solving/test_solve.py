@@ -21,8 +21,7 @@ from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.problem.scope import Scope
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.solving.model_solve import ModelSolve
 from remat.solving.progress import Progress

@@ -12,8 +12,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.runtime.processes.process_trees import family
 from remat.runtime.sizes import memory_bytes
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 @pytest.mark.parametrize("backend", ["cp-sat", "highs"])

@@ -19,7 +19,7 @@ from remat.formulations.retention_intervals import RetentionIntervals, Retention
 from remat.modeling import Linear, Model
 from remat.problem import Objective, Problem
 from remat.problem.scope import Scope
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, validate
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
 from remat.testing.problems import FREE, PLAIN, cases, worth_a_search

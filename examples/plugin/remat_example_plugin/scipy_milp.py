@@ -9,7 +9,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from remat.backends.base import Availability, AvailabilityState, Backend, Run
 from remat.modeling import PlainLinear, lower
 from remat.modeling.matrix import to_matrix
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import Status, StopReason
 
 
 class ScipyMilp(Backend):

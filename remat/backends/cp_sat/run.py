@@ -12,8 +12,7 @@ from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.cp_sat.translation import CpSatModel
 from remat.errors import BackendError
 from remat.runtime.resources import available_cpus
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 #: CP-SAT's statuses; all others are unknown.
 STATUSES = {

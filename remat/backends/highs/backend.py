@@ -19,8 +19,7 @@ from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.resources import available_cpus
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 if TYPE_CHECKING:
     from remat.backends.highs.relaxation import Relaxation

@@ -17,8 +17,7 @@ from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
 from remat.runtime.arrays import Float
 from remat.runtime.processes.running import LeftBehindError, run_interruptible
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 
 #: Algorithms for linear programmes, by the values of HiGHS's option ``solver``.
 ALGORITHMS = ("simplex", "ipm", "pdlp")

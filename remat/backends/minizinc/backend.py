@@ -33,8 +33,7 @@ from remat.modeling.written import WrittenModel
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes.guard import temporary_folder
 from remat.runtime.processes.process_trees import too_large
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 OLDEST = (2, 6)
 #: Supported versions of the Python package `minizinc`.

@@ -25,8 +25,7 @@ from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes.process_trees import family
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 #: Rows above which a note warns that building the Pyomo model is slow.
 MANY_ROWS = 100_000

@@ -165,7 +165,7 @@ class BlockCheckpointing(Heuristic):
     Notes
     -----
     Chen et al., *Training Deep Nets with Sublinear Memory Cost* (2016), for the segments; Griewank and Walther,
-    *Revolve* (2000), for parts that are dropped again (:mod:`remat.heuristics.checkpointing.revolve` has any depth).
+    *Revolve* (2000), for parts that are dropped again (:mod:`remat.heuristics.checkpointing.griewank` has any depth).
     O(ops + links) per plan: about 5 ms for 100,000 ops.
 
     Examples

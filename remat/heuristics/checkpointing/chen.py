@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from remat.heuristics.checkpointing.base import Checkpointing, SweepOptions
-from remat.heuristics.checkpointing.choices import (
+from remat.heuristics.checkpointing.checkpoints import (
     all_forward_ops,
     articulation_points,
     every_square_root,
     greedy_sweep,
+    retained_with,
 )
-from remat.heuristics.checkpointing.segments import retained_with
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule

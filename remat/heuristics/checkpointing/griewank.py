@@ -1,25 +1,106 @@
-"""Griewank and Walther's REVOLVE as a heuristic for chains."""
+"""Griewank and Walther's REVOLVE: optimal checkpointing of a chain of equal steps, by binomial coefficients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import comb
 
 import numpy as np
 
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.checkpointing.revolve import reversal
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule
 
 
+def repetitions(length: int, slots: int) -> int:
+    """Return the least r with ``comb(slots + r, slots) >= length``: the most times that a step runs.
+
+    Examples
+    --------
+    >>> repetitions(10, 3), repetitions(11, 3), repetitions(1, 3)
+    (2, 3, 0)
+    """
+    r = 0
+    while comb(slots + r, slots) < length:
+        r += 1
+    return r
+
+
+def advances(length: int, slots: int) -> int:
+    """Return the least forward advances for reversing a chain: ``r l - comb(c + r, c + 1)``.
+
+    Parameters
+    ----------
+    length : int
+        l, the steps to reverse, from 1.
+    slots : int
+        c, the states that can be stored at a time, *including* the initial state, from 1.
+
+    Notes
+    -----
+    Griewank and Walther, "Algorithm 799: Revolve", ACM TOMS 26 (2000), proposition 1. A common off-by-one is to leave
+    out the initial state.
+
+    Examples
+    --------
+    >>> [advances(l, 2) for l in range(1, 13)]
+    [0, 1, 2, 4, 6, 8, 11, 14, 17, 20, 24, 28]
+    """
+    r = repetitions(length, slots)
+    return r * length - comb(slots + r, slots + 1)
+
+
+def first_advance(length: int, slots: int) -> int:
+    """Return the steps to advance before the next state is stored, so that the advances stay the least.
+
+    The smallest k with ``comb(c + r - 2, c) <= k <= comb(c + r - 1, c)`` and
+    ``comb(c + r - 2, c - 1) <= l - k <= comb(c + r - 1, c - 1)``. With one slot only the first state is stored, and
+    the advance goes to the last step.
+
+    Examples
+    --------
+    >>> first_advance(10, 3), first_advance(9, 1)
+    (4, 8)
+    """
+    if slots == 1:
+        return length - 1
+    r = repetitions(length, slots)
+    shortest = comb(slots + r - 2, slots) if r >= 2 else 1
+    return max(1, shortest, length - comb(slots + r - 1, slots - 1))
+
+
+def reversal(length: int, slots: int) -> Iterator[tuple[str, int]]:
+    """Yield the actions that reverse a chain with the least advances.
+
+    ``("advance", i)`` computes state i + 1 from state i, ``("turn", i)`` reverses step i. Steps 0 .. length - 1 are
+    turned from the last to the first, each from its state i. There is no recursion, so chains may be long.
+
+    Examples
+    --------
+    >>> " ".join(f"{what[0]}{step}" for what, step in reversal(4, 2))
+    'a0 a1 a2 t3 a1 t2 t1 t0'
+    """
+    todo = [(0, length, slots)]
+    while todo:
+        start, length, slots = todo.pop()
+        if length == 1:
+            yield "turn", start
+            continue
+        k = first_advance(length, slots)
+        for step in range(start, start + k):
+            yield "advance", step
+        todo.append((start, k, slots))
+        todo.append((start + k, length - k, slots - 1 if slots > 1 else 1))
+
+
 class GriewankWalther(Checkpointing):
     """REVOLVE: the least forward computes for a number of stored states, on a chain of equal steps.
 
     Griewank and Walther, ACM TOMS 26 (2000), there for time steps; Checkmate (MLSys 2020, table 1) calls it "Griewank &
-    Walther log n". Its schedules follow from binomial coefficients (:mod:`.revolve`); the published program of
-    Checkmate downloads them. All numbers of stored states are tried, the cheapest schedules first.
+    Walther log n". Its schedules follow from binomial coefficients; the published program of Checkmate downloads
+    them. All numbers of stored states are tried, the cheapest schedules first.
 
     On the unit chain of n forward ops with budget B ≥ 3 it is optimal, n + 1 + t(n + 1, B - 2), where t counts the
     initial state as stored. On other chains it is only a heuristic: sizes and costs count as equal, and the published

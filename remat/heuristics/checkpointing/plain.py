@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.checkpointing.choices import all_forward_ops
-from remat.heuristics.checkpointing.segments import kept_ops, retained_with
+from remat.heuristics.checkpointing.checkpoints import all_forward_ops, kept_ops, retained_with
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.schedule import Schedule

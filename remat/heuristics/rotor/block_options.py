@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from remat.heuristics.rotor.blocks import Blocks
-from remat.heuristics.rotor.chain import BlockOption, Chain
+from remat.heuristics.rotor.dynamic_programme import BlockOption, Chain
 from remat.runtime.arrays import Int
 from remat.runtime.deadline import Deadline
 

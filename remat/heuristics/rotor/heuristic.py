@@ -15,10 +15,8 @@ from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.forward_blocks import levels
 from remat.heuristics.rotor import dynamic_programme
 from remat.heuristics.rotor.block_options import chain_of
-from remat.heuristics.rotor.blocks import Blocks
-from remat.heuristics.rotor.chain import Chain
-from remat.heuristics.rotor.dynamic_programme import Programme
-from remat.heuristics.rotor.reads import Reads
+from remat.heuristics.rotor.blocks import Blocks, Reads
+from remat.heuristics.rotor.dynamic_programme import Chain, Programme
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.problem.training_step import TrainingStep

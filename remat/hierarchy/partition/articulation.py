@@ -9,8 +9,7 @@ import numpy as np
 
 from remat.hierarchy.groups import Group
 from remat.hierarchy.labels import articulation_labels
-from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.partition.joining import groups_of, in_runs, joined
+from remat.hierarchy.partition.base import Partitioner, groups_of, in_runs, joined
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Range

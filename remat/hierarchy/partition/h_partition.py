@@ -7,8 +7,7 @@ from typing import Annotated
 
 from remat.errors import ProblemError
 from remat.hierarchy.groups import Group
-from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.partition.joining import groups_of, in_order, joined, nodes_of
+from remat.hierarchy.partition.base import Partitioner, groups_of, in_order, joined, nodes_of
 from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, region_candidates, run_candidates
 from remat.problem import Problem
 from remat.runtime.arrays import Int

@@ -10,8 +10,7 @@ import numpy as np
 from remat.heuristics.forward_blocks import module_paths
 from remat.hierarchy.groups import Group
 from remat.hierarchy.pairing import largest_acyclic
-from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.partition.joining import groups_of, in_order, in_runs
+from remat.hierarchy.partition.base import Partitioner, groups_of, in_order, in_runs
 from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 from remat.runtime.arrays import Int

@@ -20,7 +20,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupted, since
 from remat.runtime.processes import children, guard, guard_process, process_trees, wire
 from remat.runtime.processes.process_trees import memory_of, too_large
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import StopReason
 
 #: Seconds that a child may take to end after a request to stop, and after Ctrl-C.
 PATIENCE, INTERRUPTED_PATIENCE = 10.0, 1.0

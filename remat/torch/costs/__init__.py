@@ -4,10 +4,9 @@ from remat.torch.costs.base import CostModel, CostRemark
 from remat.torch.costs.devices import DEVICES, Device, find_device
 from remat.torch.costs.flops import Flops
 from remat.torch.costs.machine import this_machine
-from remat.torch.costs.measured import Measured
+from remat.torch.costs.measured import Measured, measured_workspaces
 from remat.torch.costs.names import cost_model
 from remat.torch.costs.roofline import Roofline
-from remat.torch.costs.workspaces import measured_workspaces
 
 __all__ = [
     "DEVICES",

@@ -11,11 +11,9 @@ import torch
 
 from remat.errors import MeasurementError
 from remat.runtime.resources import available_cpus
-from remat.torch.costs.alone import alone
 from remat.torch.costs.base import CostRemark
 from remat.torch.costs.devices import THIS_MACHINE, Device
-from remat.torch.costs.store import Store, machine_name
-from remat.torch.costs.timing import times
+from remat.torch.costs.measuring import Store, alone, machine_name, times
 
 #: Elements of the copied tensor: 32 MiB each way, more than most caches.
 COPIED = 1 << 23

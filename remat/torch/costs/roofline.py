@@ -1,4 +1,4 @@
-"""Roofline model: the time of an op is that of its operations or of its bytes, whichever is longer."""
+"""Roofline model: the time of an op is that of its operations or of the bytes it moves, whichever is longer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,53 @@ import torch
 
 from remat.errors import MeasurementError
 from remat.torch.costs.base import CostModel
-from remat.torch.costs.calls import Call, call_of
+from remat.torch.costs.calls import Call, call_of, size_in_bytes, storage_key
 from remat.torch.costs.devices import THIS_MACHINE, Device, find_device
-from remat.torch.costs.elementwise import RANDOM_NUMBERS
-from remat.torch.costs.flops import flops_or_elements, remark_unknown
+from remat.torch.costs.flops import NOTHING, RANDOM_NUMBERS, flops_or_elements, remark_unknown
 from remat.torch.costs.machine import this_machine
 from remat.torch.costs.matrix import is_product
-from remat.torch.costs.traffic import bytes_moved
+
+#: Ops that read no more of their first tensor than they write.
+CHOOSING = {
+    "embedding", "gather", "index", "index_select", "take", "_unsafe_index", "masked_select", "_embedding_bag",
+}  # fmt: skip
+#: Ops that read their first tensor twice: they need its mean first, and a batch does not fit a cache.
+TWICE = {
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_batch_norm_with_update",
+    "_batch_norm_with_update_functional", "cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm_backward",
+    "batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+}  # fmt: skip
+
+
+def bytes_moved(call: Call) -> int:
+    """Return the bytes that a call reads and writes; 0 for a view or an allocation.
+
+    Elements that a tensor repeats (stride 0) are read once. Outputs count even if no op reads them.
+    """
+    if call.free or call.key in NOTHING:
+        return 0
+    given = {storage_key(tensor) for tensor in call.inputs}
+    fresh = [tensor for tensor in call.outputs if storage_key(tensor) not in given]
+    written = sum(size_in_bytes(tensor) for tensor in fresh)
+    if call.mutates:
+        written += sum(size_in_bytes(tensor) for tensor in _written_into(call))
+    read = [size_in_bytes(tensor) for tensor in call.inputs]
+    if call.key in TWICE:  # the gradient and the input of a backward pass
+        count = 2 if call.key.endswith("_backward") else 1
+        read[:count] = [2 * size for size in read[:count]]
+    elif call.key in CHOOSING and read:
+        read[0] = min(read[0], written)
+    return written + sum(read)
+
+
+def _written_into(call: Call) -> list[torch.Tensor]:
+    """Return the arguments that the schema declares as written."""
+    found: list[torch.Tensor] = []
+    for place, argument in enumerate(call.target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = call.args[place] if place < len(call.args) else call.kwargs.get(argument.name)
+            found.extend(tensor for tensor in call.inputs if tensor is value)
+    return found
 
 
 class Roofline(CostModel):

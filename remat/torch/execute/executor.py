@@ -16,8 +16,7 @@ from remat.runtime.arrays import Int
 from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate, with_frees
 from remat.torch.captured import Captured, Input
 from remat.torch.effects import device_of
-from remat.torch.execute.step import Step, give_buffers, give_gradients, returned
-from remat.torch.execute.tangents import Loss, scalar_outputs, tangents
+from remat.torch.execute.step import Loss, Step, give_buffers, give_gradients, returned, scalar_outputs, tangents
 from remat.torch.tensor_layout import Layout
 from remat.torch.unrolled import Unrolled, begin_backward, unroll
 

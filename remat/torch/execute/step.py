@@ -1,8 +1,8 @@
-"""Results of an executed step, and their transfer to a module."""
+"""Results of an executed step, the tangents between its passes, and their transfer to a module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch.utils import _pytree
 
 from remat.errors import ExecutionError
-from remat.torch.captured import Captured
+from remat.torch.captured import Captured, Input
+from remat.torch.tensor_layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,3 +89,72 @@ def give_buffers(targets: Mapping[str, Any], values: Mapping[str, Any]) -> None:
             if name not in targets:
                 raise ExecutionError(f"the step changes buffer {name!r}, which the module does not have", "buffer")
             targets[name].copy_(value)
+
+
+#: Returns a scalar, given the module's return value.
+Loss = Callable[[Any], Any]
+
+
+def scalar_outputs(captured: Captured) -> list[int]:
+    """Return the positions of differentiable outputs that are scalars; a single one is the loss of the module."""
+    return [_output(each) for each in captured.inputs_of("tangent") if each.node.meta["val"].numel() == 1]
+
+
+def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tuple[Any, list[Any]]:
+    """Return the value of `loss`, None without it, and the tangents.
+
+    Parameters
+    ----------
+    captured : Captured
+    values : sequence
+        Values of its outputs, None for those that are no tensors.
+    loss : callable or None
+        None: the module computes its own loss.
+
+    Raises
+    ------
+    ExecutionError
+        If there is no loss and not exactly one differentiable output is a scalar, or the loss returns no scalar.
+    """
+    outputs, wanted = captured.results_of("output"), captured.inputs_of("tangent")
+    given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]
+    leaves = {_output(each): given[_output(each)].detach().requires_grad_() for each in wanted}
+    versions = {position: leaf._version for position, leaf in leaves.items()}
+    with torch.enable_grad():
+        if loss is None:
+            scalars = scalar_outputs(captured)
+            if len(scalars) != 1:
+                scarce = f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars"
+                raise ExecutionError(f"{scarce}: a loss is needed", "needs-loss")
+            value = leaves[scalars[0]]
+        else:
+            value = loss(returned(captured, [leaves.get(position, value) for position, value in enumerate(given)]))
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise ExecutionError(
+                "the loss must be a tensor of one element that depends on what the module returns", "loss-value"
+            )
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    for position, leaf in leaves.items():
+        if leaf._version != versions[position]:
+            raise ExecutionError(f"the loss changed output {position} of the module in place", "loss-in-place")
+    held = {leaf.untyped_storage()._cdata for leaf in leaves.values()}
+    return None if loss is None else value.detach(), [
+        _own(each, gradient, leaves[_output(each)], held) for each, gradient in zip(wanted, found, strict=True)
+    ]
+
+
+def _output(tangent: Input) -> int:
+    assert tangent.output is not None
+    return tangent.output
+
+
+def _own(tangent: Input, gradient: torch.Tensor | None, output: torch.Tensor, held: set[int]) -> torch.Tensor:
+    """Return `gradient` with the tangent's captured strides and memory of its own; zeros for None."""
+    layout = Layout.of(tangent.node.meta["val"])._replace(device=output.device)
+    if gradient is None:
+        return layout.empty().zero_()
+    storage = gradient.untyped_storage()
+    if gradient.stride() == layout.strides and storage._cdata not in held and storage.nbytes() == tangent.size:
+        held.add(storage._cdata)
+        return gradient
+    return layout.empty().copy_(gradient)

@@ -1,7 +1,6 @@
 """Measured memory: of storages (exact), of the CPU's allocator (with workspaces), or of a GPU."""
 
-from remat.torch.memory.allocator import AllocatorRecord, profiled_memory
-from remat.torch.memory.measure import MemoryUse, measure_peak
+from remat.torch.memory.measure import AllocatorRecord, MemoryUse, measure_peak, profiled_memory
 from remat.torch.memory.storages import Sample, StorageTracker, track_storages
 
 __all__ = [

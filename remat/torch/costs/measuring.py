@@ -1,4 +1,4 @@
-"""Store of measurements on this machine, in the user's cache folder."""
+"""Measurements on this machine: isolated from the caller, timed, and stored in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,87 @@ import contextlib
 import hashlib
 import json
 import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from remat._version import __version__
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
 from remat.runtime.compiled.places import user_cache
+
+
+@contextmanager
+def alone(kind: str) -> Iterator[None]:
+    """Run ops on real tensors and record nothing; restore the random generators when the block ends.
+
+    A capture runs under fake tensors, under which an op takes only the time to compute its shape.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    """
+    devices = [torch.cuda.current_device()] if kind == "cuda" else []
+    with (
+        _disable_current_modes(),
+        torch.autocast(kind, enabled=False),
+        torch.no_grad(),
+        torch.random.fork_rng(devices),
+    ):
+        torch.manual_seed(0)
+        yield
+
+
+#: Calls before the timed ones: they select kernels and fill caches.
+WARM_UP = 2
+
+
+def times(
+    call: Callable[[], object], kind: str, seconds: float, *, fewest: int = 1, most: int = 1_000_000
+) -> list[float]:
+    """Return the nanoseconds of calls, each timed alone.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    seconds : float
+        Limit for all timed calls together, after which no further call starts.
+    fewest, most : int
+        Least and largest number of timed calls.
+    """
+    clock = _gpu_clock if kind == "cuda" else _cpu_clock
+    for _ in range(WARM_UP):
+        call()
+    taken: list[float] = []
+    total = 0.0
+    while len(taken) < fewest or (total < seconds * 1e9 and len(taken) < most):
+        taken.append(clock(call))
+        total += taken[-1]
+    return taken
+
+
+def _cpu_clock(call: Callable[[], object]) -> float:
+    begin = time.perf_counter_ns()
+    out = call()
+    taken = time.perf_counter_ns() - begin
+    del out  # deallocation is not part of the op's time
+    return taken
+
+
+def _gpu_clock(call: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e6
 
 
 @cache

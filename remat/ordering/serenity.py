@@ -1,21 +1,170 @@
-"""Serenity: dynamic programme, divide and conquer, adaptive soft budgeting."""
+"""Serenity: the order of least peak by dynamic programming (Ahn et al., MLSys 2020)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.closed_sets import KERNELS
-from remat.ordering.dynamic_programme import ENDLESS, Ending
+from remat.ordering.dynamic_programme import ENDLESS, Ending, Programme
 from remat.ordering.instance import OrderInstance
-from remat.ordering.serenity.budgets import Part, soft_budgets
-from remat.ordering.serenity.division import segments
+from remat.ordering.rules import kahn_order
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
+
+
+def cut_positions(instance: OrderInstance) -> list[int]:
+    """Return the numbers of ops after which every order has done the same ones, without 0 and the number of all.
+
+    In every order the ops done by then are the first ones of the reference order. The problem thus splits into
+    independent parts (:meth:`~remat.ordering.instance.OrderInstance.part`). Serenity cuts at single ops on which all
+    later ones depend; this generalises it. A set of ops is done first in every order if and only if each of its last
+    ops (no op in the set waits for them) has an edge to each of the first ops outside (all that they wait for is in the
+    set). The function counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
+
+
+    Examples
+    --------
+    Two diamonds in sequence: a cut lies before and after each op that has no parallel op.
+
+    >>> from remat import GraphBuilder, Problem
+    >>> b = GraphBuilder("diamonds")
+    >>> for name, reads in ("a", ""), ("b", "a"), ("c", "a"), ("d", "bc"), ("e", "d"), ("f", "d"), ("g", "ef"):
+    ...     _ = b.op(name, inputs=list(reads), size=1)
+    >>> cut_positions(OrderInstance.of(Problem(b.build())))
+    [1, 3, 4, 6]
+    """
+    before, after = instance.predecessors.lists(), instance.successors.lists()
+    waiting = [len(row) for row in before]
+    first = {op for op, count in enumerate(waiting) if not count}  # of the ops outside
+    last: set[int] = set()  # of the ops inside
+    edges, cuts = 0, []
+    for op in range(instance.num_ops):
+        edges -= sum(other in last for other in before[op])
+        first.remove(op)
+        for other in before[op]:
+            if other in last:
+                edges -= sum(third in first for third in after[other])
+                last.remove(other)
+        last.add(op)
+        for other in after[op]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                first.add(other)
+                edges += sum(third in last for third in before[other])
+        if first and edges == len(first) * len(last):
+            cuts.append(op + 1)
+    return cuts
+
+
+def segments(instance: OrderInstance) -> list[tuple[int, int]]:
+    """Return ranges of ops (first, one after the last) between the cuts; consecutive single ops form one range.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import unit_chain
+    >>> segments(OrderInstance.of(Problem(unit_chain(3))))
+    [(0, 7)]
+    """
+    ends = [*cut_positions(instance), instance.num_ops]
+    ranges: list[tuple[int, int]] = []
+    begin, alone = 0, False
+    for end in ends:
+        if end - begin == 1 and alone:
+            ranges[-1] = ranges[-1][0], end
+        elif end > begin:
+            ranges.append((begin, end))
+        alone = end - begin == 1
+        begin = end
+    return ranges
+
+
+@dataclass
+class Part:
+    """Part of an ordering problem with its best order and bounds.
+
+    Attributes
+    ----------
+    instance : OrderInstance
+    programme : Programme
+    order : int64 array
+        Best known order, initially Kahn's.
+    peak, bound : int
+        Its peak, and a lower bound of all orders of the part; bytes.
+    failed : int
+        Least budget at which the dynamic programme took too long or too much memory; bytes.
+    endings : set of Ending
+        Endings of the dynamic programme since the last start of :func:`soft_budgets`.
+    states : int
+    """
+
+    instance: OrderInstance
+    programme: Programme
+    order: Int
+    peak: int
+    bound: int
+    failed: int = ENDLESS
+    endings: set[Ending] = field(default_factory=set)
+    states: int = 0
+
+    @classmethod
+    def of(cls, instance: OrderInstance, most_bytes: int) -> Part:
+        """Return the part with Kahn's order."""
+        order = kahn_order(instance)
+        programme = Programme(instance, most_bytes)
+        return cls(instance, programme, order, instance.peak_of(order), instance.structural_bound)
+
+    def run(self, deadline: Deadline, *, budget: int = ENDLESS, floor: int = 0, seconds: float | None = None) -> Ending:
+        """Run the dynamic programme once and record its result."""
+        found = self.programme.run(deadline, budget=budget, floor=floor, seconds=seconds)
+        self.endings.add(found.ending)
+        self.states += found.states
+        self.bound = max(self.bound, found.bound)
+        if found.order is not None:
+            self.order, self.peak = found.order, self.instance.peak_of(found.order)
+            self.bound = min(self.bound, max(floor, self.peak))
+        return found.ending
+
+
+def soft_budgets(part: Part, deadline: Deadline, *, hard: int, floor: int, seconds: float) -> None:
+    """Run Serenity's Algorithm 2: bisection of the budget until the dynamic programme ends within it.
+
+    The first budget is the peak of Kahn's order (`hard`, if that is lower). A budget without an order is refuted: the
+    least discarded peak bounds every order and is the new lower end. A budget at which a level takes too long is too
+    high, without proof; the next one is half way to the lower end. The first budget with an order gives an optimal one,
+    since the dynamic programme keeps the least peak. The paper's bisection does not terminate if every budget is
+    refuted or takes too long. This one ends when no budget is left between the largest refuted and the least that took
+    too long; the lower end is then the bound.
+
+    Parameters
+    ----------
+    part : Part
+        Records the results.
+    deadline : Deadline
+    hard : int
+        Bytes; orders with a higher peak are not accepted.
+    floor : int
+        Bytes; a lower bound for the whole problem.
+    seconds : float
+        Time limit for each level, the paper's T.
+    """
+    part.endings.clear()
+    budget = min(part.peak, hard)
+    while max(part.bound, floor) < part.peak and part.bound <= hard and not deadline.expired:
+        ending = part.run(deadline, budget=budget, floor=floor, seconds=seconds)
+        if ending in (Ending.SOLUTION, Ending.DEADLINE):
+            return
+        if ending is not Ending.NO_SOLUTION:
+            part.failed = min(part.failed, budget)
+        least = max(part.bound, floor)
+        if least >= part.failed:
+            return
+        budget = (least + min(part.failed - 1, part.peak, hard)) // 2
 
 
 @dataclass(frozen=True)
