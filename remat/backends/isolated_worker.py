@@ -23,26 +23,16 @@ from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 class Job(NamedTuple):
-    """Model, options and hint for the child to solve.
-
-    Attributes
-    ----------
-    backend : str
-        Class as ``module:name``.
-    variant : str
-    model : Model
-    options : SolveOptions
-        The memory limit applies to the whole process.
-    logs : bool
-        True: send the solver's log.
-    hint : Values or None
-    """
+    """Model, options and hint for the child to solve."""
 
     backend: str
+    """Class as ``module:name``."""
     variant: str
     model: Model
     options: SolveOptions
+    """The memory limit applies to the whole process."""
     logs: bool
+    """True: send the solver's log."""
     hint: Values | None
 
 

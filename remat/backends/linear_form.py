@@ -20,19 +20,12 @@ class Solve(Protocol):
 
 @dataclass
 class FormSolve:
-    """One solve of a linear form; results refer to the source.
-
-    Attributes
-    ----------
-    source : Model
-    form : LinearForm
-    build_seconds : float
-        Time to state the form.
-    """
+    """One solve of a linear form; results refer to the source."""
 
     source: Model
     form: LinearForm
     build_seconds: float
+    """Time to state the form."""
     _translated: dict[float, Incumbent] = field(default_factory=dict)
 
     def run(

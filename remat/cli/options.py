@@ -221,15 +221,10 @@ LIMITS = ("time_limit", "gap", "threads", "seed", "start", "isolate", "memory_li
 
 @dataclass(frozen=True)
 class Given:
-    """Values of the shared options of a command.
-
-    Attributes
-    ----------
-    sections : dict of section to dict of key to value
-        Given values, paths as text; other keys are absent.
-    """
+    """Values of the shared options of a command."""
 
     sections: dict[str, dict[str, Any]]
+    """Given values, paths as text; other keys are absent."""
 
     @property
     def config(self) -> str | None:

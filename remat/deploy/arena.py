@@ -25,22 +25,15 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Scopes in which the tensors of a file are held, both ends included: 0 is before the first operator.
-
-    Attributes
-    ----------
-    first, last : int64 arrays, shape (tensors of all subgraphs,)
-        -1 for a tensor that no operator touches.
-    size : int64 array, shape (tensors of all subgraphs,)
-        Bytes; 0 for constants and variables, which are not planned.
-    scopes : list of (int, int)
-        Those of the operators of the main subgraph.
-    """
+    """Scopes in which the tensors of a file are held, both ends included: 0 is before the first operator."""
 
     first: Int
     last: Int
+    """`first` and `last`: -1 for a tensor that no operator touches. Shape (tensors of all subgraphs,)."""
     size: Int
+    """Bytes; 0 for constants and variables, which are not planned. Shape (tensors of all subgraphs,)."""
     scopes: list[tuple[int, int]]
+    """Those of the operators of the main subgraph."""
 
 
 def lifetimes(file: TfliteFile) -> Lifetimes:

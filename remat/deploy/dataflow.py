@@ -20,25 +20,17 @@ Value = Hashable
 
 @dataclass(frozen=True)
 class FileOp:
-    """An operator of a file.
-
-    Attributes
-    ----------
-    label : str
-        For messages.
-    reads, writes : tuple of Value
-        In order; None for what is optional and absent.
-    content : bytes
-        All else that decides what it computes.
-    state : tuple of Value
-        What it reads or changes in addition to tensors, such as variables: all that touch one keep their order.
-    """
+    """An operator of a file."""
 
     label: str
+    """For messages."""
     reads: tuple[Value, ...]
     writes: tuple[Value, ...]
+    """`reads` and `writes`: in order; None for what is optional and absent."""
     content: bytes = b""
+    """All else that decides what it computes."""
     state: tuple[Value, ...] = ()
+    """What it reads or changes in addition to tensors, such as variables: all that touch one keep their order."""
 
 
 @dataclass(frozen=True)

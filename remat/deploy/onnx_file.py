@@ -25,17 +25,11 @@ _SIZES = {1: 8, 5: 4}
 
 @dataclass(frozen=True, eq=False)
 class OnnxFile:
-    """A model as its nodes.
-
-    Attributes
-    ----------
-    data : bytes
-    dims : dict of str to int
-        Sizes of open dimensions; they stay open in what is written.
-    """
+    """A model as its nodes."""
 
     data: bytes
     dims: dict[str, int] = field(default_factory=dict)
+    """Sizes of open dimensions; they stay open in what is written."""
     remarks: list[str] = field(default_factory=list)
 
     @cached_property

@@ -27,23 +27,15 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a runtime counts.
-
-    Attributes
-    ----------
-    title : str
-    package : str
-        What ``--check`` needs.
-    file : type
-        Of the models that it loads.
-    settings : str
-        What a session must be told so that the order holds; empty where the file's order always does.
-    """
+    """How a runtime counts."""
 
     title: str
     package: str
+    """What ``--check`` needs."""
     file: type[ModelFile]
+    """Of the models that it loads."""
     settings: str = ""
+    """What a session must be told so that the order holds; empty where the file's order always does."""
 
 
 RULES = {

@@ -40,20 +40,13 @@ _RESOURCES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARI
 
 @dataclass(frozen=True, eq=False)
 class TfliteFile:
-    """A model as its main subgraph's operators.
-
-    Attributes
-    ----------
-    data : bytes
-    source : TfliteFile or None
-        The file that it was made from, which is the end of `data`.
-    changed : dict of int to Piece
-        The fields of its main table that are not those of the source.
-    """
+    """A model as its main subgraph's operators."""
 
     data: bytes
     source: TfliteFile | None = None
+    """The file that it was made from, which is the end of `data`."""
     changed: dict[int, Piece] = field(default_factory=dict, repr=False)
+    """The fields of its main table that are not those of the source."""
     remarks: list[str] = field(default_factory=list)
 
     @cached_property

@@ -24,17 +24,11 @@ from remat.schedule import OrderRule, Schedule
 
 @dataclass(frozen=True)
 class Statement:
-    """Formulation of a problem with room for one more compute of each op than a schedule has.
-
-    Attributes
-    ----------
-    formulation : Formulation
-    room : int64 array, shape (ops,), or None
-        Computes of each op that it can express and the problem allows; None: the formulation has no limit.
-    """
+    """Formulation of a problem with room for one more compute of each op than a schedule has."""
 
     formulation: Formulation
     room: Int | None
+    """Computes of each op that it can express and the problem allows, shape (ops,); None: there is no limit."""
 
     @classmethod
     def around(

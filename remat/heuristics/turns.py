@@ -14,25 +14,17 @@ KEPT = 0.25
 
 @dataclass
 class Arm:
-    """Search method that takes turns.
-
-    Attributes
-    ----------
-    share : float
-        Share of the time relative to the shares of the others, as long as all gain the same.
-    spent : float
-        Time of its turns so far, divided by its weighted share; the arm with the least is next.
-    rate : float
-        Average gain per unit of time of the last turns; infinite before the first one.
-    turns, idle : int
-        Turns so far, and turns without a gain since the last one with a gain.
-    """
+    """Search method that takes turns."""
 
     share: float
+    """Share of the time relative to the shares of the others, as long as all gain the same."""
     spent: float = 0.0
+    """Time of its turns so far, divided by its weighted share; the arm with the least is next."""
     rate: float = math.inf
+    """Average gain per unit of time of the last turns; infinite before the first one."""
     turns: int = 0
     idle: int = 0
+    """`turns` and `idle`: turns so far, and turns without a gain since the last one with a gain."""
 
 
 class Turns:

@@ -138,21 +138,14 @@ Worth = tuple[bool, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Best choice of an option for each group of one partition.
-
-    Attributes
-    ----------
-    composites : list of Composite
-        Groups with their first options and the one that the best choice takes: few options make small models.
-    worth : tuple
-        Rank of the best choice.
-    schedule : Schedule or None
-        The best choice, if it is within the budget.
-    """
+    """Best choice of an option for each group of one partition."""
 
     composites: list[Composite]
+    """Groups with their first options and the one that the best choice takes: few options make small models."""
     worth: Worth = (True, 0, 0)
+    """Rank of the best choice."""
     schedule: Schedule | None = None
+    """The best choice, if it is within the budget."""
 
 
 def choose(

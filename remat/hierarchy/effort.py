@@ -25,18 +25,12 @@ ONE_THREAD = SolveOptions(threads=1)
 
 @dataclass
 class Solvers:
-    """Solvers of the models of groups.
-
-    Attributes
-    ----------
-    versions : dict of str to dict of str to str
-        Versions of packages and programs, by the full name of the backend that uses them.
-    faults : dict of str to str
-        First error of each backend that failed.
-    """
+    """Solvers of the models of groups."""
 
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Versions of packages and programs, by the full name of the backend that uses them."""
     faults: dict[str, str] = field(default_factory=dict)
+    """First error of each backend that failed."""
 
     def add(self, other: Solvers) -> None:
         """Add versions and faults of `other`."""
@@ -55,29 +49,20 @@ class Solvers:
 
 @dataclass(frozen=True)
 class Effort:
-    """Methods and solver of sub-problems, with their time.
-
-    Attributes
-    ----------
-    methods : tuple
-        Names, classes or objects of methods. Each solves the group for every budget, and the best certified schedule is
-        kept. The first one also solves problems whose ops are groups with one option each
-        (:mod:`remat.hierarchy.quotient`). Methods that do not apply to a sub-problem are skipped.
-    seconds : float
-        Seconds for each method and budget.
-    backend : Backend, optional
-        Solves models; without one, methods that solve models are skipped.
-    call : SolveOptions
-        Seed, gap, isolation and solver options. Its deadline is ignored.
-    solvers : Solvers
-        Collects reports of the backend.
-    """
+    """Methods and solver of sub-problems, with their time."""
 
     methods: tuple[MethodLike, ...] = ("drops",)
+    """Names, classes or objects of methods. Each solves the group for every budget, and the best certified schedule is
+    kept. The first one also solves problems whose ops are groups with one option each
+    (:mod:`remat.hierarchy.quotient`). Methods that do not apply to a sub-problem are skipped."""
     seconds: float = 2.0
+    """Seconds for each method and budget."""
     backend: Backend | None = None
+    """Solves models; without one, methods that solve models are skipped."""
     call: SolveOptions = ONE_THREAD
+    """Seed, gap, isolation and solver options. Its deadline is ignored."""
     solvers: Solvers = field(default_factory=Solvers, compare=False)
+    """Collects reports of the backend."""
 
     def seeded(self, number: int) -> Effort:
         """Return the same with another seed for each `number`."""

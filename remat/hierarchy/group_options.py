@@ -24,19 +24,13 @@ GROUP_MOVES = 1
 
 @dataclass(frozen=True)
 class Budgets:
-    """Grid of budgets for a group.
-
-    Attributes
-    ----------
-    peaks : int
-        Number of peaks, from the least to that of the reference order.
-    saved : int
-        Number of limits on the bytes held between forward and backward part, from the interfaces alone to the amount
-        that the reference order holds.
-    """
+    """Grid of budgets for a group."""
 
     peaks: int = 4
+    """Number of peaks, from the least to that of the reference order."""
     saved: int = 6
+    """Number of limits on the bytes held between forward and backward part, from the interfaces alone to the amount
+    that the reference order holds."""
 
     def of(self, part: SubProblem) -> list[Problem]:
         """Return the sub-problem with each of the feasible budgets, largest first.
@@ -72,27 +66,19 @@ def steps(least: int, most: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """An option of a sub-problem with its cost and memory; ops and tensors are those of the sub-problem.
-
-    Attributes
-    ----------
-    option : Option
-    cost : int
-        Sum over both parts.
-    forward_peak, backward_peak : int
-        Bytes of tensors inside the group plus workspace, at most, during each part.
-    saved : int
-        Bytes of tensors inside the group held between the parts.
-    needs : frozenset of int
-        Interfaces read by the backward part.
-    """
+    """An option of a sub-problem with its cost and memory; ops and tensors are those of the sub-problem."""
 
     option: Option
     cost: int
+    """Sum over both parts."""
     forward_peak: int
     backward_peak: int
+    """`forward_peak` and `backward_peak`: bytes of tensors inside the group plus workspace, at most, during each
+    part."""
     saved: int
+    """Bytes of tensors inside the group held between the parts."""
     needs: frozenset[int]
+    """Interfaces read by the backward part."""
 
     @property
     def peak(self) -> int:

@@ -24,22 +24,14 @@ LONG, MANY = 0.2, 3
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Ops in a topological order, and the block of each.
-
-    Attributes
-    ----------
-    ops : int64 array
-    label : int64 array, shape of `ops`
-        Equal for the ops of one block, which are contiguous.
-    names : mapping of label to str
-    reason : str
-        Why the graph has no more blocks; quoted where one block is too few.
-    """
+    """Ops in a topological order, and the block of each."""
 
     ops: Int
     label: Int
+    """Equal for the ops of one block, which are contiguous."""
     names: dict[int, str]
     reason: str
+    """Why the graph has no more blocks; quoted where one block is too few."""
 
 
 def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:

@@ -40,10 +40,6 @@ class Quotient:
     whole graph with at most the same peak: interfaces freed inside a node are held until its end here. Nodes that
     contribute to accumulation buffers are not recomputed.
 
-    Attributes
-    ----------
-    whole : CompositeProblem
-
     Examples
     --------
     >>> from remat.formulations.composites import Option
@@ -165,21 +161,14 @@ class Quotient:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """An option of each composite, and the schedules it gives.
-
-    Attributes
-    ----------
-    options : list of int
-    small, schedule : Schedule
-        Schedules of the quotient and of the whole graph.
-    fits : bool
-        True within the budget.
-    """
+    """An option of each composite, and the schedules it gives."""
 
     options: list[int]
     small: Schedule
     schedule: Schedule
+    """`small` and `schedule`: schedules of the quotient and of the whole graph."""
     fits: bool
+    """True within the budget."""
 
 
 def choice_of(

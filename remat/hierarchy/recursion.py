@@ -40,28 +40,19 @@ OVER = "the deadline passed before each group had options; the ops of some stand
 
 @dataclass(frozen=True)
 class RecursionSettings:
-    """Settings of :class:`Recursion`.
-
-    Attributes
-    ----------
-    budgets : Budgets
-        Budgets for each group.
-    leaf, upper : Effort
-        Methods of groups without and with children.
-    options : int
-        Most options of a group in the problem above it, fast-forward excluded.
-    total : int
-        Options of all groups of a problem together, shared out by their ops (*N_o* of the paper).
-    cost_tolerance : float
-        Share of a group's cost by which the costs of identical groups may differ.
-    """
+    """Settings of :class:`Recursion`."""
 
     budgets: Budgets = field(default_factory=Budgets)
+    """Budgets for each group."""
     leaf: Effort = field(default_factory=Effort)
     upper: Effort = field(default_factory=Effort)
+    """`leaf` and `upper`: methods of groups without and with children."""
     options: int = 8
+    """Most options of a group in the problem above it, fast-forward excluded."""
     total: int = 100
+    """Options of all groups of a problem together, shared out by their ops (*N_o* of the paper)."""
     cost_tolerance: float = COST_TOLERANCE
+    """Share of a group's cost by which the costs of identical groups may differ."""
 
 
 @dataclass(eq=False)
@@ -70,24 +61,6 @@ class Recursion:
 
     The first group of each class of identical groups is solved. The others have its options at the costs of their own
     ops.
-
-    Attributes
-    ----------
-    hierarchy : Hierarchy
-    settings : RecursionSettings
-    deadline : Deadline
-        Each level gets a share of the time left in proportion to its ops.
-    executor : Executor, optional
-        Runs the sub-problems of a level in parallel. None: processes of this machine, if there are several CPUs and the
-        time of the first sub-problems shows that processes pay; otherwise this process.
-    workers : int, optional
-        Parallel sub-problems; default: as many as this process has CPUs. 1: this process only.
-    store : Store, optional
-        Where to read and write options.
-    on_progress : callable, optional
-        Receives a message such as "level 2 of 3, 5 of 8 groups" after each sub-problem.
-    on_note : callable, optional
-        Receives notes.
 
     Examples
     --------
@@ -105,11 +78,18 @@ class Recursion:
     hierarchy: Hierarchy
     settings: RecursionSettings = field(default_factory=RecursionSettings)
     deadline: Deadline = field(default_factory=Deadline)
+    """Each level gets a share of the time left in proportion to its ops."""
     executor: Executor | None = None
+    """Runs the sub-problems of a level in parallel. None: processes of this machine, if there are several CPUs and the
+    time of the first sub-problems shows that processes pay; otherwise this process."""
     workers: int | None = None
+    """Parallel sub-problems; default: as many as this process has CPUs. 1: this process only."""
     store: Store | None = None
+    """Where to read and write options."""
     on_progress: Callable[[str], None] = lambda _: None
+    """Receives a message such as "level 2 of 3, 5 of 8 groups" after each sub-problem."""
     on_note: Callable[[str], None] = lambda _: None
+    """Receives notes."""
     classes: int = 0
     """Classes of identical groups solved so far."""
     others: int = 0

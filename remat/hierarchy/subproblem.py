@@ -30,13 +30,6 @@ class SubProblem:
     the memory of the group in the whole graph, step by step, while its interfaces are alive. A schedule cut at
     `outside` is an option.
 
-    Attributes
-    ----------
-    problem : Problem
-        Problem of the sub-graph, without budget, in its fixed order.
-    ops : int64 array, shape (ops of the sub-graph,)
-        Op of the whole graph; -1 for `outside`.
-
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
@@ -52,7 +45,9 @@ class SubProblem:
     """
 
     problem: Problem
+    """Problem of the sub-graph, without budget, in its fixed order."""
     ops: Int
+    """Op of the whole graph; -1 for `outside`. Shape (ops of the sub-graph,)."""
 
     @classmethod
     def of(cls, whole: Problem, group: Group) -> SubProblem:

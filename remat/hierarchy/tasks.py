@@ -37,21 +37,13 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Search for the options of one group.
-
-    Attributes
-    ----------
-    part : SubProblem
-    budgets : Budgets
-    effort : Effort
-    composites : tuple of Composite
-        Children with their options, in op numbers of the sub-problem.
-    """
+    """Search for the options of one group."""
 
     part: SubProblem
     budgets: Budgets
     effort: Effort
     composites: tuple[Composite, ...] = field(default=())
+    """Children with their options, in op numbers of the sub-problem."""
 
     @cached_property
     def key(self) -> str:

@@ -94,28 +94,18 @@ class TracedOp:
 
 @dataclass(eq=False)
 class Trace:
-    """Result of a pass through a jaxpr.
-
-    Attributes
-    ----------
-    ops : list of TracedOp
-    tensors : list of (name, aval)
-    steps : list of int
-        Op of each step.
-    boundary : int or None
-        First step of the backward pass.
-    effects : list of str
-        Ops with effects, in order.
-    remarks : dict of str to None
-        Remarks in order, each once.
-    """
+    """Result of a pass through a jaxpr."""
 
     ops: list[TracedOp] = field(default_factory=list)
     tensors: list[tuple[str, Any]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    """Op of each step."""
     boundary: int | None = None
+    """First step of the backward pass."""
     effects: list[str] = field(default_factory=list)
+    """Ops with effects, in order."""
     remarks: dict[str, None] = field(default_factory=dict)
+    """Remarks in order, each once."""
 
 
 class Inliner:

@@ -44,23 +44,15 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """Result of one run of the dynamic programme.
-
-    Attributes
-    ----------
-    ending : Ending
-    order : int64 array or None
-        Best order, with a solution.
-    bound : int
-        Bytes: no order has a lower peak. With a solution it is the peak of the order, or that of a discarded state.
-    states : int
-        Number of states stored.
-    """
+    """Result of one run of the dynamic programme."""
 
     ending: Ending
     order: Int | None
+    """Best order, with a solution."""
     bound: int
+    """Bytes: no order has a lower peak. With a solution it is the peak of the order, or that of a discarded state."""
     states: int
+    """Number of states stored."""
 
 
 class ClosedSets:

@@ -23,20 +23,13 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Certified:
-    """A validated schedule.
-
-    Attributes
-    ----------
-    schedule : Schedule
-    certificate : Certificate
-        Valid, or over budget and otherwise valid.
-    source : str
-        Origin of the schedule.
-    """
+    """A validated schedule."""
 
     schedule: Schedule
     certificate: Certificate
+    """Valid, or over budget and otherwise valid."""
     source: str
+    """Origin of the schedule."""
 
     @property
     def by_peak(self) -> tuple[int, int]:

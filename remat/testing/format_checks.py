@@ -34,13 +34,7 @@ JUNK = (b"", b"\0\1\2\3", b"\xff\xfe\xfa", b"{}", b"[]", b"{", b'{"format": "som
 
 @dataclass(frozen=True)
 class Sample:
-    """A file in the format, with its graph if it needs one.
-
-    Attributes
-    ----------
-    data : bytes
-    graph : ComputeGraph or None
-    """
+    """A file in the format, with its graph if it needs one."""
 
     data: bytes
     graph: ComputeGraph | None = None

@@ -29,26 +29,16 @@ ENOUGH = 80
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A kind of problems.
-
-    Attributes
-    ----------
-    name, about : str
-        Short name; longer description.
-    order : str
-    max_computes : int or None
-    graph : mapping
-        Keywords of :func:`remat.testing.random_graph`.
-    objective : Objective
-        Problems of least peak have no budget.
-    """
+    """A kind of problems."""
 
     name: str
     about: str
     order: str = "fixed"
     max_computes: int | None = None
     graph: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of :func:`remat.testing.random_graph`."""
     objective: Objective = Objective.LEAST_COST
+    """Problems of least peak have no budget."""
 
 
 PLAIN = Family("plain graphs", "graphs with one output per op and nothing else", graph={"plain": True})
@@ -81,22 +71,14 @@ FAMILIES = (*COST_FAMILIES, *PEAK_FAMILIES)
 
 @dataclass(frozen=True)
 class Case:
-    """A problem stated by one formulation.
-
-    Attributes
-    ----------
-    problem : Problem
-    formulation : Formulation
-    best : Optimum or None
-        Best schedule in the formulation's scope by the problem's objective, or None.
-    exact : bool
-        True if the search supports the scope; otherwise its optimum is only a lower bound.
-    """
+    """A problem stated by one formulation."""
 
     problem: Problem
     formulation: Formulation
     best: Optimum | None
+    """Best schedule in the formulation's scope by the problem's objective, or None."""
     exact: bool
+    """True if the search supports the scope; otherwise its optimum is only a lower bound."""
 
     @property
     def worth(self) -> int | None:

@@ -30,20 +30,13 @@ BOOLEANS, INTEGERS = np.arange(3), np.arange(3, 6)
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A model and its optimum.
-
-    Attributes
-    ----------
-    model : Model
-    optimum : float or None
-        None: infeasible.
-    values : float64 array, shape (variables,), or None
-        Optimal solution.
-    """
+    """A model and its optimum."""
 
     model: Model
     optimum: float | None
+    """None: infeasible."""
     values: np.ndarray | None
+    """Optimal solution, shape (variables,)."""
 
 
 def _literals(rng: np.random.Generator, count: int) -> np.ndarray:

@@ -21,46 +21,30 @@ Value = tuple[fx.Node, int]
 
 
 class Run(NamedTuple):
-    """One run of an op.
-
-    Attributes
-    ----------
-    step : int
-        Position in the schedule.
-    op : str
-    number : int
-        0 for its first run, above that for recomputations.
-    """
+    """One run of an op."""
 
     step: int
+    """Position in the schedule."""
     op: str
     number: int
+    """0 for its first run, above that for recomputations."""
 
 
 @dataclass(eq=False)
 class Unrolled:
-    """A schedule of a captured step as one fx graph.
-
-    Attributes
-    ----------
-    graph : torch.fx.Graph
-        Its placeholders are the inputs of the step except the tangents. A call of :func:`begin_backward`, with results
-        of the forward pass, returns the tangents. The output has the results of the step, with None for missing ones.
-    runs : dict of torch.fx.Node to Run
-        The op that each node computes.
-    frees : dict of torch.fx.Node to list of torch.fx.Node
-        Nodes whose values are freed right before a node runs.
-    states : dict of torch.fx.Node to str
-        States of random number generators, with the device of each.
-    begin : torch.fx.Node or None
-        The call of :func:`begin_backward`.
-    """
+    """A schedule of a captured step as one fx graph."""
 
     graph: fx.Graph = field(default_factory=fx.Graph)
+    """Its placeholders are the inputs of the step except the tangents. A call of :func:`begin_backward`, with results
+    of the forward pass, returns the tangents. The output has the results of the step, with None for missing ones."""
     runs: dict[fx.Node, Run] = field(default_factory=dict)
+    """The op that each node computes."""
     frees: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
+    """Nodes whose values are freed right before a node runs."""
     states: dict[fx.Node, str] = field(default_factory=dict)
+    """States of random number generators, with the device of each."""
     begin: fx.Node | None = None
+    """The call of :func:`begin_backward`."""
 
 
 def begin_backward(*results: Any) -> tuple[Any, ...]:

@@ -34,28 +34,19 @@ PREFERENCE = ("cp-sat", "chuffed", "gecode", "highs", "cbc")
 
 @dataclasses.dataclass(frozen=True)
 class Solver:
-    """A solver that the driver lists.
-
-    Attributes
-    ----------
-    name : str
-        Short name.
-    id, version : str
-    tags, flags : frozenset of str
-        Tags of capabilities; standard options that it accepts.
-    options : mapping of str to (option, type)
-        Its own options, by their names without dashes.
-    plugin : bool
-        True if the driver calls it as a library rather than as a program that reads FlatZinc.
-    """
+    """A solver that the driver lists."""
 
     name: str
+    """Short name."""
     id: str
     version: str
     tags: frozenset[str]
     flags: frozenset[str]
+    """`tags` and `flags`: tags of capabilities; standard options that it accepts."""
     options: Mapping[str, tuple[str, str]]
+    """Its own options, by their names without dashes."""
     plugin: bool
+    """True if the driver calls it as a library rather than as a program that reads FlatZinc."""
 
     @property
     def mip(self) -> bool:

@@ -26,25 +26,17 @@ PIECE, SETS = 100_000, 16
 
 @dataclass(frozen=True)
 class Program:
-    """A MiniZinc text, its data, and the decoder of its output.
-
-    Attributes
-    ----------
-    text : Path
-        A ``.mzn`` file of the package.
-    data : mapping
-        Parameters; see :func:`to_json`.
-    values : callable
-        Maps output arrays by name to values of the model's variables.
-    cost_unit, cost_offset : float
-        The model's objective is ``cost_unit * objective of the text + cost_offset``.
-    """
+    """A MiniZinc text, its data, and the decoder of its output."""
 
     text: Path
+    """A ``.mzn`` file of the package."""
     data: Mapping[str, Any]
+    """Parameters; see :func:`to_json`."""
     values: Callable[[Mapping[str, Any]], Float]
+    """Maps output arrays by name to values of the model's variables."""
     cost_unit: float = 1
     cost_offset: float = 0
+    """`cost_unit` and `cost_offset`: the model's objective is ``cost_unit * objective of the text + cost_offset``."""
 
 
 def to_json(data: Mapping[str, Any]) -> Iterator[str]:

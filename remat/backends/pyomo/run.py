@@ -37,18 +37,12 @@ CUT_OFF = 1e-5
 
 @dataclass
 class _Answer:
-    """Answer of the solver, in the terms of all backends.
-
-    Attributes
-    ----------
-    proved : Status or None
-        ``OPTIMAL`` (possibly within the gap) or ``INFEASIBLE``.
-    stop : StopReason
-        Reason if nothing is proved.
-    """
+    """Answer of the solver, in the terms of all backends."""
 
     proved: Status | None = None
+    """``OPTIMAL`` (possibly within the gap) or ``INFEASIBLE``."""
     stop: StopReason = StopReason.OTHER
+    """Reason if nothing is proved."""
     values: Values | None = None
     bound: float | None = None
     message: str = ""

@@ -21,35 +21,25 @@ NO_SOLVERS = frozenset({"asl", "py", "neos", "path", "gams", "multistart", "scip
 
 @dataclass(frozen=True)
 class Solver:
-    """Access to one solver through Pyomo, and its names of the common options.
-
-    Attributes
-    ----------
-    modern : str
-        Name in Pyomo's newer interface, ``pyomo.contrib.solver``; empty if it has none.
-    module : str
-        Python package that the newer interface needs.
-    legacy : str
-        Name in the older interface, ``pyomo.environ.SolverFactory``; empty to use the newer one only.
-    programs : tuple of str
-        Programs, one of which the older interface needs.
-    gap, threads, seed : str
-        Names of these options; empty if the interface has a field for them, or the solver no such option.
-    install : str
-        How to install it.
-    whole_seconds : bool
-        True if its time limit must be a whole number.
-    """
+    """Access to one solver through Pyomo, and its names of the common options."""
 
     modern: str = ""
+    """Name in Pyomo's newer interface, ``pyomo.contrib.solver``; empty if it has none."""
     module: str = ""
+    """Python package that the newer interface needs."""
     legacy: str = ""
+    """Name in the older interface, ``pyomo.environ.SolverFactory``; empty to use the newer one only."""
     programs: tuple[str, ...] = ()
+    """Programs, one of which the older interface needs."""
     gap: str = ""
     threads: str = ""
     seed: str = ""
+    """`gap`, `threads` and `seed`: names of these options; empty if the interface has a field for them, or the solver
+    no such option."""
     install: str = ""
+    """How to install it."""
     whole_seconds: bool = False
+    """True if its time limit must be a whole number."""
 
 
 SOLVERS = {

@@ -18,23 +18,15 @@ from remat.runtime.arrays import Bool, Int
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """Positions in the reference order at which each tensor is written and read; all of shape (tensors,).
-
-    Attributes
-    ----------
-    step : TrainingStep
-    first_write : int64 array
-        -1 for graph inputs.
-    last_read : int64 array
-        The end for tensors that must be alive at the end; -1 for those without readers.
-    size : int64 array
-        Bytes; 0 for graph inputs and for forward values that are kept, which are always held.
-    """
+    """Positions in the reference order at which each tensor is written and read; all of shape (tensors,)."""
 
     step: TrainingStep
     first_write: Int
+    """-1 for graph inputs."""
     last_read: Int
+    """The end for tensors that must be alive at the end; -1 for those without readers."""
     size: Int
+    """Bytes; 0 for graph inputs and for forward values that are kept, which are always held."""
 
     @classmethod
     def of(cls, step: TrainingStep) -> Reads:
@@ -120,14 +112,6 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
 class Blocks:
     """Training step cut into blocks; the last one has the loss, and no forward part.
 
-    Attributes
-    ----------
-    reads : Reads
-    cuts : int64 array
-        Positions at which blocks begin in the forward part.
-    inner : tuple of int64 arrays
-        Finer cuts; options may save the values that cross them.
-
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
@@ -140,7 +124,9 @@ class Blocks:
 
     reads: Reads
     cuts: Int
+    """Positions at which blocks begin in the forward part."""
     inner: tuple[Int, ...] = ()
+    """Finer cuts; options may save the values that cross them."""
 
     @property
     def num_blocks(self) -> int:

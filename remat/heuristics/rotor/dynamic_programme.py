@@ -44,61 +44,43 @@ class ChainTables(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockOption:
-    """Option of a block: a set of values saved for its backward part, with cost and memory.
-
-    Attributes
-    ----------
-    saved : int
-        Bytes between forward and backward part, in addition to those that the next block reads.
-    forward_peak : int
-        Bytes of the block's own values during its forward part.
-    backward_peak : int
-        Bytes during its backward part, including live gradients.
-    cost : float
-        Cost of forward and backward part together, including recomputations in the backward part.
-    alone_cost : float
-        The same without forward ops that only later blocks need: for the last block of those to be reversed, whose
-        forward part has run before.
-    alone_peak : int
-        Peak of its forward part then.
-    backward : int64 array
-        Ops of the backward part in order, recomputations included.
-    alone : int64 array
-        Ops of the forward part that `alone_cost` counts.
-    """
+    """Option of a block: a set of values saved for its backward part, with cost and memory."""
 
     saved: int
+    """Bytes between forward and backward part, in addition to those that the next block reads."""
     forward_peak: int
+    """Bytes of the block's own values during its forward part."""
     backward_peak: int
+    """Bytes during its backward part, including live gradients."""
     cost: float
+    """Cost of forward and backward part together, including recomputations in the backward part."""
     alone_cost: float
+    """The same without forward ops that only later blocks need: for the last block of those to be reversed, whose
+    forward part has run before."""
     alone_peak: int
+    """Peak of its forward part then."""
     backward: Int = field(default_factory=lambda: NONE, compare=False)
+    """Ops of the backward part in order, recomputations included."""
     alone: Int = field(default_factory=lambda: NONE, compare=False)
+    """Ops of the forward part that `alone_cost` counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Chain of blocks, with the quantities of :class:`ChainTables`.
-
-    Attributes
-    ----------
-    sweep_cost : float array, shape (blocks,)
-    sweep_peak : int64 array, shape (blocks,)
-    between : int64 array, shape (blocks, blocks, blocks)
-    above : int64 array, shape (blocks + 1,)
-    options : tuple of tuples of BlockOption
-        Options of each block, at least one.
-    swept : tuple of int64 arrays
-        Ops that `sweep_cost` counts.
-    """
+    """Chain of blocks, with the quantities of :class:`ChainTables`."""
 
     sweep_cost: Float
+    """Shape (blocks,)."""
     sweep_peak: Int
+    """Shape (blocks,)."""
     between: Int
+    """Shape (blocks, blocks, blocks)."""
     above: Int
+    """Shape (blocks + 1,)."""
     options: tuple[tuple[BlockOption, ...], ...]
+    """Options of each block, at least one."""
     swept: tuple[Int, ...] = ()
+    """Ops that `sweep_cost` counts."""
 
     @property
     def num_blocks(self) -> int:
@@ -158,16 +140,6 @@ class Programme:
     blocks before k held for those from k on; and g is the memory of live gradients. For s = t the first line has no C,
     and has cost and peak of running the block alone.
 
-    Attributes
-    ----------
-    chain : Chain
-    unit : int
-        Bytes in a slot. Sizes are rounded up to slots.
-    table : float array, shape (L, L, slots)
-        C for s <= t; infinite if the slots do not suffice.
-    choice : int16 array, shape (L, L, slots)
-        First step: the number of an option of block s, or -j for running j blocks forward without saving.
-
     Notes
     -----
     Beaumont et al., "Optimal checkpointing for heterogeneous chains" (Inria RR-9302, 2019), theorem 1, with several
@@ -177,8 +149,12 @@ class Programme:
 
     chain: Chain
     unit: int
+    """Bytes in a slot. Sizes are rounded up to slots."""
     table: Float
+    """C for s <= t; infinite if the slots do not suffice. Shape (L, L, slots)."""
     choice: NDArray[np.int16]
+    """First step: the number of an option of block s, or -j for running j blocks forward without saving. Shape (L, L,
+    slots)."""
 
     @classmethod
     def solve(cls, chain: Chain, num_slots: int, unit: int, deadline: Deadline | None = None) -> Programme:

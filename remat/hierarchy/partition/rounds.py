@@ -23,38 +23,27 @@ MAX_SPLITTING = 8
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A graph of nodes, each a set of ops.
-
-    Attributes
-    ----------
-    rank : list of int
-        Position of each node in a topological order.
-    by_rank : list of int
-        The nodes in that order.
-    predecessors : list of lists
-        Predecessors of each node within its class.
-    ops : list of int
-        Number of ops of each node.
-    reads, writes : list of lists
-        Tensors that cross the border of each node and are written by an op, thus no graph inputs.
-    readers, writers : list of int
-        Numbers of nodes that read and write each tensor.
-    leaves : list of bool
-        Flag of tensors that are graph outputs or read outside the nodes.
-    size : list of int
-        Bytes of each tensor.
-    """
+    """A graph of nodes, each a set of ops."""
 
     rank: list[int]
+    """Position of each node in a topological order."""
     by_rank: list[int]
+    """The nodes in that order."""
     predecessors: list[list[int]]
+    """Predecessors of each node within its class."""
     ops: list[int]
+    """Number of ops of each node."""
     reads: list[list[int]]
     writes: list[list[int]]
+    """`reads` and `writes`: tensors that cross the border of each node and are written by an op, thus no graph
+    inputs."""
     readers: list[int]
     writers: list[int]
+    """`readers` and `writers`: numbers of nodes that read and write each tensor."""
     leaves: list[bool]
+    """Flag of tensors that are graph outputs or read outside the nodes."""
     size: list[int]
+    """Bytes of each tensor."""
 
     @classmethod
     def of(cls, problem: Problem, node: Int, kinds: Int | None, leaves: Bool) -> Level:

@@ -17,18 +17,11 @@ from remat.errors import BackendError, RematError
 
 @dataclass(frozen=True)
 class Message:
-    """One message.
-
-    Attributes
-    ----------
-    kind : str
-    head : mapping
-        Content in JSON.
-    arrays : mapping of str to array
-    """
+    """One message."""
 
     kind: str
     head: Mapping[str, Any] = field(default_factory=dict)
+    """Content in JSON."""
     arrays: Mapping[str, NDArray] = field(default_factory=dict)
 
 

@@ -70,23 +70,15 @@ def grouped_products() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class FakeWorld:
-    """A module with its sample arguments as fake tensors.
-
-    Attributes
-    ----------
-    module : torch.nn.Module
-    mode : FakeTensorMode
-    args, kwargs : tuple, mapping
-        Sample arguments; their tensors are fake.
-    state : mapping of str to torch.Tensor
-        Fake parameters and buffers by name; a shared one has its first name only.
-    """
+    """A module with its sample arguments as fake tensors."""
 
     module: torch.nn.Module
     mode: FakeTensorMode
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    """`args` and `kwargs`: sample arguments; their tensors are fake."""
     state: Mapping[str, torch.Tensor]
+    """Fake parameters and buffers by name; a shared one has its first name only."""
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:

@@ -26,18 +26,13 @@ Autocast = tuple[tuple[str, torch.dtype], ...]
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute that holds it.
-
-    Attributes
-    ----------
-    value : torch.Tensor
-    path, attribute : str
-        Empty if no attribute of the module or its submodules holds it: it is then always the same tensor.
-    """
+    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute that holds it."""
 
     value: torch.Tensor
     path: str
     attribute: str
+    """`path` and `attribute`: empty if no attribute of the module or its submodules holds it: it is then always the
+    same tensor."""
 
     @classmethod
     def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:
