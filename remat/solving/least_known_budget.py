@@ -11,8 +11,7 @@ from remat.problem.scope import covers
 from remat.registry import load
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupted
-from remat.runtime.solve_options import SolveOptions
-from remat.runtime.status import StopReason
+from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.solving.incumbents import Certified, Incumbents, SufficientBudget
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
