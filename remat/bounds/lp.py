@@ -11,7 +11,7 @@ from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.formulations.base import Formulation
 from remat.modeling.linear_form import LinearForm
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
 from remat.registry import load
 from remat.runtime.deadline import Deadline, OverdueError
@@ -73,18 +73,18 @@ def lp_relaxation(
     clock = Deadline.of(deadline)
     kind = load("formulations", formulation) if isinstance(formulation, str) else formulation
     problem, shift = problem.relaxed
-    base = problem.graph.base_cost
+    base = least = problem.graph.base_cost
     name = f"the linear relaxation of {kind.name} ({algorithm})"
     scope = EVERY_SCHEDULE  # until the formulation names its scope, the only bound is the cost of computing ops once
 
     def weakest(note: str = "") -> Bound:
-        return Bound(base, name, scope, base, seconds=time.monotonic() - began, note=note)
+        return Bound(least, name, scope, base, seconds=time.monotonic() - began, note=note)
 
     call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
     try:
         stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
         stated.deadline = clock
-        scope = stated.scope()
+        scope, least = stated.scope(), stated.objective.base(problem.graph)
         size = stated.linear_estimate()
         why = "" if size is None else size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
         if why:
@@ -96,12 +96,12 @@ def lp_relaxation(
         found = Highs().relax(model if form is None else form().model, call, algorithm)
     except OverdueError:
         return weakest()
-    value: int | None = base
+    value: int | None = least
     if found.infeasible:
         value = None
     elif found.bound is not None:
-        bytes_more = shift if problem.objective is Objective.LEAST_PEAK else 0
-        value = max(base, math.ceil(found.bound) - bytes_more)  # costs are whole numbers
+        bytes_more = shift if stated.objective.is_memory else 0
+        value = max(least, math.ceil(found.bound) - bytes_more)  # the objective is a whole number
     return Bound(
         value, name, scope, base, found.infeasible, found.bound, time.monotonic() - began, found.duals, found.versions
     )

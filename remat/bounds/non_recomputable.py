@@ -64,7 +64,7 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     scope = Scope(OrderRule.FREE, staged=False)
     if kind != first.kind:
         notes = (Restriction.OWN_LIMITS,) if isinstance(limit, Mapping) else ()
-        scope = Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
+        scope = Scope(problem.order, False, limit if isinstance(limit, int) else None, notes)
     return bound_on_peak(problem, best, kind, scope, cause=cause, began=began)
 
 

@@ -119,6 +119,11 @@ class Formulation(ABC):
             )
         self.problem = problem
 
+    @property
+    def objective(self) -> Objective:
+        """Objective that :meth:`build` states: that of the problem if supported, otherwise the cost."""
+        return self.problem.objective if self.problem.objective in self.objectives else Objective.LEAST_COST
+
     @abstractmethod
     def scope(self) -> Scope:
         """Return the scope in which the optimum of the model is optimal."""

@@ -1,7 +1,5 @@
 """Problems: a graph, a budget, rules and an objective."""
 
-from remat.problem.budget import parse_budget
-from remat.problem.objective import Objective
-from remat.problem.problem import Problem
+from remat.runtime.lazy import import_lazily
 
-__all__ = ["Objective", "Problem", "parse_budget"]
+import_lazily(__name__)  # objectives have a part in the help of commands, which load neither graphs nor NumPy

@@ -2,13 +2,163 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
 
 
-class Objective(StrEnum):
-    """Criterion by which schedules are compared."""
+class Measured(Protocol):
+    """Figures of a schedule: a certificate, a simulation, or an optimum."""
 
-    LEAST_COST = "least-cost"
-    """The least cost within the budget."""
-    LEAST_PEAK = "least-peak"
+    @property
+    def cost(self) -> int:
+        """Cost of all compute steps, in the cost unit of the graph."""
+
+    @property
+    def peak(self) -> int:
+        """Largest memory in bytes."""
+
+
+_KNOWN: dict[str, Objective] = {}
+
+
+class _Registry(type):
+    """Class that iterates over its registered objects."""
+
+    def __iter__(cls) -> Iterator[Objective]:
+        return iter(_KNOWN.values())
+
+
+class Objective(str, metaclass=_Registry):
+    """Criterion by which schedules are compared: equal to its name, and the place of all that depends on it.
+
+    A subclass is one objective. Its definition registers its only object, which ``Objective(name)`` returns; iterating
+    over the class yields all of them.
+
+    Attributes
+    ----------
+    about : str
+        Explanation that follows the name in help texts.
+    key : str
+        Key of the value in files, and attribute of certificates.
+    word : str
+        Noun for the value in texts.
+    verb : str
+        What a schedule of that value does: it "costs" 5 or "holds" 5.
+    unit : str
+        Unit of the value; empty: the cost unit of the graph.
+    lower_is_better : bool
+    is_memory : bool
+        True if the value is what a budget limits. Searches then lower the budget step by step, models have none, and a
+        bound above the budget proves that no schedule exists.
+    includes_cost : bool
+        True if no schedule's value is below its cost. Bounds on the cost then bound the value.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> Objective("least-peak") is Objective.LEAST_PEAK, Objective.LEAST_PEAK == "least-peak"
+    (True, True)
+    >>> ", ".join(Objective)
+    'least-cost, least-peak'
+    """
+
+    LEAST_COST: ClassVar[Objective]
+    """The least cost within the budget; of equal costs the lower peak."""
+    LEAST_PEAK: ClassVar[Objective]
     """The least peak, and of schedules with that peak the cheapest; a budget is an upper limit."""
+    DEFAULT: ClassVar[Objective]
+    """Objective of problems that name none."""
+
+    about: ClassVar[str]
+    key: ClassVar[str]
+    word: ClassVar[str]
+    verb: ClassVar[str]
+    unit: ClassVar[str] = ""
+    lower_is_better: ClassVar[bool] = True
+    is_memory: ClassVar[bool] = False
+    includes_cost: ClassVar[bool] = False
+
+    def __init_subclass__(cls, name: str) -> None:
+        _KNOWN[name] = str.__new__(cls, name)
+
+    def __new__(cls, name: str) -> Objective:
+        if not isinstance(name, str) or name not in _KNOWN:
+            raise ValueError(f"{name!r} is not one of {', '.join(_KNOWN)}")
+        return _KNOWN[name]
+
+    def __reduce__(self) -> tuple[type[Objective], tuple[str]]:
+        return Objective, (str(self),)
+
+    def value(self, certificate: Measured) -> int:
+        """Return the objective of a schedule."""
+        raise NotImplementedError
+
+    def base(self, graph: ComputeGraph) -> int:
+        """Return a value that no schedule beats, and to which overheads are relative; 0: neither."""
+        raise NotImplementedError
+
+    @property
+    def other(self) -> Objective:
+        """Objective that decides between schedules of equal value."""
+        return Objective.LEAST_PEAK
+
+    def rank(self, certificate: Measured) -> tuple[int, int]:
+        """Return a sort key, smaller is better: the value, then that of the other objective."""
+        value = self.value(certificate)
+        return (value if self.lower_is_better else -value), self.other.value(certificate)
+
+    def reaches(self, value: float, goal: float) -> bool:
+        """Return whether `value` is at least as good as `goal`."""
+        return value <= goal if self.lower_is_better else value >= goal
+
+    def text(self, value: int) -> str:
+        """Format a value with its unit.
+
+        Examples
+        --------
+        >>> Objective.LEAST_PEAK.text(4096), Objective.LEAST_COST.text(4096)
+        ('4,096 bytes', '4,096')
+        """
+        return f"{value:,} {self.unit}".rstrip()
+
+
+class _LeastCost(Objective, name="least-cost"):
+    about = "within the budget"
+    key = word = "cost"
+    verb = "costs"
+    includes_cost = True
+
+    def value(self, certificate: Measured) -> int:
+        return certificate.cost
+
+    def base(self, graph: ComputeGraph) -> int:
+        return graph.base_cost
+
+
+class _LeastPeak(Objective, name="least-peak"):
+    about = "(and of schedules with that peak the cheapest)"
+    key = word = "peak"
+    verb = "holds"
+    unit = "bytes"
+    is_memory = True
+
+    @property
+    def other(self) -> Objective:
+        return Objective.LEAST_COST
+
+    def value(self, certificate: Measured) -> int:
+        return certificate.peak
+
+    def base(self, graph: ComputeGraph) -> int:
+        return 0
+
+
+Objective.DEFAULT = Objective.LEAST_COST = Objective("least-cost")
+Objective.LEAST_PEAK = Objective("least-peak")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -20,7 +20,7 @@ from remat.schedule.simulate import Simulation, simulate
 from remat.schedule.validate import validate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Problem:
     """A graph, a budget, rules and an objective.
 
@@ -38,7 +38,7 @@ class Problem:
     count_constant_memory : bool
         Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
     objective : Objective or str
-        ``"least-cost"``, or ``"least-peak"``, which needs no budget.
+        ``"least-cost"``, or ``"least-peak"``, which needs no budget; see :class:`remat.problem.Objective`.
 
     Raises
     ------
@@ -55,53 +55,40 @@ class Problem:
     """
 
     graph: ComputeGraph
-    budget: str | int | float | None = None
-    order: OrderRule | str = OrderRule.FIXED
-    max_computes: int | Mapping[str, int] | None = None
-    keep: Iterable[str] = ()
-    count_constant_memory: bool = False
-    objective: Objective | str = Objective.LEAST_COST
+    budget: str | int | float | None
+    order: OrderRule
+    max_computes: int | Mapping[str, int] | None
+    keep: frozenset[str]
+    count_constant_memory: bool
+    objective: Objective
+
+    def __init__(  # noqa: PLR0917  (a user may give all by position, as to any dataclass)
+        self, graph: ComputeGraph, budget: str | int | float | None = None, order: OrderRule | str = OrderRule.FIXED,
+        max_computes: int | Mapping[str, int] | None = None, keep: Iterable[str] = (),
+        count_constant_memory: bool = False, objective: Objective | str = Objective.DEFAULT,
+    ) -> None:  # fmt: skip
+        try:
+            order = OrderRule(order)
+        except ValueError:
+            raise ProblemError(f"order {order!r} is not one of fixed, free") from None
+        try:
+            objective = Objective(objective)
+        except ValueError:
+            known = ", ".join(Objective)
+            raise ProblemError(f"objective {short(objective)} is not one of {known}", "bad-objective") from None
+        if isinstance(max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
+            max_computes = MappingProxyType(dict(max_computes))
+        values = graph, budget, order, max_computes, _names(keep, graph), count_constant_memory, objective
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
+        _check_limits(max_computes, graph)
+        self.budget_bytes  # noqa: B018  (an unreadable budget is refused here)
 
     def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be pickled
         limits = self.max_computes
         limits = dict(limits) if isinstance(limits, Mapping) else limits
         most = (self.keep, self.count_constant_memory, self.objective)
         return type(self), (self.graph, self.budget, self.order, limits, *most)
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        try:
-            put(self, "order", OrderRule(self.order))
-        except ValueError:
-            raise ProblemError(f"order {self.order!r} is not one of fixed, free") from None
-        try:
-            put(self, "objective", Objective(self.objective))
-        except ValueError:
-            known = ", ".join(Objective)
-            raise ProblemError(f"objective {short(self.objective)} is not one of {known}", "bad-objective") from None
-        if isinstance(self.keep, str):
-            raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}", "keep")
-        if not isinstance(self.keep, Iterable):
-            raise ProblemError(f"keep must be a list of tensor names, not {short(self.keep)}")
-        names = tuple(self.keep)
-        for name in names:
-            if not isinstance(name, str):
-                raise ProblemError(f"keep must be names of tensors, not {short(name)}")
-        put(self, "keep", frozenset(names))
-        for name in self.keep:
-            if name not in self.graph.tensor_index:
-                raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
-        if isinstance(self.max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
-            put(self, "max_computes", MappingProxyType(dict(self.max_computes)))
-        limits = self.max_computes
-        for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
-            if name != "every op" and name not in self.graph.op_index:
-                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {self.graph.name!r}")
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-                raise ProblemError(
-                    f"the limit of computes for {name} must be a whole number from 1, not {short(limit)}"
-                )
-        self.budget_bytes  # noqa: B018  (an unreadable budget is refused here)
 
     @property
     def constant_bytes(self) -> int:
@@ -195,8 +182,8 @@ class Problem:
         ]
 
     def value(self, certificate: Certificate) -> int:
-        """Return the objective of a certified schedule: its cost or its peak."""
-        return certificate.peak if self.objective is Objective.LEAST_PEAK else certificate.cost
+        """Return the objective of a certified schedule, such as its cost or its peak."""
+        return self.objective.value(certificate)
 
     def simulate(self, schedule: Schedule) -> Simulation:
         """Simulate a schedule with the kept tensors and the constant memory of this problem; check no rules.
@@ -208,9 +195,7 @@ class Problem:
         >>> problem.simulate(Schedule.reference(problem.graph)).peak
         10
         """
-        return simulate(
-            self.graph, schedule, keep=frozenset(self.keep), count_constant_memory=self.count_constant_memory
-        )
+        return simulate(self.graph, schedule, keep=self.keep, count_constant_memory=self.count_constant_memory)
 
     def validate(self, schedule: Schedule) -> Certificate:
         """Check a schedule by the rules of this problem."""
@@ -222,9 +207,9 @@ class Problem:
         limits = self.max_computes
         return Rules(
             self.budget_bytes,
-            OrderRule(self.order),
+            self.order,
             dict(limits) if isinstance(limits, Mapping) else limits,
-            frozenset(self.keep),
+            self.keep,
             self.count_constant_memory,
         )
 
@@ -234,3 +219,28 @@ def _signed(schedule: Schedule, given: ComputeGraph, wanted: ComputeGraph) -> Sc
     if given is wanted or schedule.graph_digest != given.digest:
         return schedule
     return replace(schedule, graph_digest=wanted.digest)
+
+
+def _names(keep: Iterable[str], graph: ComputeGraph) -> frozenset[str]:
+    """Return the names of the tensors to keep, which the graph must have."""
+    if isinstance(keep, str):
+        raise ProblemError(f"keep must be a list of tensor names, not the single name {short(keep)}", "keep")
+    if not isinstance(keep, Iterable):
+        raise ProblemError(f"keep must be a list of tensor names, not {short(keep)}")
+    names = tuple(keep)
+    for name in names:
+        if not isinstance(name, str):
+            raise ProblemError(f"keep must be names of tensors, not {short(name)}")
+    for name in names:
+        if name not in graph.tensor_index:
+            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}")
+    return frozenset(names)
+
+
+def _check_limits(limits: int | Mapping[str, int] | None, graph: ComputeGraph) -> None:
+    """Require limits of computes from 1, for ops of the graph."""
+    for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
+        if name != "every op" and name not in graph.op_index:
+            raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ProblemError(f"the limit of computes for {name} must be a whole number from 1, not {short(limit)}")

@@ -119,7 +119,7 @@ def own_scope(problem: Problem) -> Scope:
     >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
     'fixed order, ≤ 2 computes per op'
     """
-    return scope_within_limits(problem, OrderRule(problem.order))
+    return scope_within_limits(problem, problem.order)
 
 
 def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:

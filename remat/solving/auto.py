@@ -89,7 +89,7 @@ class Auto(Policy):
         self.backend = session.solver
         self.fixed = self.problem.order is OrderRule.FIXED
         self.tiny = self.num_ops <= EXHAUSTIVE_OPS
-        self.small = self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]
+        self.small = self.num_ops <= MODEL_OPS[self.problem.order]
         self.timed = math.isfinite(self.clock.seconds)
         self.chains = [] if self.tiny else chain_starts(self.problem)
         self.spent = dict.fromkeys(SHARES, 0.0)

@@ -176,7 +176,7 @@ class FormulationMethod(Method):
     @staticmethod
     def _begin(session: Session) -> None:
         """Run the start heuristic."""
-        name, deadline = START_HEURISTICS.get(OrderRule(session.problem.order), ""), session.call.deadline
+        name, deadline = START_HEURISTICS.get(session.problem.order, ""), session.call.deadline
         if name not in heuristics():
             return
         heuristic: Heuristic = load("heuristics", name)()

@@ -392,7 +392,7 @@ class Session:
             self.improved = now
         if (value, bound) != (last.objective, last.bound):
             self.points.append(Point(now, value, bound))
-        best, aim = None if self.best is None else self.best.schedule, Objective(self.problem.objective)
+        best, aim = None if self.best is None else self.best.schedule, self.problem.objective
         base = self.problem.graph.base_cost
         moment = Progress(self.phase, now, base, value, bound, self.improved, best, aim, self.cost)
         if self.criterion is not None and self.reached is None and self.criterion.reached(moment):

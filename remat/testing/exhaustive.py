@@ -118,7 +118,7 @@ class _Search:
         self.cost = [op.cost for op in ops]
         self.workspace = [op.workspace for op in ops]
         self.in_place = [[pair for pair in op.in_place if pair[1] not in held] for op in ops]
-        self.kept = (frozenset(self.graph.outputs) | frozenset(problem.keep)) - held
+        self.kept = (frozenset(self.graph.outputs) | problem.keep) - held
         given = dict(zip(self.graph.op_names, problem.compute_limits, strict=True))
         limits = [[limit for limit in (given[op.name], scope.max_computes) if limit is not None] for op in ops]
         self.limit = [min(limit, default=None) for limit in limits]

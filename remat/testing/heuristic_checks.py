@@ -99,7 +99,7 @@ def _run(
 
 @lru_cache(maxsize=512)
 def _truth(problem: Problem, limit: int | None) -> Optimum | None:
-    return optimum(problem, Scope(OrderRule(problem.order), staged=False, max_computes=limit))
+    return optimum(problem, Scope(problem.order, staged=False, max_computes=limit))
 
 
 def _valid(who: str, problem: Problem, schedule: Schedule) -> Certificate:

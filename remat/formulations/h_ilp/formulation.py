@@ -126,7 +126,7 @@ class HIlp(Formulation):
         notes = () if self.options.ahead else (Restriction.NO_AHEAD,)
         if not self.options.composites:
             return Scope(OrderRule.FIXED, True, most, notes)
-        return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES, *notes))
+        return Scope(self.problem.order, True, most, (Restriction.COMPOSITES, *notes))
 
     def estimate(self) -> ModelSize:
         """Estimate the size of the model from a sample of its phases."""

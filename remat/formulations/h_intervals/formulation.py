@@ -133,7 +133,7 @@ class HierarchicalIntervals(RetentionIntervals):
         held = int((tables.size[tables.makes.tensor] * copies[tables.makes.node]).sum())
         held += int(tables.size[tables.fills.tensor].sum()) * int(copies.max(initial=1))
         most = -(-(held + int(tables.piece_demand.max(initial=0))) // self.unit)
-        budget = None if self.asks_peak else self.problem.budget_bytes
+        budget = None if self.objective.is_memory else self.problem.budget_bytes
         return most if budget is None else min(most, (budget - self.held) // self.unit)
 
     @property

@@ -30,22 +30,17 @@ class OrderFormulation(Formulation):
     For the least cost within a budget, any order that keeps the budget is optimal, since all orders cost the same.
     """
 
-    objectives = frozenset(Objective)
+    objectives = frozenset({Objective.LEAST_COST, Objective.LEAST_PEAK})
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         if problem.order is not OrderRule.FREE:
             raise ProblemError(f"the {self.name} formulation looks for an order; ask for order 'free'", "order-rule")
         scale = MemoryScale.of(problem, standing_buffers(problem)[1])
-        if self.asks_peak:  # a budget, if any, is compared with the result
+        if self.objective.is_memory:  # a budget, if any, is compared with the result
             total = problem.graph.arrays.size.sum() + problem.graph.arrays.workspace.max(initial=0)
             scale = MemoryScale(scale.unit, scale.held, max(1, int(total) // scale.unit))
         self.unit, self.held, self.capacity = scale.unit, scale.held, scale.capacity
-
-    @property
-    def asks_peak(self) -> bool:
-        """True when the objective is the peak."""
-        return self.problem.objective is Objective.LEAST_PEAK
 
     @cached_property
     def layout(self) -> OrderLayout:
@@ -68,7 +63,7 @@ class OrderFormulation(Formulation):
 
     def aim(self, model: Model) -> Vars | None:
         """Set the objective; return the variable of the peak, in units, if that is the objective."""
-        if not self.asks_peak:
+        if not self.objective.is_memory:
             model.minimize([], [], self.problem.graph.base_cost)
             return None
         tau = model.integers("tau", 1, min(self.least, self.capacity), self.capacity)
@@ -86,7 +81,7 @@ class OrderFormulation(Formulation):
         model = self.build()
         values, position = np.zeros(model.num_vars), np.empty(self.num_ops, dtype=np.int64)
         position[sequence] = np.arange(1, self.num_ops + 1)
-        if self.asks_peak:
+        if self.objective.is_memory:
             peak = self.problem.simulate(self._schedule_of(sequence)).peak
             values[model.objective.index] = (peak - self.held) // self.unit
         self.fill(values, position)

@@ -26,7 +26,7 @@ from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers
 from remat.problem.scope import Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options, Positive
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class RetentionIntervals(Formulation):
 
     name = "retention-intervals"
     options_type: ClassVar[type | None] = RetentionIntervalsOptions
-    objectives = frozenset(Objective)
+    objectives = frozenset({Objective.LEAST_COST, Objective.LEAST_PEAK})
 
     def __init__(self, problem: Problem, options: RetentionIntervalsOptions | None = None) -> None:
         super().__init__(problem)
         self.options = options or RetentionIntervalsOptions()
-        if self.asks_peak:
+        if self.objective.is_memory:
             problem = replace(problem, budget=problem.structural_peak)  # a lower bound on every peak
         self.scale = MemoryScale.of(problem, standing_buffers(problem)[1])
         self.unit, self.held = self.scale.unit, self.scale.held
@@ -134,7 +134,7 @@ class RetentionIntervals(Formulation):
     def scope(self) -> Scope:
         most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
         notes = (Restriction.FILLED_ONCE,) if len(self.layout.tables.buffers) else ()
-        return Scope(OrderRule(self.problem.order), self.layout.fixed, most, notes)
+        return Scope(self.problem.order, self.layout.fixed, most, notes)
 
     def estimate(self) -> ModelSize:
         at = self.layout
@@ -149,13 +149,8 @@ class RetentionIntervals(Formulation):
     def linear_estimate(self) -> ModelSize | None:
         return self._staged().estimate() if self.layout.fixed else self.estimate()
 
-    @property
-    def asks_peak(self) -> bool:
-        """True when the objective is the peak, which phase 1 minimises."""
-        return self.problem.objective is Objective.LEAST_PEAK
-
     def build(self) -> Model:
-        if not self.asks_peak:
+        if not self.objective.is_memory:
             return self.statement.model
         model = self._phase_one.model
         tau = model.objective.index
@@ -164,7 +159,7 @@ class RetentionIntervals(Formulation):
         return model
 
     def preliminary(self) -> Preliminary | None:
-        return None if self.asks_peak else self._phase_one
+        return None if self.objective.is_memory else self._phase_one
 
     @cached_property
     def _phase_one(self) -> Preliminary:
@@ -216,10 +211,10 @@ class RetentionIntervals(Formulation):
     def _staged(self, highest_peak: int | None = None) -> StagedCopies:
         """Return the linear form of phase 2, or of phase 1 with `highest_peak`, in units."""
         problem, rise = self.problem, None
-        if self.asks_peak:
+        if self.objective.is_memory:
             problem = replace(problem, budget=problem.structural_peak)
         if highest_peak is not None:
-            unit, held = (self.unit, self.held) if self.asks_peak else (1, 0)
+            unit, held = (self.unit, self.held) if self.objective.is_memory else (1, 0)
             rise = Rise(highest_peak - self.capacity, self.capacity, unit, held)
         staged = StagedCopies(problem, self.layout.copies, rise)
         staged.deadline = self.deadline
@@ -236,7 +231,7 @@ class RetentionIntervals(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         values = self.encode_runs(schedule)
-        return self.extended(values) if self.asks_peak else values
+        return self.extended(values) if self.objective.is_memory else values
 
     def extended(self, values: Values) -> Values:
         """Return values of phase 1 from those of phase 2."""
