@@ -11,53 +11,35 @@ import numpy as np
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
 from remat.errors import ProblemError
-from remat.runtime.arrays import Int
+from remat.runtime.arrays import Float, Int
 from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule.addresses import Addresses
+from remat.schedule.buffers import Buffers
 from remat.schedule.traces.first_fit import lowest_gap
 
 #: From this number of buffers on, only the rule by first step runs: it scans live buffers only.
 MANY = 20_000
 
 
-def _by_size(problem: AllocationProblem) -> Int:
-    return np.lexsort((problem.buffers.lower, -problem.sizes))
-
-
-def _by_area(problem: AllocationProblem) -> Int:
-    b = problem.buffers
-    return np.lexsort((b.lower, -(b.upper - b.lower) * problem.sizes.astype(np.float64)))
-
-
-def _by_duration(problem: AllocationProblem) -> Int:
-    b = problem.buffers
-    return np.lexsort((b.lower, -problem.sizes, b.lower - b.upper))
-
-
-def _by_start(problem: AllocationProblem) -> Int:
-    return np.lexsort((-problem.sizes, problem.buffers.lower))
-
-
-def _by_end(problem: AllocationProblem) -> Int:
-    return np.lexsort((-problem.sizes, -problem.buffers.upper))
-
-
-def _by_conflicts(problem: AllocationProblem) -> Int:
-    """Sort by the total bytes at the fullest step of each buffer."""
+def _fullest(problem: AllocationProblem) -> Int:
+    """Return the total bytes at the fullest step of each buffer."""
     b = problem.buffers
     times, live = b.live(problem.alignment)
     first, last = np.searchsorted(times, b.lower), np.searchsorted(times, b.upper)
-    fullest = np.array([live[f:e].max() for f, e in zip(first, last, strict=True)], dtype=np.int64)
-    return np.lexsort((b.lower, -problem.sizes, -fullest))
+    return np.array([live[f:e].max() for f, e in zip(first, last, strict=True)], dtype=np.int64)
 
 
-#: Orders in which buffers are placed.
-ORDERS: dict[str, Callable[[AllocationProblem], Int]] = {
-    "size": _by_size, "area": _by_area, "duration": _by_duration, "start": _by_start, "end": _by_end,
-    "conflicts": _by_conflicts,
-}  # fmt: skip
+#: Orders in which buffers are placed, by keys for `numpy.lexsort`: the last one counts first.
+ORDERS: dict[str, Callable[[AllocationProblem, Buffers], tuple[Int | Float, ...]]] = {
+    "size": lambda p, b: (b.lower, -p.sizes),
+    "area": lambda p, b: (b.lower, -(b.upper - b.lower) * p.sizes.astype(np.float64)),
+    "duration": lambda p, b: (b.lower, -p.sizes, b.lower - b.upper),
+    "start": lambda p, b: (-p.sizes, b.lower),
+    "end": lambda p, b: (-p.sizes, -b.upper),
+    "conflicts": lambda p, b: (b.lower, -p.sizes, -_fullest(p)),
+}
 
 
 @dataclass(frozen=True)
@@ -114,7 +96,8 @@ class FirstFit(Allocator):
             chosen = ["start"]
         for name in chosen:
             try:
-                found = _placed(problem, ORDERS[name](problem), self.tightest, options.deadline, best is None)
+                order = np.lexsort(ORDERS[name](problem, problem.buffers))
+                found = _placed(problem, order, self.tightest, options.deadline, best is None)
             except OverdueError:
                 break
             if found is None:

@@ -35,10 +35,8 @@ class AddressFormulation:
 
     Parameters
     ----------
-    problem : AllocationProblem
     ceiling : int
         Bytes that suffice for every arena, from known addresses.
-    redundant : bool
 
     Examples
     --------

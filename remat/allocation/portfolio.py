@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
@@ -18,6 +17,10 @@ from remat.schedule.addresses import Addresses
 
 #: Time in seconds that turns share without a deadline; the search then continues until it is done.
 TURNS = 120.0
+#: Members with one memory, and their shares of the remaining time.
+MEMBERS: tuple[tuple[type[Allocator], float], ...] = (
+    (CanonicalSearch, 0.5), (ModelAllocator, 0.6), (CanonicalSearch, 1.0),
+)  # fmt: skip
 
 
 class Portfolio(Allocator):
@@ -55,37 +58,17 @@ class Portfolio(Allocator):
             on_addresses(best.addresses)
         if len(problem.buffers) <= MANY and not best.proved:
             begin(*self.kernels)
-            for allocator, share in self._turns(problem):
+            for member, share in MEMBERS if len(problem.memories) == 1 else ((ModelAllocator, 1.0),):
                 if best.proved or options.deadline.expired:
                     break
-                best = self._turn(allocator, share, best, options, on_addresses)
+                left = options.deadline.remaining
+                seconds = share * left if math.isfinite(left) else TURNS * share if share < 1 else math.inf
+                mine = options if math.isinf(seconds) else replace(options, deadline=options.deadline.earlier(seconds))
+                try:
+                    best = better(best, member().allocate(best.problem, mine, best.addresses, on_addresses))
+                except RematError as error:  # results of the other members remain valid
+                    best = replace(best, notes=(*best.notes, f"{member.name}: {error}"))
         return best
-
-    def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
-        """Yield allocators and their share of the remaining time."""
-        if len(problem.memories) == 1:
-            yield CanonicalSearch(), 0.5
-            yield ModelAllocator(), 0.6
-            yield CanonicalSearch(), 1.0
-        else:
-            yield ModelAllocator(), 1.0
-
-    def _turn(
-        self,
-        allocator: Allocator,
-        share: float,
-        best: Allocation,
-        options: SolveOptions,
-        on_addresses: OnAddresses | None,
-    ) -> Allocation:
-        left = options.deadline.remaining
-        seconds = share * left if math.isfinite(left) else TURNS * share if share < 1 else math.inf
-        mine = options if math.isinf(seconds) else replace(options, deadline=options.deadline.earlier(seconds))
-        try:
-            found = allocator.allocate(best.problem, mine, best.addresses, on_addresses)
-        except RematError as error:  # results of the other members remain valid
-            return replace(best, notes=(*best.notes, f"{allocator.name}: {error}"))
-        return better(best, found)
 
 
 def better(first: Allocation, second: Allocation) -> Allocation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,18 +100,13 @@ class AllocationProblem:
         """Return the value to minimise: the arenas of the memories without a capacity, in bytes."""
         return sum(addresses.arenas[k] for k in self.open_memories)
 
-    def _groups(self) -> Iterator[tuple[Int, tuple[int, ...]]]:
-        """Yield buffers and the set of memories in which they must lie, for each such set."""
-        places = self.places
-        for allowed in np.unique(places, axis=0):
-            inside = ~(places & ~allowed).any(axis=1)
-            yield np.flatnonzero(inside), tuple(np.flatnonzero(allowed).tolist())
-
     @cached_property
     def _needs(self) -> tuple[int, str]:
         """Lower bound in bytes, and the reason why no addresses exist, or an empty string."""
-        bound, contradiction, b = 0, "", self.buffers
-        for chosen, where in self._groups():
+        bound, contradiction, b, places = 0, "", self.buffers, self.places
+        for allowed in np.unique(places, axis=0):
+            # the buffers that must lie in these memories
+            chosen, where = np.flatnonzero(~(places & ~allowed).any(axis=1)), np.flatnonzero(allowed).tolist()
             caps = [self.capacities[k] for k in where]
             room = sum(cap for cap in caps if cap is not None)
             times, live = live_sums(b.lower[chosen], b.upper[chosen], self.sizes[chosen])

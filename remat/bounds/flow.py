@@ -88,7 +88,6 @@ class BoundaryNetwork:
 
         Parameters
         ----------
-        op : int
         hold : int64 array, shape (tensors,)
             Price of holding each tensor; those that `op` reads or writes cost nothing.
         give_up : int64 array, shape (ops,), optional

@@ -44,7 +44,6 @@ def joint_bound(
     ----------
     deadline : float, Deadline or None
         At the deadline, the best value so far is the bound.
-    threads : int, optional
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.

@@ -43,7 +43,6 @@ def lp_relaxation(
     algorithm : {"simplex", "ipm", "pdlp"}
     deadline : float, Deadline or None
         Seconds for building and solving, or a deadline whose clock is running.
-    threads : int, optional
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.

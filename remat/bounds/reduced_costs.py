@@ -7,6 +7,7 @@ import numpy as np
 from remat.backends.highs.relaxation import Relaxation, safe_bound
 from remat.modeling import Kind, Linear, Model
 from remat.modeling.matrix import to_matrix
+from remat.modeling.rows import rows_from
 
 
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
@@ -36,15 +37,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     side = (reduced[index] < 0).astype(np.float64)
     smaller = model.copy(f"{model.name} below {cost:.12g}")
     objective = model.objective
-    smaller.add(
-        Linear.rows(
-            "cheaper",
-            np.zeros(len(objective.index), np.int64),
-            objective.index,
-            objective.coefficient,
-            upper=[cost - objective.constant],
-            num_rows=1,
-        )
-    )
+    terms = (0, objective.index, objective.coefficient)
+    smaller.add(rows_from("cheaper", terms, num_rows=1, upper=cost - objective.constant))
     smaller.add(Linear.rows("too expensive otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
     return smaller

@@ -47,7 +47,6 @@ def bounds(
     ----------
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running.
-    threads : int, optional
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.
@@ -148,7 +147,6 @@ def best_bound(
     ----------
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running.
-    threads : int, optional
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.

@@ -81,7 +81,6 @@ def stage_bounds(
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running; without one, each integer programme has
         :data:`PATIENCE` seconds.
-    threads : int, optional
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.
@@ -118,13 +117,8 @@ class _Search:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        problem = self.problem
-        self.best = Bound(
-            problem.graph.base_cost,
-            "the stage bound",
-            scope_within_limits(problem, OrderRule.FIXED),
-            problem.graph.base_cost,
-        )
+        problem, base = self.problem, self.problem.graph.base_cost
+        self.best = Bound(base, "the stage bound", scope_within_limits(problem, OrderRule.FIXED), base)
         self.memory = step_memory(problem)
         self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)

@@ -60,7 +60,6 @@ class StageRelaxation:
 
     Parameters
     ----------
-    problem : Problem
     events : sequence of int
         Positions in the reference order. More events never lower the optimum, but make the model larger and
         sometimes weaken its linear relaxation.

@@ -102,7 +102,6 @@ def useful_runs(
         Largest extra cost of a schedule; None: no limit.
     ahead : bool
         False: the path must end before the stage's own node and lie within the stage.
-    clock : Deadline
     """
     nodes = len(cost)
     # [j, i]: least extra cost if node j runs again in that stage

@@ -117,7 +117,6 @@ class AffineGraph:
 
         Parameters
         ----------
-        graph : ComputeGraph
         batch : int
             Its batch size.
         independent : iterable of str

@@ -72,7 +72,6 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
 
     Parameters
     ----------
-    kind : type
     value : JSON value
     at : str
         Place of the value, for messages; empty for a whole document.

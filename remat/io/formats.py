@@ -88,6 +88,12 @@ class Source:
             raise FormatError(f"a file is named by its path, not by {short(path)}")
         return cls(str(path), read_bytes(path).removeprefix(codecs.BOM_UTF8))
 
+    @property
+    def stem(self) -> str:
+        """Name of the file without folder and suffix; empty if it is not printable."""
+        stem = self.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
+        return stem if stem.isprintable() else ""
+
     @cached_property
     def text(self) -> str:
         """Content as UTF-8 text; raises FormatError for other bytes."""

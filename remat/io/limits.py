@@ -49,7 +49,6 @@ class Budget:
     ----------
     memory : float
         Bytes.
-    deadline : Deadline
     """
 
     def __init__(self, memory: float, deadline: Deadline) -> None:

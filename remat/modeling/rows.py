@@ -50,10 +50,6 @@ def rows_from(
     enforce : int array, shape (rows,), optional
         Literals; a row is required only if its literal is true.
 
-    Returns
-    -------
-    Linear
-
     Raises
     ------
     ModelError
@@ -176,7 +172,6 @@ def pieces(counts: ArrayLike, most: int) -> list[slice]:
     Parameters
     ----------
     counts : int array, shape (groups,)
-    most : int
 
     Examples
     --------
@@ -212,10 +207,8 @@ def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[F
 
     Parameters
     ----------
-    model : Model
     name : str
         Name of a `Linear` record; if there is none, both arrays are empty.
-    block : Vars
     values : float64 array, shape (variables,)
 
     Examples

@@ -26,15 +26,10 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
 
     Parameters
     ----------
-    addresses : Addresses
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
     memory : int
         Position of the memory.
-
-    Returns
-    -------
-    matplotlib Axes
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -224,12 +224,10 @@ class AddressCertificate(Findings[AddressViolation]):
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON values."""
         return {
-            "accepted": self.accepted,
-            "arena": self.arena,
-            "peak": self.peak,
-            "fragmentation": self.fragmentation,
-            "buffers": self.buffers,
-            "alignment": self.alignment,
+            **{
+                name: getattr(self, name)
+                for name in ("accepted", "arena", "peak", "fragmentation", "buffers", "alignment")
+            },
             "memories": [
                 {"name": memory.name, "capacity": memory.capacity, "arena": arena, "peak": peak}
                 for memory, arena, peak in zip(self.memories, self.arenas, self.peaks, strict=True)

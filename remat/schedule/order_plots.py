@@ -35,17 +35,12 @@ def plot_footprints(
 
     Parameters
     ----------
-    graph : ComputeGraph
     schedules : mapping of str to Schedule
         By their names in the legend; later ones are drawn above earlier ones.
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
-
-    Returns
-    -------
-    matplotlib Axes
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -90,11 +85,6 @@ def plot_peak_distribution(
         Peaks to mark, in bytes, by name.
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
-    title : str
-
-    Returns
-    -------
-    matplotlib Axes
     """
     axes = ax if ax is not None else empty_figure((7, 4.2)).subplots()
     values = np.sort(peaks)

@@ -54,8 +54,6 @@ def plot_memory(
 
     Parameters
     ----------
-    graph : ComputeGraph
-    schedule : Schedule
     budget : int, optional
         Bytes; drawn as a line.
     ax : matplotlib Axes, optional
@@ -63,10 +61,6 @@ def plot_memory(
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`: tensors that stay live to the end, and whether the graph's
         constant memory counts.
-
-    Returns
-    -------
-    matplotlib Axes
     """
     axes = _axes(ax, (10, 4))
     _draw_memory(axes, _Picture.of(graph, schedule, keep=keep, count_constant_memory=count_constant_memory), budget)
@@ -86,18 +80,12 @@ def plot_intervals(
 
     Parameters
     ----------
-    graph : ComputeGraph
-    schedule : Schedule
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure with a height that fits the rows.
     max_tensors : int
         With more tensors, only the largest are drawn, and the axis label says so.
     keep
         Tensors that stay live to the end, besides the graph outputs.
-
-    Returns
-    -------
-    matplotlib Axes
     """
     picture = _Picture.of(graph, schedule, keep=keep)
     axes = _axes(ax, (10, _height(picture, max_tensors)))

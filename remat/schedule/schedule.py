@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -167,10 +167,7 @@ class Schedule:
     def without_frees(self) -> Schedule:
         """Return the same computes with implied frees, which minimise their memory."""
         keep = self.kinds == StepKind.COMPUTE
-        return Schedule(
-            self.kinds[keep], self.targets[keep], self.op_names, self.tensor_names, self.graph, self.graph_digest,
-            self.source, self.meta,
-        )  # fmt: skip
+        return replace(self, kinds=self.kinds[keep], targets=self.targets[keep])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):

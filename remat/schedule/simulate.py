@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
 
@@ -372,10 +372,7 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
     order = np.argsort(position, kind="stable")
     kinds = np.concatenate([schedule.kinds, np.full(len(done.free_step), StepKind.FREE, dtype=np.int8)])[order]
     targets = np.concatenate([schedule.targets, done.free_tensor])[order]
-    return Schedule(
-        kinds, targets, schedule.op_names, graph.tensor_names, schedule.graph, schedule.graph_digest, schedule.source,
-        schedule.meta,
-    )  # fmt: skip
+    return replace(schedule, kinds=kinds, targets=targets, tensor_names=graph.tensor_names)
 
 
 def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:

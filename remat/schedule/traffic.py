@@ -83,7 +83,6 @@ def off_chip_traffic(
 
     Parameters
     ----------
-    graph : ComputeGraph
     schedule : Schedule
         A valid schedule, with or without recomputation.
     on_chip : int or sequence of int
@@ -203,11 +202,6 @@ class _Chip:
         """Return the rank of a group: by time, then clean ones, then the access."""
         return (2 * self._times[access] + (not dirty)) * len(self._times) + access
 
-    def pass_through(self) -> None:
-        """Insert and evict blocks without further reads, one after another."""
-        if self.free == 0:
-            self.evict(1)
-
 
 def _by_block(trace: Accesses, on_chip: int, block: int, exact: list[int]) -> Traffic:
     least, *_ = first = _run(trace, on_chip // block, block, exact)
@@ -238,10 +232,10 @@ def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int,
                     chip.put(following, start, place, dirty or mode is Mode.ADD)
                 continue
             missing += start - place
-            if following == DEAD:
-                chip.pass_through()
-            else:
+            if following != DEAD:
                 chip.insert(following, place, start, mode is not Mode.READ)
+            elif not chip.free:
+                chip.evict(1)  # blocks without further reads pass one by one
             place = start
         if mode is not Mode.WRITE:
             if tensor in unread:

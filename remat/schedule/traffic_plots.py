@@ -24,13 +24,8 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
 
     Parameters
     ----------
-    title : str
     schedule, reference : sequence of Traffic
         The same capacities in the same order.
-
-    Returns
-    -------
-    matplotlib Figure
     """
     figure = empty_figure((max(5.0, 1.6 + 1.1 * len(schedule)), 4.4))
     axes = figure.subplots()

@@ -81,7 +81,7 @@ def test_portfolio_survives_a_failing_allocator(monkeypatch: pytest.MonkeyPatch)
         def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
             raise ProblemError("no addresses")
 
-    monkeypatch.setattr(Portfolio, "_turns", lambda *_: iter([(Fails(), 1.0)]))
+    monkeypatch.setattr("remat.allocation.portfolio.MEMBERS", [(Fails, 1.0)])
     found = allocate(AllocationProblem(arena_above_peak()))
     assert found.price == 11
     assert "fails: no addresses" in found.notes

@@ -133,11 +133,6 @@ class Node:
 class CompositeProblem:
     """Problem with composites; every other op is a node with a single option.
 
-    Parameters
-    ----------
-    problem : Problem
-    composites : sequence of Composite
-
     Attributes
     ----------
     nodes : tuple of Node

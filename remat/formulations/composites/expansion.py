@@ -59,8 +59,6 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
 
     Parameters
     ----------
-    problem : CompositeProblem
-    steps : iterable of Step
     source : str
         Source recorded in the schedule.
 

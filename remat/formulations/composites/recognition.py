@@ -76,8 +76,6 @@ def encoded(
 
     Parameters
     ----------
-    whole : CompositeProblem
-    schedule : Schedule
     encode : callable
         Returns values of the runs in sequence; raises ProblemError if there are none.
     claim : callable

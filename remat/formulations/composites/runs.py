@@ -183,11 +183,9 @@ def make_run(
 
     Parameters
     ----------
-    border : Border
     ops : int64 array
     own : bool array, shape (ops of the graph,)
         Ops whose outputs the node makes for others; outputs of other ops of the sequence are private copies.
-    option : int
     saved : int64 array
         Internal tensors that are held afterwards.
     taken : int64 array or None

@@ -63,8 +63,6 @@ class Tables:
 
     Parameters
     ----------
-    whole : CompositeProblem
-    corrections : bool
     clock : Deadline
         Checked between the memory rows of two nodes.
 

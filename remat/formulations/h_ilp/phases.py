@@ -42,7 +42,6 @@ class Phases:
 
     Parameters
     ----------
-    tables : Tables
     may : bool array, shape (T, T)
         [t, k]: true if node k may run in phase t.
     now : int64 array, optional

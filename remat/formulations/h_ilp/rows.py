@@ -27,8 +27,6 @@ class Program:
 
     Parameters
     ----------
-    name : str
-    phases : Phases
     clock : Deadline
         Checked between the parts of the model.
 

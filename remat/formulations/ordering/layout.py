@@ -23,11 +23,6 @@ def rows_where(table: Csr, which: Bool) -> Csr:
 class OrderLayout:
     """Precedence relation of the ops, and tensors held from the first of some ops to the last of others.
 
-    Parameters
-    ----------
-    problem : Problem
-    deadline : Deadline
-
     Attributes
     ----------
     earlier : bool array, shape (ops, ops)

@@ -56,8 +56,6 @@ def add_memory(
 
     Parameters
     ----------
-    model : Model
-    layout : OrderLayout
     done, before : int64 arrays, shape (ops, steps)
         Literals, or constants, that are true if an op is done by the end of a step, and before it.
     capacity : int

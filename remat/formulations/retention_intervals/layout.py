@@ -59,8 +59,6 @@ class IntervalsLayout:
 
     Parameters
     ----------
-    tables : NodeTables
-    order : str
     copies : int
         Largest number of runs of nodes that the problem does not limit.
 

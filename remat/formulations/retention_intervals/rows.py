@@ -19,7 +19,6 @@ class IntervalRows:
 
     Parameters
     ----------
-    variables : IntervalVariables
     unit, capacity : int
         Bytes per unit of memory, and units that the budget leaves.
     tau : int or None

@@ -20,7 +20,6 @@ class IntervalVariables:
 
     Parameters
     ----------
-    layout : IntervalsLayout
     model : Model
         Model to which the variables are added.
     covers : bool

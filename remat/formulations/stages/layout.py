@@ -60,12 +60,10 @@ class StageLayout:
 
     Parameters
     ----------
-    problem : Problem
     most_extra : int or None
         Largest cost of recomputations; None: no limit.
     ahead : bool
         False: recomputations must serve the op that ends their stage.
-    clock : Deadline
 
     Attributes
     ----------

@@ -123,7 +123,6 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
 
     Parameters
     ----------
-    text : str
     name : str
         Name of the graph.
 
@@ -301,8 +300,7 @@ def _recognizes(source: Source) -> bool:
 
 
 def _read(source: Source) -> ComputeGraph:
-    stem = source.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
-    graph = graph_from_log(source.text, stem if stem.isprintable() else "")
+    graph = graph_from_log(source.text, source.stem)
     views = graph.meta["views"]
     if views["calls"]:
         source.remarks.append(f"{views['calls']:,} views, {views['ns']:,} ns in all, are no ops")

@@ -186,19 +186,13 @@ def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeG
 
 
 def _recognizes(source: Source) -> bool:
-    if not source.looks_like_json or not isinstance(source.json, dict):
-        return False
-    return "format" not in source.json and isinstance(source.json.get("nodes"), list)
-
-
-def _read(source: Source) -> ComputeGraph:
-    stem = source.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
-    return graph_from_node_link(source.json, stem if stem.isprintable() else "")
+    document = source.json if source.looks_like_json else None
+    return isinstance(document, dict) and "format" not in document and isinstance(document.get("nodes"), list)
 
 
 FORMAT = GraphFormat(
     name="node-link",
     description="networkx node-link JSON with the node attributes of Checkmate, Moccasin or networkx (read only)",
     recognizes=_recognizes,
-    read=_read,
+    read=lambda source: graph_from_node_link(source.json, source.stem),
 )

@@ -13,7 +13,6 @@ from pydantic import Field
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import COST_UNITS, MAX_NAME_LENGTH, MAX_TOTAL, PHASES, ComputeGraph, Op, Tensor
 from remat.io.documents import Document, Lines, canonical, check_header, decoded
-from remat.io.formats import Source
 from remat.runtime.text import short
 
 NAME = "remat-graph"
@@ -182,15 +181,11 @@ def _op_line(op: Op) -> str:
     return json.dumps(fields)
 
 
-def _recognizes(source: Source) -> bool:
-    return source.looks_like_json and source.json.get("format") == NAME
-
-
 FORMAT = GraphFormat(
     name="remat-json",
     description="the graph file of remat, version 1",
     suffixes=(".json",),
-    recognizes=_recognizes,
+    recognizes=lambda source: source.looks_like_json and source.json.get("format") == NAME,
     read=lambda source: graph_from_document(source.json, source.remarks),
     write=graph_to_text,
 )

@@ -61,7 +61,6 @@ def check_numerics(
         A graph and the result of :func:`remat.graphs.rewriting.rewrite_graph`.
     seed : int
         Seed of inputs and weights.
-    deadline : Deadline, optional
 
     Raises
     ------

@@ -143,8 +143,6 @@ def convolution(
 
     Parameters
     ----------
-    site : Site
-    window : Window
     layout : str
         ``"NCHW"`` or ``"NHWC"``: channels second, or last.
     axes : (int, int)

@@ -32,7 +32,6 @@ class Draft:
 
     Parameters
     ----------
-    graph : ComputeGraph
     kernels : {"in-place", "whole"} or None
         As in :class:`~remat.graphs.rewriting.RewriteOptions`.
 

@@ -69,7 +69,6 @@ def rewrite_graph(
     graph : ComputeGraph
         With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; ops without shapes are not
         rewritten.
-    options : RewriteOptions, optional
     only : collection of (rule, op), optional
         Apply only these (`Rewrite.key`), as far as possible.
     deadline : Deadline, optional

@@ -100,7 +100,6 @@ class Tape:
 
     Parameters
     ----------
-    name : str
     batch : int
         Samples.
     accumulation : {"sums", "buffers"}
@@ -170,7 +169,6 @@ class Tape:
             One of :data:`~remat.graphs.zoo.derivatives.RULES`.
         name : str
             Name of the op within the current module.
-        inputs : sequence of Value
         outputs : sequence of Output
             The first has the name of the op, the others ``op.suffix``.
         flops : int

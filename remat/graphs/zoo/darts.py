@@ -32,9 +32,7 @@ def genotype_network(
 
     Parameters
     ----------
-    batch : int
     image : (height, width, channels)
-    classes : int
     channels : int
         Channels of the first cells; even.
     layers : int
@@ -75,7 +73,6 @@ def darts_cell(
 
     Parameters
     ----------
-    batch : int
     coarse : bool
         Make each separable or dilated convolution one op, as Serenity does.
     fold_concats, fold_batch_norms : bool

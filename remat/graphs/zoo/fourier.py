@@ -92,7 +92,6 @@ def fno(
 
     Parameters
     ----------
-    batch : int
     sides : tuple of int
         Points along each dimension.
     modes : int
@@ -103,11 +102,9 @@ def fno(
         Features of the input, in addition to the coordinates.
     padding : int
         Points added to the end of the last side inside the network.
-    layers : int
     project : int
         Hidden units of the projection.
     accumulation : {"sums", "buffers"}
-    name : str
     """
     _check(name, sides, modes=modes, width=width, features=features, layers=layers, project=project)
     net = FourierOperators(name, batch, accumulation=accumulation)

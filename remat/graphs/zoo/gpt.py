@@ -28,10 +28,8 @@ def gpt(
     ----------
     batch : int
         Samples.
-    layers, width, heads : int
     sequence : int
         Tokens of a sample.
-    vocabulary : int
     accumulation : {"sums", "buffers"}
         Accumulation of gradients from several readers; see :class:`~remat.graphs.zoo.autograd.Tape`.
     name : str

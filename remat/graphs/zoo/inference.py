@@ -28,7 +28,6 @@ class InferenceNetwork(Recorder):
 
     Parameters
     ----------
-    name : str
     batch : int
         Samples.
     source : str

@@ -66,9 +66,7 @@ def cell_network(
 
     Parameters
     ----------
-    batch : int
     image : (height, width, channels)
-    classes : int
     network : str
         ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (they differ in the input of the cell after a reduction),
         ``"amoebanet-a"`` or ``"amoebanet-a-mobile"`` (the same cells).

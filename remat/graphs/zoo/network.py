@@ -54,7 +54,6 @@ class Recorder:
 
     Parameters
     ----------
-    name : str
     batch : int
         Samples.
     """
@@ -120,7 +119,6 @@ class Network(Recorder):
 
     Parameters
     ----------
-    name : str
     batch : int
         Samples.
     image : (height, width, channels)

@@ -98,7 +98,6 @@ def randwire(
 
     Parameters
     ----------
-    batch : int
     image, classes, channels
         Default: those of the regime.
     regime : str

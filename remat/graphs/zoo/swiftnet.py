@@ -41,7 +41,6 @@ def swiftnet_cell(batch: int = 1, *, cell: str = "a", fold_concats: bool = False
 
     Parameters
     ----------
-    batch : int
     cell : str
         ``"a"``, ``"b"`` or ``"c"``.
     fold_concats : bool

@@ -98,13 +98,11 @@ def mlp_mixer(
 
     Parameters
     ----------
-    batch : int
     image : (height, width, channels)
     layers, width, patch : int
         Side of a patch in pixels.
     tokens, channels : int
         Hidden units of the perceptrons that mix tokens and channels.
-    classes : int
     accumulation : {"sums", "buffers"}
     """
     sizes = {"layers": layers, "width": width, "patch": patch, "tokens": tokens, "channels": channels}

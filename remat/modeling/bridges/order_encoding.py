@@ -104,7 +104,6 @@ class OrderEncoding:
     ----------
     model : Model
         Model under construction.
-    domains : Domains
     add_vars : callable
         :meth:`remat.modeling.bridges.context.LoweringContext.add_vars`.
     """

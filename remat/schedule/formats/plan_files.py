@@ -8,13 +8,13 @@ written]]`` or ``["deallocate", register]``. In text the same is ``%0 = allocate
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
-from remat.io.formats import Source
 from remat.io.limits import draw
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
@@ -27,6 +27,9 @@ TITLE = f"{NAME} {VERSION}"
 
 #: Memory in bytes for a statement during checks.
 _STATEMENT_MEMORY = 400
+_STATEMENTS: dict[str, Callable[..., Statement]] = {
+    "allocate": Allocate, "compute": Compute, "deallocate": Deallocate,
+}  # fmt: skip
 _HEADER = ("graph", "graph_digest", "source")
 Count = Annotated[int, Field(ge=0)]
 Registers = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -82,22 +85,11 @@ def plan_from_document(document: Any) -> ExecutionPlan:
     found = decoded(PlanDocument, document)
     return ExecutionPlan(
         tuple(Allocate(*given) for given in found.inputs),
-        tuple(_statement(item) for item in found.statements),
+        tuple(_STATEMENTS[word](*rest) for word, *rest in found.statements),
         found.graph,
         found.graph_digest,
         found.source,
     )
-
-
-def _statement(item: _Statement) -> Statement:
-    match item:
-        case ("allocate", register, tensor, size):
-            return Allocate(register, tensor, size)
-        case ("compute", op, reads, writes):
-            return Compute(op, reads, writes)
-        case ("deallocate", register):
-            return Deallocate(register)
-    raise AssertionError(item)
 
 
 def plan_to_text(plan: ExecutionPlan) -> str:
@@ -121,15 +113,6 @@ def plan_to_text(plan: ExecutionPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_json_plan(source: Source) -> bool:
-    return source.looks_like_json and source.json.get("format") == NAME
-
-
-def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
-    graph = needed_graph(graph, "an execution plan")
-    return plan_from_document(source.json).schedule(graph)
-
-
 def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
     return ExecutionPlan.of_schedule(needed_graph(graph, "an execution plan"), schedule)
 
@@ -137,8 +120,8 @@ def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
 JSON = ScheduleFormat(
     name="plan",
     description="execution plan: allocate, compute and deallocate statements over virtual registers (JSON)",
-    recognizes=_is_json_plan,
-    read=_read,
+    recognizes=lambda source: source.looks_like_json and source.json.get("format") == NAME,
+    read=lambda source, graph: plan_from_document(source.json).schedule(needed_graph(graph, "an execution plan")),
     write=lambda schedule, graph: plan_to_json(_plan(schedule, graph)),
 )
 TEXT = ScheduleFormat(

@@ -13,7 +13,6 @@ from pydantic import Field
 from remat.errors import FormatError
 from remat.graphs.graph import MAX_NAME_LENGTH
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
-from remat.io.formats import Source
 from remat.io.limits import check_count
 from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat
@@ -100,14 +99,10 @@ def _text(value: str, key: str) -> str:
     return value
 
 
-def _recognizes(source: Source) -> bool:
-    return source.looks_like_json and source.json.get("format") == NAME
-
-
 FORMAT = ScheduleFormat(
     name="remat-json",
     description="the schedule file of remat, version 1",
-    recognizes=_recognizes,
+    recognizes=lambda source: source.looks_like_json and source.json.get("format") == NAME,
     read=lambda source, graph: schedule_from_document(source.json),
     write=lambda schedule, graph: schedule_to_text(schedule),
 )

@@ -112,10 +112,6 @@ def _check_host(operations: list[Any]) -> None:
                 refuse_offload(f"ops[{number}]", f"is {word!r} of {short(name)}, an operation of OffMate")
 
 
-def _recognizes(source: Source) -> bool:
-    return source.looks_like_json and "loss_index" in source.json and "ops" in source.json
-
-
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     graph = needed_graph(graph, "a Rockmate schedule")
     return schedule_from_operations(graph, source.json["ops"], decoded(RockmateDocument, source.json).loss_index)
@@ -174,7 +170,7 @@ def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
 FORMAT = ScheduleFormat(
     name="rockmate",
     description="Rockmate's computes and deletes (JSON)",
-    recognizes=_recognizes,
+    recognizes=lambda source: source.looks_like_json and "loss_index" in source.json and "ops" in source.json,
     read=_read,
     write=_write,
 )

@@ -24,7 +24,6 @@ import numpy as np
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.formats import Source
 from remat.io.limits import check_count, draw
 from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph, refuse_offload
@@ -245,7 +244,6 @@ def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation])
     ----------
     graph : ComputeGraph
         Chain with one forward and one backward op per block, and the loss between them.
-    operations : iterable of Operation
 
     Raises
     ------
@@ -275,17 +273,11 @@ def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation])
     return Schedule.for_graph(graph, kinds, targets, source="Rotor")
 
 
-def _recognizes(source: Source) -> bool:
-    return _BEGIN.match(source.data[:4096]) is not None
-
-
-def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
-    return schedule_from_sequence(needed_graph(graph, "a sequence of Rotor"), operations_of_text(source.text))
-
-
 FORMAT = ScheduleFormat(
     name="rotor",
     description="sequence of Rotor (F_all, F_ck, F_null, Loss, B) for a chain of blocks",
-    recognizes=_recognizes,
-    read=_read,
+    recognizes=lambda source: _BEGIN.match(source.data[:4096]) is not None,
+    read=lambda source, graph: schedule_from_sequence(
+        needed_graph(graph, "a sequence of Rotor"), operations_of_text(source.text)
+    ),
 )

@@ -40,7 +40,6 @@ def chrome_trace(
 
     Parameters
     ----------
-    graph : ComputeGraph
     schedule : Schedule
         A valid schedule.
     budget : int, optional

@@ -136,7 +136,6 @@ def layer_table(
 
     Parameters
     ----------
-    graph : ComputeGraph
     schedule : Schedule
         A valid schedule.
     by : {"module", "type"}, optional

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pickle import dumps
 from typing import Any, Unpack
 
@@ -40,7 +41,6 @@ def memory_snapshot(
 
     Parameters
     ----------
-    graph : ComputeGraph
     schedule : Schedule
         A valid schedule.
     addresses : Addresses, optional
@@ -69,10 +69,7 @@ def memory_snapshot(
     [('alloc', 0, 4), ('alloc', 4, 2)]
     """
     timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
-    if addresses is None:
-        placed = first_fit(timeline.buffers)
-    else:
-        placed = _matched(timeline, addresses)
+    placed = first_fit(timeline.buffers) if addresses is None else _matched(timeline, addresses)
     bases, end = [], 0
     for arena in placed.arenas:
         bases.append(end)
@@ -129,10 +126,7 @@ def _matched(timeline: Timeline, addresses: Addresses) -> Addresses:
         raise ScheduleError(f"these addresses are not those of the schedule: {found.first}", "other-addresses")
     place = {name: k for k, name in enumerate(addresses.buffers.names)}
     order = [place[name] for name in timeline.buffers.names]
-    return Addresses(
-        timeline.buffers, addresses.offset[order], addresses.memory[order], addresses.memories, addresses.alignment,
-        addresses.source,
-    )  # fmt: skip
+    return replace(addresses, buffers=timeline.buffers, offset=addresses.offset[order], memory=addresses.memory[order])
 
 
 def _event(action: str, address: int, size: int, frames: list[dict[str, Any]], category: str) -> dict[str, Any]:

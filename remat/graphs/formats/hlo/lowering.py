@@ -47,40 +47,26 @@ class LoweredOp:
 
 @dataclass(eq=False)
 class Lowered:
-    """Lowered computation.
-
-    Attributes
-    ----------
-    ops : list of LoweredOp
-    tensors : list of (name, bytes)
-    steps : list of int
-        Op of each step; a repeated op is recomputed.
-    made_by : dict of str to int
-        Op of each instruction that is one; clones map to the op of their base.
-    leaves : list of tuple of int
-        Tensors of each leaf.
-    parameters : list of int
-    results : tuple of int
-        Leaves.
-    constant_bytes : dict of str to int
-        Bytes of parameters and of constants.
-    clones : int
-        Steps that are recomputations.
-    stale : int
-        Number of reads of a value that has a newer copy. Both copies are in memory then, but count once here.
-    remarks : list of str
-    """
+    """Lowered computation."""
 
     ops: list[LoweredOp] = field(default_factory=list)
     tensors: list[tuple[str, int]] = field(default_factory=list)
+    """Name and bytes."""
     steps: list[int] = field(default_factory=list)
+    """Op of each step; a repeated op is recomputed."""
     made_by: dict[str, int] = field(default_factory=dict)
+    """Op of each instruction that is one; clones map to the op of their base."""
     parameters: list[int] = field(default_factory=list)
     results: tuple[int, ...] = ()
+    """Leaves."""
     leaves: list[tuple[int, ...]] = field(default_factory=list)
+    """Tensors of each leaf."""
     constant_bytes: dict[str, int] = field(default_factory=lambda: {"parameter": 0, "constant": 0})
+    """Bytes of parameters and of constants."""
     clones: int = 0
+    """Steps that are recomputations."""
     stale: int = 0
+    """Number of reads of a value that has a newer copy. Both copies are in memory then, but count once here."""
     remarks: list[str] = field(default_factory=list)
 
     def held(self, leaves: tuple[int, ...]) -> tuple[int, ...]:

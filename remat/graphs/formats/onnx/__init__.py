@@ -15,7 +15,7 @@ from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
 from remat.graphs.formats.onnx.stream import looks_like_model, without_weights
 from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
-from remat.io.formats import Source, reading
+from remat.io.formats import reading
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, printable, short
 
@@ -119,7 +119,8 @@ def read_model(
         whole = expanded(model)
         network = Inference(whole, Dimensions(dims or {}), control_flow).run()
         assembly = Assembly(network, fold_views=fold_views, in_place=in_place, remarks=notes)
-        graph = assembly.graph(printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model))
+        source = " ".join(("ONNX", *filter(None, (model.producer_name, model.producer_version))))
+        graph = assembly.graph(*(printable(text)[:MAX_NAME_LENGTH] for text in (model.graph.name, source)))
     except (UnicodeError, RecursionError, OverflowError) as error:  # for example, invalid text in a name
         raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
     if model.training_info:
@@ -134,34 +135,18 @@ def _check_text(message: Any, where: str) -> None:
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
         path = f"{where}.{field.name}"
-        for each in [value] if field.type == field.TYPE_STRING and isinstance(value, str | bytes) else _listed(value):
+        for each in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
             if isinstance(each, bytes):
                 raise FormatError(f"no ONNX model: {path} is not UTF-8 text: {short(each)}")
             if not isinstance(each, str):
                 _check_text(each, path)
 
 
-def _listed(value: Any) -> Any:
-    return [value] if hasattr(value, "ListFields") else value
-
-
-def _source(model: Any) -> str:
-    return printable(" ".join(("ONNX", *filter(None, (model.producer_name, model.producer_version)))))[:MAX_NAME_LENGTH]
-
-
-def _recognizes(source: Source) -> bool:
-    return looks_like_model(source.data)
-
-
-def _read(source: Source) -> ComputeGraph:
-    return graph_from_onnx(source.data, remarks=source.remarks, **source.options)
-
-
 FORMAT = GraphFormat(
     name="onnx",
     description="ONNX models (read only)",
-    recognizes=_recognizes,
-    read=_read,
+    recognizes=lambda source: looks_like_model(source.data),
+    read=lambda source: graph_from_onnx(source.data, remarks=source.remarks, **source.options),
     options=("dims", "views", "control_flow", "in_place"),
     abridge=without_weights,
     abridged_suffixes=(".onnx",),

@@ -31,7 +31,6 @@ class Assembly:
 
     Parameters
     ----------
-    network : Network
     fold_views : bool
         Treat views as other names of their base, or as ops that cost nothing and write a tensor.
     in_place : bool

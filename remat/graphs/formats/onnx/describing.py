@@ -38,8 +38,6 @@ def describe(node: Node, network: Network, root: Callable[[str], str], names: Ma
 
     Parameters
     ----------
-    node : Node
-    network : Network
     root : callable
         Returns the value that a view is another name of.
     names : mapping of str to str
@@ -126,10 +124,6 @@ def _gemm(site: Site, attributes: Mapping[str, Any]) -> Description | None:
     return linear(site, axes=(0, 1) if attributes.get("transB") else (1, 0))
 
 
-def _matmul(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    return linear(site, axes=(1, 0)) if site.constant(1) is not None else product(site)
-
-
 def _softmax(site: Site, attributes: Mapping[str, Any]) -> Description | None:
     # Before version 13 it spanned all axes from `axis` on, by default from 1: equivalent for the last axis.
     last = len(site.output) - 1
@@ -137,18 +131,10 @@ def _softmax(site: Site, attributes: Mapping[str, Any]) -> Description | None:
     return softmax(site, last) if axis in {last, -1} else None
 
 
-def _concat(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    return concatenation(site, attributes["axis"]) if "axis" in attributes else None
-
-
 def _batch_norm(site: Site, attributes: Mapping[str, Any]) -> Description | None:
     if attributes.get("training_mode") or attributes.get("spatial", 1) != 1:
         return None
     return batch_norm(site, attributes.get("epsilon", 1e-5), layout=_LAYOUT)
-
-
-def _dropout(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    return elementwise(Site(site.inputs[:1], site.tensors[:1], site.output), "identity")
 
 
 def _elementwise(function: str, **defaults: Any) -> Callable[[Site, Mapping[str, Any]], Description | None]:
@@ -163,11 +149,8 @@ def _elementwise(function: str, **defaults: Any) -> Callable[[Site, Mapping[str,
     return describe_function
 
 
-def _prelu(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    return elementwise(site, "prelu") if site.data(0) == site.output else None
-
-
 Describer = Callable[[Site, Mapping[str, Any]], Description | None]
+_NONE = frozenset[str]()
 _SLIDING = frozenset({"auto_pad", "dilations", "kernel_shape", "pads", "strides"})
 
 
@@ -184,21 +167,27 @@ _NODES: Mapping[str, tuple[frozenset[str], Describer]] = {
     "Conv": (_SLIDING | {"group"}, _conv),
     "MaxPool": (_SLIDING | {"ceil_mode", "storage_order"}, _pool("max")),
     "AveragePool": (_SLIDING | {"ceil_mode", "count_include_pad"}, _pool("average")),
-    "GlobalAveragePool": (frozenset(), lambda site, _: global_pooling(site, "average", layout=_LAYOUT)),
-    "GlobalMaxPool": (frozenset(), lambda site, _: global_pooling(site, "max", layout=_LAYOUT)),
+    "GlobalAveragePool": (_NONE, lambda site, _: global_pooling(site, "average", layout=_LAYOUT)),
+    "GlobalMaxPool": (_NONE, lambda site, _: global_pooling(site, "max", layout=_LAYOUT)),
     "Gemm": (frozenset({"alpha", "beta", "transA", "transB"}), _gemm),
-    "MatMul": (frozenset(), _matmul),
+    "MatMul": (_NONE, lambda site, _: linear(site, axes=(1, 0)) if site.constant(1) is not None else product(site)),
     "Softmax": (frozenset({"axis"}), _softmax),
-    "Concat": (frozenset({"axis"}), _concat),
-    "Split": (frozenset({"axis", "split", "num_outputs"}), _concat),
+    "Concat": (
+        frozenset({"axis"}),
+        lambda site, given: concatenation(site, given["axis"]) if "axis" in given else None,
+    ),
+    "Split": (frozenset({"axis", "split", "num_outputs"}), lambda site, _: None),  # `describe` has its outputs
     "BatchNormalization": (frozenset({"epsilon", "momentum", "spatial", "training_mode", "is_test"}), _batch_norm),
-    "Dropout": (frozenset({"ratio", "seed", "is_test"}), _dropout),
+    "Dropout": (
+        frozenset({"ratio", "seed", "is_test"}),
+        lambda site, _: elementwise(Site(site.inputs[:1], site.tensors[:1], site.output), "identity"),
+    ),
     "LeakyRelu": (frozenset({"alpha"}), _elementwise("leaky_relu", alpha=0.01)),
     "Elu": (frozenset({"alpha"}), _elementwise("elu", alpha=1.0)),
     "HardSigmoid": (frozenset({"alpha", "beta"}), _elementwise("hard_sigmoid", alpha=0.2, beta=0.5)),
-    "HardSwish": (frozenset(), _elementwise("hard_swish")),
+    "HardSwish": (_NONE, _elementwise("hard_swish")),
     "Gelu": (frozenset({"approximate"}), _elementwise("gelu")),
-    "PRelu": (frozenset(), _prelu),
+    "PRelu": (_NONE, lambda site, _: elementwise(site, "prelu") if site.data(0) == site.output else None),
 }
 
 

@@ -47,24 +47,17 @@ _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double
 
 @dataclass(eq=False)
 class Node:
-    """Node with its attributes, inputs and outputs.
-
-    Attributes
-    ----------
-    proto : onnx.NodeProto
-    name, type : str
-        Its own name, or one made of type and position; the type with its domain, unless that is ONNX's.
-    attributes : dict
-    inputs, outputs : list of str
-        Empty for absent optional ones; `captured` are further values that inner graphs read.
-    """
+    """Node with its attributes, inputs and outputs."""
 
     proto: Any
+    """An ``onnx.NodeProto``."""
     name: str
     type: str
+    """Type with its domain, unless that is ONNX's; a node without a name has one made of type and position."""
     attributes: dict[str, Any]
     inputs: list[str]
     outputs: list[str]
+    """Empty for absent optional ones, as in `inputs`; `captured` are further values that inner graphs read."""
     captured: list[str] = field(default_factory=list)
 
     @property
@@ -76,23 +69,14 @@ class Node:
 
 @dataclass(eq=False)
 class Network:
-    """Model in which the type and shape of every value are known.
-
-    Attributes
-    ----------
-    nodes : list of Node
-    values : dict of str to Value
-    content : dict of str to ndarray
-        Content of small tensors that do not depend on the inputs.
-    constant : set of str
-        Values that do not depend on the inputs.
-    inputs, outputs : list of str
-    """
+    """Model in which the type and shape of every value are known."""
 
     nodes: list[Node] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     content: dict[str, Any] = field(default_factory=dict)
+    """Content of small tensors that do not depend on the inputs."""
     constant: set[str] = field(default_factory=set)
+    """Values that do not depend on the inputs."""
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
@@ -102,8 +86,6 @@ class Inference:
 
     Parameters
     ----------
-    model : onnx.ModelProto
-    dims : Dimensions
     control_flow : {"refuse", "op"}
     """
 

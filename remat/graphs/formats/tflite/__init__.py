@@ -17,7 +17,7 @@ from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, Description, Site, described, is_usable
-from remat.io.formats import Source, reading
+from remat.io.formats import reading
 from remat.io.limits import draw
 from remat.runtime.text import clipped, together
 
@@ -157,11 +157,13 @@ class Assembly:
             raise FormatError(f"{tables.tensors[missing[0]].label} is an output of the graph that no op writes")
         self._remark()
         shapes = {name: tables.tensors[p].shape for p, name in self.name_of.items()}
+        stored = (tables.tensors[p] for p in held)
         plan = {"tflite": self._plan_positions(constant | variable)}
         return ComputeGraph(
             clipped(tables.name, 200), self.tensors, ops,
             outputs=[self.name_of[p] for p in outputs if p in self.name_of],
-            constant_memory=sum(self._held(p) for p in held), cost_unit="mac", source="TensorFlow Lite",
+            constant_memory=sum(entry.data or entry.bytes() for entry in stored), cost_unit="mac",
+            source="TensorFlow Lite",
             meta={"macs": macs} | plan | ({"modules": modules} if modules else {}) | described(shapes, attributes),
         )  # fmt: skip
 
@@ -229,11 +231,6 @@ class Assembly:
             tensors[operator.outputs[0]].shape,
         )
 
-    def _held(self, position: int) -> int:
-        """Return the bytes of a constant, stored in the file or computed, or of a variable."""
-        entry = self.tables.tensors[position]
-        return entry.data or entry.bytes()
-
     def _root(self, position: int) -> int:
         return self.base.get(position, position)
 
@@ -289,18 +286,10 @@ def _module(name: str) -> str:
     return ".".join(name.partition(";")[0].strip("/").split("/")[:-1])
 
 
-def _recognizes(source: Source) -> bool:
-    return source.data[4:8] == b"TFL3"
-
-
-def _read(source: Source) -> ComputeGraph:
-    return graph_from_tflite(source.data, remarks=source.remarks, **source.options)
-
-
 FORMAT = GraphFormat(
     name="tflite",
     description="TensorFlow Lite models (read only)",
-    recognizes=_recognizes,
-    read=_read,
+    recognizes=lambda source: source.data[4:8] == b"TFL3",
+    read=lambda source: graph_from_tflite(source.data, remarks=source.remarks, **source.options),
     options=("subgraph", "views", "control_flow", "in_place"),
 )

@@ -77,16 +77,8 @@ def _pool(function: str) -> Describer:
     return describe_pool
 
 
-def _fully_connected(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return None if options["WeightsFormat"] else linear(site, axes=(0, 1), activation=activation)
-
-
-def _concat(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return None if activation is not None else concatenation(site, options["Axis"])
-
-
-def _softmax(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return softmax(site, -1) if options["Beta"] == 1 else None
+def _function(function: str, **parameters: float) -> Describer:
+    return lambda site, options, activation: elementwise(site, function, parameters)
 
 
 def _sum(function: str) -> Describer:
@@ -94,20 +86,8 @@ def _sum(function: str) -> Describer:
     return lambda site, options, activation: elementwise(site, function, {}, activation)
 
 
-def _function(function: str, **parameters: float) -> Describer:
-    return lambda site, options, activation: elementwise(site, function, parameters)
-
-
-def _leaky(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return elementwise(site, "leaky_relu", {"alpha": options["Alpha"]})
-
-
 def _gelu(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
     return elementwise(site, "gelu", {"approximate": "tanh" if options["Approximate"] else "none"})
-
-
-def _prelu(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return elementwise(site, "prelu") if site.data(0) == site.output else None
 
 
 _OPS: Mapping[str, Describer] = {
@@ -115,26 +95,17 @@ _OPS: Mapping[str, Describer] = {
     "DEPTHWISE_CONV_2D": _depthwise,
     "AVERAGE_POOL_2D": _pool("average"),
     "MAX_POOL_2D": _pool("max"),
-    "FULLY_CONNECTED": _fully_connected,
-    "CONCATENATION": _concat,
-    "SOFTMAX": _softmax,
-    "ADD": _sum("add"),
-    "SUB": _sum("sub"),
-    "MUL": _sum("mul"),
-    "DIV": _sum("div"),
-    "MAXIMUM": _function("maximum"),
-    "MINIMUM": _function("minimum"),
-    "RELU": _function("relu"),
-    "RELU6": _function("relu6"),
-    "RELU_N1_TO_1": _function("relu_n1_to_1"),
+    "FULLY_CONNECTED": lambda site, o, fused: (
+        None if o["WeightsFormat"] else linear(site, axes=(0, 1), activation=fused)
+    ),
+    "CONCATENATION": lambda site, o, fused: None if fused is not None else concatenation(site, o["Axis"]),
+    "SOFTMAX": lambda site, o, fused: softmax(site, -1) if o["Beta"] == 1 else None,
+    **{kind: _sum(kind.lower()) for kind in ("ADD", "SUB", "MUL", "DIV")},
+    **{kind: _function(kind.lower()) for kind in ("MAXIMUM", "MINIMUM", "RELU", "RELU6", "RELU_N1_TO_1", "TANH")},
+    **{kind: _function(kind.lower()) for kind in ("HARD_SWISH", "ABS", "NEG", "EXP")},
     "LOGISTIC": _function("sigmoid"),
-    "TANH": _function("tanh"),
-    "HARD_SWISH": _function("hard_swish"),
     "ELU": _function("elu", alpha=1.0),
-    "ABS": _function("abs"),
-    "NEG": _function("neg"),
-    "EXP": _function("exp"),
-    "LEAKY_RELU": _leaky,
+    "LEAKY_RELU": lambda site, o, fused: elementwise(site, "leaky_relu", {"alpha": o["Alpha"]}),
     "GELU": _gelu,
-    "PRELU": _prelu,
+    "PRELU": lambda site, o, fused: elementwise(site, "prelu") if site.data(0) == site.output else None,
 }

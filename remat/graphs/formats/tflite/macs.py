@@ -36,12 +36,10 @@ def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int |
             return written * inputs[1][1] * inputs[1][2]
         if kind == "CONV_3D":
             return written * prod(inputs[1][:-1])
-        if kind == "CONV_3D_TRANSPOSE":
-            return prod(inputs[2]) * prod(inputs[1][:-1])
-        if kind == "TRANSPOSE_CONV":
+        if kind in ("CONV_3D_TRANSPOSE", "TRANSPOSE_CONV"):
             return prod(inputs[2]) * prod(inputs[1][:-1])
         if kind == "BATCH_MATMUL":
-            return written * inputs[0][-2 if operator.transposes_first else -1]
+            return written * inputs[0][-2 if operator.options.get("AdjX") else -1]
         if kind in _RECURRENT:
             batch = inputs[0][:-1]
             weights = [t for t in operator.inputs[1:] if t >= 0 and tensors[t].data and len(tensors[t].shape) == 2]
@@ -57,8 +55,8 @@ def cost(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int:
     if found is not None:
         return found
     written = sum(tensors[position].elements for position in operator.outputs if position >= 0)
-    if operator.window is not None:
-        return written * max(operator.window[0], 1) * max(operator.window[1], 1)
+    if "FilterHeight" in operator.options:
+        return written * max(operator.options["FilterHeight"], 1) * max(operator.options["FilterWidth"], 1)
     if operator.kind in _REDUCTIONS:
         read = sum(tensors[position].elements for position in operator.inputs if position >= 0)
         return max(read, written)

@@ -32,7 +32,7 @@ _OPTIONS = {
     "Pool2DOptions": (*_SLIDING, "FilterHeight", "FilterWidth"),
     "FullyConnectedOptions": ("FusedActivationFunction", "WeightsFormat"),
     "ConcatenationOptions": ("FusedActivationFunction", "Axis"), "SoftmaxOptions": ("Beta",),
-    "LeakyReluOptions": ("Alpha",), "GeluOptions": ("Approximate",),
+    "LeakyReluOptions": ("Alpha",), "GeluOptions": ("Approximate",), "BatchMatMulOptions": ("AdjX",),
     **dict.fromkeys(("AddOptions", "SubOptions", "MulOptions", "DivOptions"), ("FusedActivationFunction",)),
 }  # fmt: skip
 #: Position of the newer field in the table of an operator code.
@@ -74,8 +74,6 @@ class OperatorEntry:
     kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    window: tuple[int, int] | None
-    transposes_first: bool
     options: Mapping[str, Any]
 
 
@@ -100,7 +98,6 @@ def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
 
     Parameters
     ----------
-    data : bytes
     subgraph : int or str
         Its position (0 is the main one) or its name.
 
@@ -217,9 +214,7 @@ class _Reader:
 
     def _data(self, buffer: Any) -> int:
         """Return the bytes of a buffer, which lies in the tables or, for files of gigabytes, after them."""
-        if buffer.Offset() > 1:
-            return int(buffer.Size())
-        return int(buffer.DataLength())
+        return int(buffer.Size() if buffer.Offset() > 1 else buffer.DataLength())
 
     def _tensor(self, tensor: Any, position: int, buffers: list[int]) -> TensorEntry:
         name = self._text(tensor.Name())
@@ -242,23 +237,11 @@ class _Reader:
         if operator.OpcodeIndex() >= len(codes):
             raise FormatError(f"op {position}: there is no operator code {operator.OpcodeIndex():,}")
         kind = codes[operator.OpcodeIndex()]
-        window, transposes = None, False
-        table, options = operator.BuiltinOptions(), self._tflite.BuiltinOptions
-        if table is not None and operator.BuiltinOptionsType() == options.Pool2DOptions:
-            pool = self._tflite.Pool2DOptions()
-            pool.Init(table.Bytes, table.Pos)
-            window = (int(pool.FilterHeight()), int(pool.FilterWidth()))
-        elif table is not None and operator.BuiltinOptionsType() == options.BatchMatMulOptions:
-            product = self._tflite.BatchMatMulOptions()
-            product.Init(table.Bytes, table.Pos)
-            transposes = bool(product.AdjX())
         of = f"op {position} ({kind})"
         return OperatorEntry(
             kind,
             self._positions(operator.InputsLength(), operator.InputsAsNumpy, tensors, of),
             self._positions(operator.OutputsLength(), operator.OutputsAsNumpy, tensors, of),
-            window,
-            transposes,
             self._options(operator),
         )
 
