@@ -22,7 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: The parts of the house from the ground up (DESIGN: an import points down this list, never up).
 PARTS = [
     "_version", "errors", "runtime", "registry", "io", "graphs", "schedule", "modeling", "backends", "problem",
-    "formulations", "bounds", "heuristics", "ordering", "allocation", "solving", "hierarchy", "experiments", "torch",
+    "formulations", "bounds", "ordering", "heuristics", "allocation", "solving", "hierarchy", "experiments", "torch",
     "jax", "deploy", "testing", "config", "cli",
 ]  # fmt: skip
 #: Parts that meet in the modelling layer only, those that the validator must not know, and frameworks.

@@ -6,6 +6,8 @@ import heapq
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.runtime.arrays import Int
@@ -35,17 +37,13 @@ class Ready:
         self._after = instance.successors.lists()
         self._waiting = instance.predecessors.counts.tolist()
         # remaining uses; kept tensors have one that never comes
-        self._uses = (instance.producers.counts + instance.consumers.counts + instance.kept).tolist()
-        self._begun = instance.live.tolist()
+        uses = instance.producers.counts + instance.consumers.counts + instance.kept
+        self._uses, self._begun = uses.tolist(), instance.live.tolist()
         self._done = [False] * instance.num_ops
-        size, begun, uses = self._size, self._begun, self._uses
-        allocates = [sum(size[t] for t in outputs if not begun[t]) for outputs in self._outputs]
-        frees = [
-            sum(size[t] for tensors in both for t in tensors if uses[t] == 1)
-            for both in zip(self._inputs, self._outputs, strict=True)
-        ]
-        self.need = [a + w for a, w in zip(allocates, instance.workspace.tolist(), strict=True)]
-        self.growth = [a - f for a, f in zip(allocates, frees, strict=True)]
+        allocates = instance.op_outputs.sums(np.where(instance.live, 0, instance.size))
+        last = np.where(uses == 1, instance.size, 0)
+        self.need: list[int] = (allocates + instance.workspace).tolist()
+        self.growth: list[int] = (allocates - instance.op_inputs.sums(last) - instance.op_outputs.sums(last)).tolist()
         self.ready = [op for op, count in enumerate(self._waiting) if not count]
 
     def do(self, op: int) -> tuple[list[int], list[int]]:

@@ -11,7 +11,8 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.graphs.arrays import first_computes, occurrences
 from remat.heuristics.base import Heuristic, HeuristicRun
-from remat.heuristics.list_order import list_order
+from remat.ordering.instance import OrderInstance
+from remat.ordering.rules import ListOrder
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
 from remat.runtime.arrays import Bool, Int
@@ -169,7 +170,8 @@ def orders(problem: Problem, start: Schedule | None, deadline: Deadline) -> list
     found = given_orders(problem, start)
     if problem.order is OrderRule.FREE:
         with contextlib.suppress(OverdueError):
-            found.append(list_order(problem, deadline))
+            instance = OrderInstance.of(problem)
+            found.append(instance.ops[ListOrder().order(instance, deadline)])
     return found
 
 
