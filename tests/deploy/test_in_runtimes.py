@@ -1,4 +1,4 @@
-"""The runtimes themselves: what they report is what is certified, and outputs are equal bit by bit."""
+"""Models in their runtimes: reported bytes are the certified ones, and outputs are equal bit by bit."""
 
 import importlib.util
 from pathlib import Path
@@ -21,13 +21,13 @@ from remat.deploy.scratch import kernel_scratch
 from remat.deploy.tflite_file import TfliteFile
 
 
-def needs(runtime: Runtime) -> None:
+def skip_without(runtime: Runtime) -> None:
     pytest.importorskip(MODULES[runtime])
 
 
 @pytest.mark.slow
-def test_tflm_reports_the_heads_that_are_predicted(tmp_path: Path) -> None:
-    needs(Runtime.TFLM)
+def test_tflm_reports_predicted_heads(tmp_path: Path) -> None:
+    skip_without(Runtime.TFLM)
     paths = []
     for k, (data, *_) in enumerate(HEADS.values()):
         paths.append(tmp_path / f"{k}.tflite")
@@ -36,8 +36,8 @@ def test_tflm_reports_the_heads_that_are_predicted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scratch_of_kernels_is_measured() -> None:
-    needs(Runtime.TFLM)
+def test_measured_kernel_scratch() -> None:
+    skip_without(Runtime.TFLM)
     assert kernel_scratch(TfliteFile(sum_of_three()))[0] == {0: 0, 1: 0, 2: 32}
     assert kernel_scratch(TfliteFile(mean()))[0] == {0: 32}
 
@@ -45,8 +45,8 @@ def test_scratch_of_kernels_is_measured() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", [Runtime.TFLM, Runtime.LITERT])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_irregular_networks(runtime: Runtime, seed: int, tmp_path: Path) -> None:
-    needs(runtime)
+def test_deployed_networks_in_tflite_runtimes(runtime: Runtime, seed: int, tmp_path: Path) -> None:
+    skip_without(runtime)
     old, new = tmp_path / "old.tflite", tmp_path / "new.tflite"
     old.write_bytes(irregular(seed))
     found = deploy(TfliteFile(old.read_bytes()), runtime, Search(time_limit=20))
@@ -58,10 +58,10 @@ def test_irregular_networks(runtime: Runtime, seed: int, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_random_models_and_schedules_in_tflm(tmp_path: Path) -> None:
-    """Heads of 40 models, half of them written by random schedules with recomputations, and equal outputs."""
+    """Heads and outputs of 20 models as given, and by random schedules with recomputation."""
     import numpy as np
 
-    needs(Runtime.TFLM)
+    skip_without(Runtime.TFLM)
     paths, heads = [], []
     for seed in range(20):
         file = TfliteFile(random_model(seed))
@@ -78,8 +78,8 @@ def test_random_models_and_schedules_in_tflm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_onnxruntime_requests_what_is_certified(tmp_path: Path) -> None:
-    needs(Runtime.ONNXRUNTIME)
+def test_onnxruntime_requests_certified_bytes(tmp_path: Path) -> None:
+    skip_without(Runtime.ONNXRUNTIME)
     old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
     old.write_bytes(branches())
     found = deploy(OnnxFile(branches()), search=Search(time_limit=20))
@@ -88,7 +88,7 @@ def test_onnxruntime_requests_what_is_certified(tmp_path: Path) -> None:
     assert (check.before, check.after) == (found.before, found.after) == (790_528, 274_432)
 
 
-def test_outputs_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_outputs_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     from remat.deploy import deployment
@@ -105,7 +105,7 @@ def test_outputs_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         check_models("a", "c", Runtime.LITERT)
 
 
-def test_a_runtime_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runtime_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with refused("remat.unavailable", culprit="tflite-micro"):
         check_models(tmp_path / "a", tmp_path / "b", Runtime.TFLM)

@@ -1,4 +1,4 @@
-"""ONNX models written back: order and recomputation, by the file alone and by ONNX's reference evaluator."""
+"""ONNX models with another order or recomputation: files, and outputs of ONNX's reference evaluator."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ SHAPE = (1, 4, 8, 8)
 
 
 def pools() -> bytes:
-    """Three branches of a wide op and a pooling, wide ones first; weights that nothing may touch."""
+    """Three branches of a wide op and a pooling, wide ops first, and a matrix product with weights."""
     nodes = [node("Sin", ["x"], [f"a{k}"], name=f"a{k}") for k in range(3)]
     nodes += [node("MaxPool", [f"a{k}"], [f"p{k}"], name=f"p{k}", kernel_shape=[8, 8]) for k in range(3)]
     nodes += [
@@ -48,11 +48,11 @@ def evaluated(data: bytes, **inputs: np.ndarray) -> list[Any]:
     return ReferenceEvaluator(onnx.ModelProto.FromString(data)).run(None, inputs)
 
 
-def of(*names: str) -> Schedule:
+def schedule_of(*names: str) -> Schedule:
     return Schedule.from_steps([("compute", name) for name in names])
 
 
-def test_nodes_are_written_in_order_and_all_else_stays() -> None:
+def test_deployed_model_differs_only_in_node_order() -> None:
     file = OnnxFile(pools())
     found = deploy(file, search=Search(time_limit=10))
     assert (found.before, found.after, found.bound, found.proved) == (3088, 1072, 1072, True)
@@ -66,14 +66,14 @@ def test_nodes_are_written_in_order_and_all_else_stays() -> None:
     assert again.file.data == found.file.data
 
 
-def test_nodes_that_are_recomputed_have_names_of_their_own() -> None:
-    """The last instance of a value has its name, as outputs need; views run again on the new instance."""
+def test_recomputed_nodes_get_unique_names() -> None:
+    """The last instance of a value keeps its name, as outputs need; views are repeated for each instance."""
     nodes = [
         node("Sin", ["x"], ["a"], name="a"), node("Reshape", ["a", "shape"], ["v"], name="v"),
         node("Cos", ["v"], ["b"], name="b"), node("Add", ["b", "v"], ["y"], name="y"),
     ]  # fmt: skip
     file = OnnxFile(model(nodes, [value("x", (2, 3))], ["y"], [constant("shape", np.array([3, 2]))]))
-    schedule = of("a", "b", "a", "y", "b")  # nothing reads the second b
+    schedule = schedule_of("a", "b", "a", "y", "b")  # nothing reads the second b
     made = file.scheduled(schedule)
     assert [each.name for each in made.reading.network.nodes] == ["a#1", "v#1", "b", "a", "v", "y"]
     assert made.graph.reference_peak <= validate(file.graph, schedule).peak
@@ -81,7 +81,7 @@ def test_nodes_that_are_recomputed_have_names_of_their_own() -> None:
     assert evaluated(made.data, x=x)[0].tobytes() == evaluated(file.data, x=x)[0].tobytes()
 
 
-def test_graphs_inside_nodes_read_the_new_names() -> None:
+def test_subgraphs_read_renamed_values() -> None:
     then, other = (
         onnx.helper.make_graph([node("Neg", [name], ["out"])], name, [], [value("out", (1, 4))]) for name in "ab"
     )
@@ -92,7 +92,7 @@ def test_graphs_inside_nodes_read_the_new_names() -> None:
     ]  # fmt: skip
     inputs = [value("x", (1, 4)), value("cond", (1,), onnx.TensorProto.BOOL)]
     file = OnnxFile(model(nodes, inputs, ["z"]))
-    made = file.scheduled(of("a", "b", "if", "a", "z"))
+    made = file.scheduled(schedule_of("a", "b", "if", "a", "z"))
     assert [each.name for each in made.reading.network.nodes] == ["a#1", "b", "if", "a", "z"]
     assert list(made.reading.network.nodes[2].captured) == ["a#1", "b"]
     x = np.array([[1, -2, 3, -4]], dtype=np.float32)
@@ -109,13 +109,13 @@ def test_functions_are_expanded() -> None:
     nodes = [node("Twice", ["x"], ["p"], domain="own"), node("Sin", ["x"], ["q"]), node("Add", ["p", "q"], ["y"])]
     file = OnnxFile(model(nodes, [value("x", (1, 4))], ["y"], functions=[body], domains=["own"]))
     order = [op.name for op in file.graph.ops]
-    made = file.scheduled(of(order[2], order[0], order[1], order[3]))
+    made = file.scheduled(schedule_of(order[2], order[0], order[1], order[3]))
     assert [each.type for each in made.reading.network.nodes] == ["Sin", "Relu", "Relu", "Add"]
     assert not onnx.ModelProto.FromString(made.data).functions
 
 
-def test_random_orders_give_the_same_outputs() -> None:
-    """Sums and concatenations at random, some computed again."""
+def test_random_schedules_give_the_same_outputs() -> None:
+    """Random sums, products and sines, some of them recomputed."""
     import random
 
     for seed in range(20):
@@ -138,7 +138,7 @@ def test_random_orders_give_the_same_outputs() -> None:
             assert new.tobytes() == old.tobytes()
 
 
-def test_weights_in_other_files_stay_where_they_are(tmp_path: Path) -> None:
+def test_external_weights_require_the_same_folder(tmp_path: Path) -> None:
     proto = onnx.ModelProto.FromString(pools())
     for tensor in proto.graph.initializer:
         if tensor.name == "w":
@@ -154,7 +154,7 @@ def test_weights_in_other_files_stay_where_they_are(tmp_path: Path) -> None:
     assert (tmp_path / "n.onnx").read_bytes() == file.data
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_invalid_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text("{}")
     with refused("format.not-a-model", culprit="g.json"):
         read_model_file(tmp_path / "g.json")

@@ -1,4 +1,4 @@
-"""ONNX models of rewritten graphs: what they compute, what they keep, and what is refused."""
+"""ONNX models of rewritten graphs: outputs, weights, and refused graphs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ def conv(source: str, number: int, target: str, name: str, bias: str = "", **att
 
 
 def cell(*, kind: Any = np.float32, ir: int | None = None) -> bytes:
-    """Three convolutions, concatenation, relu, depthwise and plain convolution with biases, view, fully connected."""
+    """Three convolutions, concatenation, relu, depthwise and plain convolution with biases, view, matrix product."""
     nodes = [conv("x", k, f"c{k}", f"branch{k}") for k in range(3)]
     nodes += [
         node("Concat", ["c0", "c1", "c2"], ["c"], "cat", axis=1),
@@ -59,7 +59,7 @@ def cell(*, kind: Any = np.float32, ir: int | None = None) -> bytes:
 
 
 def densenet() -> bytes:
-    """A block whose every layer reads the concatenation of all before it: batch norm, relu, convolution; a Gemm."""
+    """Block whose layers read the concatenation of all before them: batch norm, relu, convolution; then a Gemm."""
     nodes, held, features = [conv("x", 0, "f0", "stem")], [weights(0, 4, 3, 3, 3)], ["f0"]
     for k in range(1, 5):
         channels = 4 * k
@@ -91,7 +91,7 @@ def run(data: bytes) -> list[Any]:
     return ReferenceEvaluator(proto).run(None, {"x": given})
 
 
-def made(data: bytes) -> OnnxFile:
+def rewrite(data: bytes) -> OnnxFile:
     file = OnnxFile(data)
     return rewritten(file, rewrite_graph(file.graph, OPTIONS).graph)
 
@@ -101,10 +101,10 @@ def made(data: bytes) -> OnnxFile:
     [(cell(), 1e-5), (cell(kind=np.float16), 1e-2), (cell(ir=3), 1e-5), (densenet(), 1e-5)],
     ids=["cell", "float16", "weights listed as inputs", "densenet"],
 )
-def test_a_rewritten_model_computes_the_same(data: bytes, tolerance: float) -> None:
-    """By ONNX's own checker and evaluator; unused weights go, all else stays, and the bytes are the same each time."""
-    new = made(data)
-    assert new.data == made(data).data
+def test_rewritten_model_has_the_same_outputs(data: bytes, tolerance: float) -> None:
+    """Evaluate with ONNX; unused weights are removed, all others kept, and the bytes are reproducible."""
+    new = rewrite(data)
+    assert new.data == rewrite(data).data
     before, after = onnx.ModelProto.FromString(data), onnx.ModelProto.FromString(new.data)
     onnx.checker.check_model(after, full_check=before.ir_version > 3)
     for old, found in zip(run(data), run(new.data), strict=True):
@@ -123,8 +123,8 @@ def test_a_rewritten_model_computes_the_same(data: bytes, tolerance: float) -> N
     assert len({each.name for each in after.graph.node}) == len(after.graph.node)
 
 
-def test_a_gemm_adds_the_sum_before_it() -> None:
-    """So the bias is read by the first in the order, and there is no Add."""
+def test_parts_of_a_gemm_accumulate_through_the_bias_input() -> None:
+    """The first Gemm in the order reads the bias, and no Add is needed."""
     nodes = [node("Relu", ["x"], [f"a{k}"], f"a{k}") for k in range(3)]
     nodes += [
         node("Concat", ["a0", "a1", "a2"], ["c"], "cat", axis=1),
@@ -151,8 +151,8 @@ def changed(graph: Any, op: str, **new: Any) -> Any:
     return replace(graph, meta=graph.meta | {"attrs": attributes | {op: attributes.get(op, {}) | new}})
 
 
-def test_a_graph_that_computes_something_else_is_refused() -> None:
-    """Attributes of a rewritten graph come from a file; each of these would give wrong numbers."""
+def test_inconsistent_attributes_are_refused() -> None:
+    """Attributes come from a file; each of these would give wrong outputs."""
     file = OnnxFile(cell())
     graph = rewrite_graph(file.graph, OPTIONS).graph
     attributes = graph.meta["attrs"]
@@ -190,37 +190,37 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
         rewritten(OnnxFile(densenet()), graph)
 
 
-def test_weights_that_cannot_be_cut_are_refused() -> None:
+def test_weights_that_cannot_be_sliced_are_refused() -> None:
     proto = onnx.ModelProto.FromString(cell())
     proto.training_info.add()
     with refused("format.training-info"):
-        made(proto.SerializeToString())
+        rewrite(proto.SerializeToString())
     proto = onnx.ModelProto.FromString(cell())
     proto.graph.input.append(value("w4", [5, 12, 3, 3]))
     with refused("format.weights", culprit="w4"):
-        made(proto.SerializeToString())
+        rewrite(proto.SerializeToString())
     proto = onnx.ModelProto.FromString(cell())
     proto.graph.node.insert(0, node("Identity", ["w4"], ["computed"]))
     next(each for each in proto.graph.node if each.name == "conv").input[1] = "computed"
     with refused("format.weights", culprit="computed"):
-        made(proto.SerializeToString())
+        rewrite(proto.SerializeToString())
     proto = onnx.ModelProto.FromString(cell())
     (held,) = (each for each in proto.graph.initializer if each.name == "w4")
     proto.graph.node.insert(0, node("Constant", [], ["w4"], value=held))
     proto.graph.initializer.remove(held)
-    new = made(proto.SerializeToString())
+    new = rewrite(proto.SerializeToString())
     assert compare_outputs(OnnxFile(proto.SerializeToString()), new).difference < 1e-5
     assert "Constant" not in {each.type for each in new.reading.network.nodes}
     with pytest.raises(VerificationError, match="differs by"):
         compare_outputs(OnnxFile(cell()), OnnxFile(cell().replace(np.float32(11).tobytes(), np.float32(12).tobytes())))
 
 
-def test_the_command_writes_and_checks_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_command_writes_and_checks_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("m.onnx").write_bytes(cell())
-    said = ok("rewrite m.onnx -o n.onnx --check --time-limit 20 -q").out
-    assert "bytes in their order; an addition holds both terms and the sum\n" in said
-    assert "2 outputs agree with the model within " in said
+    shown = ok("rewrite m.onnx -o n.onnx --check --time-limit 20 -q").out
+    assert "bytes in their order; an addition holds both terms and the sum\n" in shown
+    assert "2 outputs agree with the model within " in shown
     again = facts("rewrite m.onnx -o o.onnx --check --time-limit 20 -q")
     new = OnnxFile(Path("n.onnx").read_bytes())
     assert again["model"]["peak"] == new.graph.reference_peak

@@ -1,4 +1,4 @@
-"""TensorFlow Lite models written back: order, recomputation and addresses, by the file alone."""
+"""TensorFlow Lite files with another order, recomputation and addresses."""
 
 import struct
 from dataclasses import replace
@@ -34,7 +34,7 @@ from remat.deploy.flat import FlatBuffer, in_front, links, table
 from remat.deploy.tflite_file import TfliteFile
 from remat.schedule import Schedule, validate
 
-#: Measured with tflite_micro 0.dev20261023; scratch by operator.
+#: Models, scratch by operator, and heads as measured with tflite_micro 0.dev20261023, in bytes.
 HEADS = {
     "chain of 5 floats": (chain(5), {}, 64),
     "chain of 16 floats": (chain(16), {}, 128),
@@ -53,17 +53,17 @@ HEADS = {
 MODEL = {0: 4} | dict.fromkeys(range(1, 10), 0)
 
 
-def of(schedule: str) -> Schedule:
+def schedule_of(schedule: str) -> Schedule:
     return Schedule.from_steps([("compute", name) for name in schedule.split()])
 
 
 @pytest.mark.parametrize(("data", "scratch", "head"), HEADS.values(), ids=HEADS)
-def test_heads_of_tflm_are_predicted_to_the_byte(data: bytes, scratch: dict[int, int], head: int) -> None:
+def test_predicted_heads_equal_measured_heads(data: bytes, scratch: dict[int, int], head: int) -> None:
     assert runtime_head(TfliteFile(data), scratch) == head
 
 
-def test_a_model_is_deployed_in_front_of_itself(tmp_path: Path) -> None:
-    """The old file is the end of the new one; deploying again changes nothing."""
+def test_deployed_file_ends_with_the_original(tmp_path: Path) -> None:
+    """Deploying again changes nothing."""
     (tmp_path / "old.tflite").write_bytes(two_pools())
     file = read_model_file(tmp_path / "old.tflite")
     found = deploy(file, search=Search(time_limit=20), measure=False)
@@ -80,7 +80,7 @@ def test_a_model_is_deployed_in_front_of_itself(tmp_path: Path) -> None:
     assert deploy(file, "litert", Search(time_limit=20)).after == 4352  # inputs stay
 
 
-def test_views_share_their_base_and_idle_tensors_lie_at_zero() -> None:
+def test_offsets_of_views_and_idle_tensors() -> None:
     def offsets(data: bytes) -> list[int]:
         made = deployed(TfliteFile(data), Schedule.reference(TfliteFile(data).graph))
         assert isinstance(made, TfliteFile)
@@ -95,10 +95,10 @@ def test_views_share_their_base_and_idle_tensors_lie_at_zero() -> None:
     assert len(offsets(with_branches())) == 9  # of all subgraphs
 
 
-def test_an_op_that_is_recomputed_stands_twice() -> None:
+def test_recomputed_op_appears_twice() -> None:
     add = O(OPS.ADD, (2, 1), (3,), options=("AddOptions", {}))
     file = TfliteFile(model(G(tensors(*[(1, 8)] * 4), [relu(0, 1), relu(1, 2), add], (0,), (3,))))
-    schedule = of("inputs RELU_0 RELU_1 RELU_0 ADD_2 RELU_1")  # nothing reads the last
+    schedule = schedule_of("inputs RELU_0 RELU_1 RELU_0 ADD_2 RELU_1")  # nothing reads the last
     made = file.scheduled(schedule)
     assert [(each.reads, each.writes) for each in made.operators] == [
         ((0,), (4,)), ((4,), (2,)), ((0,), (1,)), ((2, 1), (3,)),
@@ -110,7 +110,7 @@ def test_an_op_that_is_recomputed_stands_twice() -> None:
 
 @pytest.mark.parametrize("seed", range(0, 24, 4))
 def test_random_models_and_schedules(seed: int) -> None:
-    """The written model has the schedule's peak and the dataflow of the original, checked before it is returned."""
+    """The peak is at most that of the schedule; the writer checks the dataflow before it returns."""
     for k in range(seed, seed + 4):
         file = TfliteFile(random_model(k))
         assert not file.remarks
@@ -124,8 +124,8 @@ def test_random_models_and_schedules(seed: int) -> None:
         assert runtime_head(made) <= rounded[held.first >= 0].sum()
 
 
-def test_nothing_wrong_is_written() -> None:
-    """Neither runtime checks order or overlap."""
+def test_invalid_files_are_not_written() -> None:
+    """The runtimes check neither order nor overlap."""
     file = TfliteFile(two_pools())
     swapped = [file.operators[k] for k in (2, 0, 1, 3, 4)]
     with refused("format.not-topological", culprit="op 2"):
@@ -141,7 +141,7 @@ def test_nothing_wrong_is_written() -> None:
     with refused("format.plan"):
         check_plan(TfliteFile(with_view()).with_plan([0, 256, 512, 0]), 768)
     with refused("format.schedule"):
-        deployed(file, of("inputs MAX_POOL_2D_2"))
+        deployed(file, schedule_of("inputs MAX_POOL_2D_2"))
 
 
 def test_variables_keep_their_order() -> None:
@@ -149,13 +149,13 @@ def test_variables_keep_their_order() -> None:
               [O(OPS.ADD, (0, 3), (1,)), O(OPS.MUL, (0, 3), (2,))], (0,), (1, 2))  # fmt: skip
     file = TfliteFile(model(graph))
     with refused("format.other-output"):
-        file.scheduled(of("inputs MUL_1 ADD_0"))
+        file.scheduled(schedule_of("inputs MUL_1 ADD_0"))
     with refused("format.variables"):
         rewritten(file, file.graph)
     assert deploy(file, search=Search(time_limit=10), measure=False).file.operators[0].label == "op 0 (ADD)"
 
 
-def test_what_cannot_be_copied_is_refused() -> None:
+def test_unsupported_files_are_refused() -> None:
     file = TfliteFile(chain(4))
     flat = file.flat
     newer = table({**flat.fields(flat.root, MODEL, "model"), 12: struct.pack("<I", 7)})

@@ -10,7 +10,7 @@ from remat.runtime.solve_options import Status, StopReason
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A solver that crashes, is not there, is interrupted or finds nothing."""
+    """Register solver `faulty`, whose variants crash, are unavailable, are interrupted or find nothing."""
     register(
         monkeypatch, "faulty", crash=ZeroDivisionError("in the middle of it"), **{"ctrl-c": KeyboardInterrupt()},
         absent=Availability(ABSENT, "pip install\nfaulty"),

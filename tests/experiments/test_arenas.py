@@ -1,4 +1,4 @@
-"""Arena against order."""
+"""Arenas by order and allocator."""
 
 import pytest
 from refusals import refused
@@ -8,7 +8,7 @@ from remat.experiments.arenas import Arena, arenas, arenas_table, plot_arenas
 from remat.graphs.families import in_tree
 
 
-def test_orders_and_allocators_are_crossed() -> None:
+def test_arenas_of_every_order_and_allocator() -> None:
     graph = in_tree(3)
     found = arenas(graph, ("reference", "kahn"), ("first-fit", "auto"))
     assert [(a.order, a.allocator) for a in found] == [
@@ -23,8 +23,8 @@ def test_orders_and_allocators_are_crossed() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_draws_what_first_fit_gives_away_on_swiftnet(tmp_path, capsys) -> None:
-    """First fit by six orders does not reach the least peak of the whole network; the search does."""
+def test_arenas_command_on_swiftnet(tmp_path, capsys) -> None:
+    """The search reaches the least peak of the whole network."""
     words = ["--order", "auto", "--method", "first-fit", "--method", "auto", "-t", "60"]
     files = ["-o", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "a.svg")]
     assert main(["arenas", "swiftnet-folded", *words, *files]) == 0
@@ -35,7 +35,7 @@ def test_the_command_draws_what_first_fit_gives_away_on_swiftnet(tmp_path, capsy
     assert "optimal" in (tmp_path / "a.svg").read_text()
 
 
-def test_bars_and_peaks_are_drawn() -> None:
+def test_plot_of_arenas() -> None:
     found = [Arena("x", "one", 10, 12, 10, 0.1), Arena("x", "two", 10, None, 10, 0.1), Arena("y", "one", 8, 8, 8, 0.1)]
     axes = plot_arenas(found, "two orders")
     assert [round(bar.get_height()) for bar in axes.patches] == [12, 8]

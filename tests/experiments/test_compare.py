@@ -1,4 +1,4 @@
-"""A matrix of methods and budgets: complete, fair, repeatable, and not stopped by one that fails."""
+"""Comparisons of methods and budgets: cells, files, failures, interruption, plots."""
 
 import json
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def test_every_method_runs_at_every_budget(matrix):
     assert not matrix.interrupted
 
 
-def test_rows_say_what_the_results_say(matrix):
+def test_rows_agree_with_results(matrix):
     for run in matrix.runs:
         row, result = run.row(), run.result
         assert row["budget_bytes"] == run.problem.budget_bytes == result.problem.budget_bytes
@@ -68,13 +68,13 @@ def without_times(value):
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def test_files_are_the_same_but_for_times(chain):
+def test_files_are_reproducible_except_for_times(chain):
     texts = []
     for _ in range(2):
         done = compare(chain, ["90%"], METHODS, stop=60, options=ONE)
         facts = json.loads(done.to_json())
         for run in facts["runs"]:
-            run["incumbents"] = run["incumbents"][-1:]  # how often the bound is told depends on the clock
+            run["incumbents"] = run["incumbents"][-1:]  # the number of bounds depends on the clock
         texts.append((list(facts), without_times(facts)))
     assert texts[0] == texts[1]
     facts = texts[0][1]
@@ -85,7 +85,7 @@ def test_files_are_the_same_but_for_times(chain):
     assert [run["incumbents"][0]["cost"] for run in facts["runs"]] == [10, 10, 10]
 
 
-def test_one_that_fails_does_not_stop_the_others(chain, faulty):
+def test_failed_run_does_not_stop_the_others(chain, faulty):
     done = compare(
         chain,
         ["90%"],
@@ -93,7 +93,7 @@ def test_one_that_fails_does_not_stop_the_others(chain, faulty):
         options=ONE,
     )
     crash, absent, good = done.runs
-    assert crash.result is not None  # what the heuristic found survives, and the result tells of the crash
+    assert crash.result is not None  # the heuristic's schedule survives
     assert "ZeroDivisionError" in crash.row()["message"]
     assert absent.result is None
     assert absent.row()["status"] == "failed"
@@ -106,7 +106,7 @@ def test_one_that_fails_does_not_stop_the_others(chain, faulty):
 
 
 @pytest.mark.parametrize("variant", ["ctrl-c", "stopped"])
-def test_ctrl_c_keeps_what_is_done(chain, faulty, variant):
+def test_ctrl_c_keeps_started_runs(chain, faulty, variant):
     seen = []
     done = compare(
         chain,
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_what_is_done(chain, faulty, variant):
     assert done.interrupted
     assert [run.method.label for run in done.runs] == ["greedy", f"checkmate/faulty:{variant}"]
     assert done.runs[1].result.stop == "interrupted"
-    assert done.runs[1].result.objective == 10, "what the interrupted method had by then"
+    assert done.runs[1].result.objective == 10
     assert seen == [1, 2]
     assert json.loads(done.to_json())["interrupted"] is True
 
@@ -134,7 +134,7 @@ def test_options_of_a_method(chain):
     assert [run.method.label for run in done.runs] == ["C = 1", "C = 2"]
 
 
-def test_the_watch_is_told_and_ctrl_c_in_it_keeps_the_runs_before(chain):
+def test_ctrl_c_in_the_watch_keeps_earlier_runs(chain):
     lines = []
 
     @contextmanager
@@ -151,10 +151,10 @@ def test_the_watch_is_told_and_ctrl_c_in_it_keeps_the_runs_before(chain):
     assert [run.budget for run in done.runs] == ["5", "no budget"]
 
 
-# -- the picture -----------------------------------------------------------------------------------------------------
+# -- plots -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_picture_has_a_panel_for_each_budget(matrix):
+def test_plot_has_a_panel_for_each_budget(matrix):
     figure = plot_comparison(matrix)
     assert len(figure.axes) == 3
     above, middle, below = figure.axes
@@ -171,7 +171,7 @@ def test_the_picture_has_a_panel_for_each_budget(matrix):
     assert below.lines[0].get_ydata()[-1] == 0
 
 
-def test_a_graph_that_costs_nothing_is_drawn_by_cost(tmp_path):
+def test_plot_of_a_graph_without_costs(tmp_path):
     b = GraphBuilder("free of $charge$")
     b.op("a", size=1, cost=0)
     done = compare(Problem(b.build()), [None], ["greedy"])
@@ -181,14 +181,14 @@ def test_a_graph_that_costs_nothing_is_drawn_by_cost(tmp_path):
     assert b"<svg" in (tmp_path / "x.svg").read_bytes()
 
 
-def test_the_least_peak(chain, capsys):
-    """Peaks and their bounds in bytes, in rows, table and picture; a method that cannot state it fails alone."""
+def test_compare_least_peaks(chain, capsys):
+    """Rows, table and plot have peaks and bounds in bytes; a method that lacks the objective fails alone."""
     methods = ["auto", "retention-intervals/cp-sat", "checkmate/highs"]
     done = compare(replace(chain, objective="least-peak"), [None], methods, stop=60, options=ONE)
     rows = [run.row() for run in done.runs]
     assert [row["status"] for row in rows] == ["optimal", "optimal", "failed"]
     assert "least peak" in rows[2]["message"]
-    # each op twice at most is too little for 3 bytes
+    # two computes per op are too few for 3 bytes
     assert [(row["peak"], row["bound"], row["gap"]) for row in rows[:2]] == [(3, 3, 0.0), (4, 4, 0.0)]
     facts = json.loads(done.to_json())
     assert facts["rules"]["objective"] == "least-peak"
@@ -205,15 +205,15 @@ def test_the_least_peak(chain, capsys):
     assert min(min(line.get_ydata()) for line in axes.lines if len(line.get_ydata())) == 3
 
 
-def test_by_whom_a_schedule_is_found_is_said(chain, capsys):
-    """Greedy's schedule under the name of a formulation used to look like the formulation's."""
+def test_source_of_a_schedule_is_reported(chain, capsys):
+    """Regression: a schedule of greedy appeared as one of the formulation."""
     from remat.cli.compare import print_comparison
 
-    told = compare(chain, ["90%"], ["checkmate/highs"], stop=60, options=ONE)
+    assisted = compare(chain, ["90%"], ["checkmate/highs"], stop=60, options=ONE)
     alone = compare(chain, ["90%"], ["checkmate/highs"], stop=60, options=SolveOptions(threads=1, start="none"))
-    assert [run.result.source for run in (*told.runs, *alone.runs)] == ["greedy", "checkmate by highs"]
-    assert (told.limits.get("start"), alone.limits["start"]) == (None, "none")
-    print_comparison(told)
+    assert [run.result.source for run in (*assisted.runs, *alone.runs)] == ["greedy", "checkmate by highs"]
+    assert (assisted.limits.get("start"), alone.limits["start"]) == (None, "none")
+    print_comparison(assisted)
     shown = capsys.readouterr().out
     assert "schedule by" in shown
     assert "phase 1" in shown

@@ -1,4 +1,4 @@
-"""Whatever takes a name takes a class or an object, too."""
+"""Contestants given as classes and objects."""
 
 from helpers import ONE
 from refusals import refused
@@ -18,7 +18,7 @@ CHAIN = Problem(unit_chain(6))
 
 
 class Quick(Method):
-    """Registered nowhere."""
+    """Method that is not registered."""
 
     name = "quick"
 
@@ -27,7 +27,7 @@ class Quick(Method):
         session.conclude()
 
 
-def test_classes_and_objects_are_compared():
+def test_compare_classes_and_objects():
     done = compare(CHAIN, [5], [Quick, Greedy, Contestant(Checkmate, Highs)], options=ONE)
     assert [run.method.label for run in done.runs] == ["quick", "greedy", "checkmate/highs"]
     assert [run.error for run in done.runs] == ["", "", ""]
@@ -37,7 +37,7 @@ def test_classes_and_objects_are_compared():
     assert [run.result.objective for run in made.runs] == [run.result.objective for run in done.runs]
 
 
-def test_a_formulation_has_the_default_backend():
+def test_default_backend_of_a_formulation():
     assert Contestant.of(Checkmate).label == "checkmate/cp-sat"
     assert Contestant.of(Checkmate, default=Highs).label == "checkmate/highs"
     assert Contestant.of(Checkmate, Highs()).source == "checkmate by highs"
@@ -45,24 +45,24 @@ def test_a_formulation_has_the_default_backend():
     assert Contestant.parse("lns/highs").backend == "highs"  # a heuristic that solves models
 
 
-def test_a_frontier_of_a_class_goes_on_from_its_folder(tmp_path):
+def test_frontier_of_classes_resumes_from_its_folder(tmp_path):
     first = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
     assert [(cell.budget, cell.cost) for cell in first.of("checkmate/highs")] == [(4, 18), (5, 16)]
     again = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
     assert again.resumed == 4
-    # the registered one of that name is somebody else
+    # the registered formulation of that name is another contestant
     with refused("format.unusable-cell"):
         frontier(CHAIN, [4, 5], ["checkmate/highs"], state=tmp_path / "s", options=ONE)
 
 
-def test_classes_are_sent_to_other_processes():
+def test_frontier_of_classes_in_other_processes():
     with WorkerPool(2) as pool:
         found = frontier(CHAIN, [5], [Greedy, Contestant(Checkmate, Highs)], executor=pool, options=ONE)
     assert [found.of(label)[0].cost for label in ("checkmate/highs",)] == [16]
     assert found.of("greedy")[0].status != "failed"
 
 
-def test_the_largest_batch_by_a_class():
+def test_largest_batch_by_a_class():
     answer = max_batch(AffineGraph.scaled(unit_chain(6), 1), 40, Contestant(Checkmate, Highs), options=ONE)
     assert (answer.batch, answer.proved) == (10, True)
     heuristic = max_batch(AffineGraph.scaled(unit_chain(6), 1), 40, Greedy, options=ONE)

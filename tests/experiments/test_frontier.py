@@ -1,4 +1,4 @@
-"""A frontier: the optima of each budget, monotone, started from below, resumed without being done again."""
+"""Frontiers: optima of each budget, starts from smaller budgets, resuming, faults of executors."""
 
 import json
 import os
@@ -32,13 +32,13 @@ EXACT = "checkmate/highs"
 
 
 class OnlyTight(Heuristic):
-    """Finds a schedule within four slots, and with any other budget none."""
+    """Heuristic that finds a schedule only for a budget of 4."""
 
     name = "greedy"
-    asked: list[int] = []
+    budgets: list[int] = []
 
     def run(self, problem, run):
-        self.asked.append(problem.budget_bytes)
+        self.budgets.append(problem.budget_bytes)
         if problem.budget_bytes != 4:
             return None
         again = [op for last in reversed(range(6)) for op in (*(f"f{k}" for k in range(last)), f"g{last}")]
@@ -49,14 +49,14 @@ class OnlyTight(Heuristic):
 @pytest.fixture
 def only_tight(monkeypatch):
     genuine = registry.load
-    OnlyTight.asked = []
+    OnlyTight.budgets = []
     for module in (registry, import_module("remat.solving.method")):
         monkeypatch.setattr(module, "load", lambda group, name: OnlyTight if name == "greedy" else genuine(group, name))
 
 
 @pytest.fixture
-def counted(monkeypatch):
-    """The cells that are solved, as (method, budget)."""
+def solved_cells(monkeypatch):
+    """Solved cells as (method, budget)."""
     module, calls = import_module("remat.experiments.frontier"), []
     genuine = module.solve_cell
 
@@ -73,7 +73,7 @@ def exact():
     return frontier(CHAIN, [8, 3, 5, 2, 4], [EXACT, "greedy"], stop=60, options=ONE)
 
 
-def test_the_optima_of_every_budget(exact):
+def test_costs_are_optimal_at_every_budget(exact):
     assert exact.budgets == (2, 3, 4, 5, 8)
     cells = exact.of(EXACT)
     assert {cell.budget: cell.cost for cell in cells} == OPTIMA
@@ -91,16 +91,16 @@ def test_the_optima_of_every_budget(exact):
     assert [row["frontier_bound"] for row in content["cells"][:5]] == list(OPTIMA.values())
 
 
-def test_a_budget_starts_from_the_one_below(only_tight):
+def test_each_budget_starts_from_the_next_smaller_one(only_tight):
     found = frontier(CHAIN, [3, 4, 5, 6], ["greedy"], options=ONE)
-    assert OnlyTight.asked == [3, 4, 5, 6]
+    assert OnlyTight.budgets == [3, 4, 5, 6]
     assert [(cell.cost, cell.found_at, cell.source) for cell in found.of("greedy")] == [
         (None, None, ""), (23, 4, "greedy"), (23, 4, "greedy"), (23, 4, "greedy"),
     ]  # fmt: skip
 
 
-def test_bounds_hold_below_their_budget(exact):
-    """Of a larger budget, where a cell of its own knows less."""
+def test_bounds_hold_for_smaller_budgets(exact):
+    """A cell whose own bound is weaker takes that of a larger budget."""
     cells = {
         key: replace(cell, row={**cell.row, "bound": 13, "status": "feasible"}) if cell.budget == 4 else cell
         for key, cell in exact.cells.items()
@@ -109,33 +109,33 @@ def test_bounds_hold_below_their_budget(exact):
     assert [weaker.bound(cell) for cell in weaker.of(EXACT)] == [None, 28, 16, 16, 13]
 
 
-def test_resumed_without_being_done_again(tmp_path, counted):
+def test_resume_solves_only_missing_cells(tmp_path, solved_cells):
     state = tmp_path / "state"
     first = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
-    assert len(counted) == 3
+    assert len(solved_cells) == 3
     files = {path.name: path.read_bytes() for path in state.iterdir()}
     assert len(files) == 4
-    counted.clear()
+    solved_cells.clear()
     again = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
-    assert (counted, again.resumed) == ([], 3)
+    assert (solved_cells, again.resumed) == ([], 3)
     assert again.to_csv() == first.to_csv()
     assert again.to_json() == first.to_json()
     assert {path.name: path.read_bytes() for path in state.iterdir()} == files
     more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], state=state, options=ONE)
-    assert counted == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
+    assert solved_cells == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
     assert more.resumed == 2
 
 
-def test_a_cheaper_schedule_below_has_what_is_above_done_again(tmp_path, only_tight, counted):
+def test_cheaper_schedule_at_a_smaller_budget_repeats_larger_cells(tmp_path, only_tight, solved_cells):
     state = tmp_path / "state"
     assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], state=state, options=ONE).of("greedy")] == [None]
-    counted.clear()
+    solved_cells.clear()
     found = frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE)
-    assert counted == [("greedy", 4), ("greedy", 5)]
+    assert solved_cells == [("greedy", 4), ("greedy", 5)]
     assert [cell.cost for cell in found.of("greedy")] == [23, 23]
-    counted.clear()
+    solved_cells.clear()
     assert frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE).resumed == 2
-    assert counted == []
+    assert solved_cells == []
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_a_cheaper_schedule_below_has_what_is_above_done_again(tmp_path, only_ti
         (CHAIN, {"stop": 5}, "limits time limit"),
     ],
 )
-def test_a_changed_question_is_refused(tmp_path, problem, more, part, counted):
+def test_state_of_another_problem_is_refused(tmp_path, problem, more, part, solved_cells):
     limits = {"options": ONE, "stop": 60}
     frontier(CHAIN, [4], ["greedy"], state=tmp_path / "state", **limits)
-    counted.clear()
+    solved_cells.clear()
     with refused("format.other-question", culprit=part):
         frontier(problem, [4], ["greedy"], state=tmp_path / "state", **{**limits, **more})
-    assert counted == []
+    assert solved_cells == []
 
 
-def test_changed_options_of_a_method_are_refused(tmp_path):
+def test_state_of_other_method_options_is_refused(tmp_path):
     def run(copies):
         method = Contestant(
             "retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals"
@@ -169,7 +169,7 @@ def test_changed_options_of_a_method_are_refused(tmp_path):
         run(3)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_foreign_folder_stays_unchanged(tmp_path):
     (tmp_path / "precious.txt").write_text("mine", encoding="utf-8")
     with refused("format.no-state-folder"):
         frontier(CHAIN, [4], ["greedy"], state=tmp_path)
@@ -182,8 +182,8 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         frontier(CHAIN, [4], ["greedy"], state=tmp_path / "other")
 
 
-def spoil(folder, change):
-    """Change the content of the only cell."""
+def change_cell(folder, change):
+    """Replace the content of the only cell by that of `change`."""
     (path,) = (path for path in folder.iterdir() if path.name != "question.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(change(content) or content), encoding="utf-8")
@@ -193,7 +193,7 @@ def spoil(folder, change):
     "change",
     [
         lambda c: c["row"].update(cost=13),
-        lambda c: c["row"].update(bound=c["row"]["cost"]),  # a proof that has no optimum
+        lambda c: c["row"].update(bound=c["row"]["cost"]),  # proves optimality, unlike the status
         lambda c: c["row"].update(status="optimal"),
         lambda c: c["row"].pop("peak"),
         lambda c: c.update(schedule=None),
@@ -206,29 +206,29 @@ def spoil(folder, change):
         lambda _: [1],
     ],
 )
-def test_what_the_folder_says_is_judged(tmp_path, change):
+def test_invalid_cells_are_refused(tmp_path, change):
     frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
-    spoil(tmp_path, change)
+    change_cell(tmp_path, change)
     with refused("format.unusable-cell", culprit="; remove the file"):
         frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
 
 
-def test_proofs_that_contradict_name_both_budgets(tmp_path):
-    """The optimum at 5 is said to be dearer than what the method itself had at 4."""
+def test_contradictory_proofs_are_refused(tmp_path):
+    """The cell at 5 claims an optimum above the cost at 4."""
     frontier(CHAIN, [5], [EXACT], state=tmp_path, options=ONE)
-    dear = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0]
+    costly = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0]
 
-    def lie(content):
-        content["schedule"]["steps"] = [["compute", op] for op in dear.schedule.computes()]
+    def contradict(content):
+        content["schedule"]["steps"] = [["compute", op] for op in costly.schedule.computes()]
         content["row"].update(cost=28, bound=28, peak=3)
         content.update(complete=True)
 
-    spoil(tmp_path, lie)
+    change_cell(tmp_path, contradict)
     with refused("backend.contradiction"):
         frontier(CHAIN, [4, 5], [EXACT], state=tmp_path, options=ONE)
 
 
-def test_at_the_same_time_by_an_executor(exact, tmp_path):
+def test_executor_solves_cells_concurrently(exact, tmp_path):
     threads = set()
 
     class Pool(ThreadPoolExecutor):
@@ -238,13 +238,13 @@ def test_at_the_same_time_by_an_executor(exact, tmp_path):
 
     with Pool(2) as pool:
         found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], executor=pool, state=tmp_path, options=ONE)
-        assert pool.submit(int).result() == 0, "it is not shut down"
+        assert pool.submit(int).result() == 0, "the executor was shut down"
     assert [(c.budget, c.cost) for c in found.of("greedy")] == [(c.budget, c.cost) for c in exact.of("greedy")]
     assert found.of("chen-sqrt")[-1].cost == 13
     assert len(list(tmp_path.iterdir())) == 11
 
 
-def test_an_executor_that_dies_is_an_error():
+def test_broken_executor_is_an_error():
     job, pool = Future(), ThreadPoolExecutor()
     job.set_exception(BrokenExecutor("a process ended abruptly"))
     pool.shutdown()
@@ -254,7 +254,7 @@ def test_an_executor_that_dies_is_an_error():
 
 
 @pytest.mark.parametrize("change", [None, {}, {"method": "x"}, {"budget": 5}, {"row": {}}, {"schedule": None}])
-def test_no_answer_of_an_executor_and_another_one_are_errors(exact, monkeypatch, change):
+def test_missing_or_wrong_answer_of_an_executor_is_an_error(exact, monkeypatch, change):
     monkeypatch.setattr("remat.experiments.frontier.PATIENCE", 0.2)
     job = Future()
     if change is not None:
@@ -264,22 +264,22 @@ def test_no_answer_of_an_executor_and_another_one_are_errors(exact, monkeypatch,
 
 
 @pytest.mark.skipif(not children.possible(), reason="no fork server")
-def test_a_fork_server_that_is_killed_is_replaced():
+def test_killed_fork_server_is_replaced():
     with WorkerPool(1) as pool:
         kill = lambda *_: os.kill(children._servers[()]._forkserver_pid, 9)  # noqa: E731
         assert len(frontier(CHAIN, [4, 5], ["greedy"], executor=pool, on_cell=kill, options=ONE).cells) == 2
 
 
-def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
+def test_failed_method_does_not_stop_the_others(tmp_path):
     problem = replace(CHAIN, order="free")
     found = frontier(problem, [5, 6], [EXACT, "greedy"], state=tmp_path, options=ONE)
     assert [cell.status for cell in found.of(EXACT)] == ["failed", "failed"]
     assert "reference order" in found.of(EXACT)[0].row["message"]
     assert [cell.schedule is None for cell in found.of("greedy")] == [False, False]
-    assert len(list(tmp_path.iterdir())) == 3, "a failure is tried again"
+    assert len(list(tmp_path.iterdir())) == 3, "failed cells were stored"
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path, counted):
+def test_ctrl_c_keeps_finished_cells(tmp_path, solved_cells):
     def on_cell(so_far, cell):
         if len(so_far.cells) == 2:
             raise KeyboardInterrupt
@@ -287,12 +287,12 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, counted):
     found = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, on_cell=on_cell, options=ONE)
     assert found.interrupted
     assert [cell.budget for cell in found.of("greedy")] == [3, 4]
-    counted.clear()
+    solved_cells.clear()
     whole = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, options=ONE)
-    assert (counted, whole.resumed, whole.interrupted) == ([("greedy", 5)], 2, False)
+    assert (solved_cells, whole.resumed, whole.interrupted) == ([("greedy", 5)], 2, False)
 
 
-def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
+def test_ctrl_c_during_a_cell_stores_nothing(tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
@@ -303,10 +303,10 @@ def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["question.json"]
 
 
-# -- the picture -----------------------------------------------------------------------------------------------------
+# -- plot and sources ------------------------------------------------------------------------------------------------
 
 
-def test_the_picture(exact, tmp_path):
+def test_plot_of_a_frontier(exact, tmp_path):
     figure = plot_frontier(exact)
     axes = figure.axes[0]
     assert axes.get_xlabel() == "budget (bytes)"
@@ -326,12 +326,12 @@ def test_the_picture(exact, tmp_path):
     assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")
 
 
-def test_by_whom_schedules_are_found_is_said_and_without_a_start_it_is_the_method():
-    told = frontier(CHAIN, [4, 5], [EXACT], stop=60, options=ONE)
+def test_sources_of_schedules_with_and_without_a_start():
+    assisted = frontier(CHAIN, [4, 5], [EXACT], stop=60, options=ONE)
     alone = frontier(CHAIN, [4, 5], [EXACT], stop=60, options=SolveOptions(threads=1, start="none"))
     assert {cell.source for cell in alone.of(EXACT)} == {EXACT.replace("/", " by ")}
     assert schedules_by(alone) == []
-    assert [cell.cost for cell in told.of(EXACT)] == [cell.cost for cell in alone.of(EXACT)]
-    others = {cell.source for cell in told.of(EXACT)} - {EXACT.replace("/", " by "), "the reference order"}
+    assert [cell.cost for cell in assisted.of(EXACT)] == [cell.cost for cell in alone.of(EXACT)]
+    others = {cell.source for cell in assisted.of(EXACT)} - {EXACT.replace("/", " by "), "the reference order"}
     assert others
-    assert all(source in schedules_by(told)[0] for source in others)
+    assert all(source in schedules_by(assisted)[0] for source in others)

@@ -1,4 +1,4 @@
-"""The largest batch: what exhaustive search and closed forms say, and never more than is proved."""
+"""Largest batches: closed forms, exhaustive search, published values, failures and interruption."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from remat.testing import optimum
 
 @pytest.fixture
 def no_start(monkeypatch):
-    """Only the method itself is asked."""
+    """Run the method without the start heuristic."""
     monkeypatch.setattr(module, "START", "")
 
 
@@ -36,7 +36,7 @@ def chain(n, constant=0):
 
 
 def expected(n, memory):
-    """Largest batch of the chain by its closed form, and whether the next one is too expensive (or else infeasible)."""
+    """Return the largest batch of the chain by its closed form, and if the next is too expensive, not infeasible."""
     batch = 0
     while (slots := memory // (batch + 1)) >= 3 and n + 1 + revolve(n + 1, slots - 2) <= 2 * n + 1 + n:
         batch += 1
@@ -49,14 +49,14 @@ def expected(n, memory):
      *(pytest.param(n, memory, start, marks=pytest.mark.slow)
        for n, memory in ((4, 3), (4, 17), (5, 40), (6, 100), (7, 64), (8, 150)) for start in (True, False))],
 )  # fmt: skip
-def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
+def test_largest_batch_of_a_chain_is_its_closed_form(n, memory, start, monkeypatch):
     if not start:
         monkeypatch.setattr(module, "START", "")
-    batch, dear = expected(n, memory)
+    batch, too_expensive = expected(n, memory)
     answer = max_batch(chain(n), memory, "checkmate/highs", stop=60, options=ONE)
     assert (answer.batch, answer.upper, answer.proved) == (batch, batch, True)
     assert answer.reason.batch == batch + 1
-    assert answer.reason.verdict is (BatchVerdict.TOO_EXPENSIVE if dear else BatchVerdict.INFEASIBLE)
+    assert answer.reason.verdict is (BatchVerdict.TOO_EXPENSIVE if too_expensive else BatchVerdict.INFEASIBLE)
     assert answer.plain == memory // (n + 2)
     if batch:
         assert answer.certificate.accepted
@@ -68,8 +68,8 @@ def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
         assert answer.graph is answer.schedule is answer.certificate is None
 
 
-def tree_with_parameters():
-    """A forward and a backward pass of uneven sizes beside a gradient of parameters that no batch changes."""
+def uneven_training_step():
+    """Forward and backward passes of uneven sizes, and a gradient of parameters that does not scale with the batch."""
     b = GraphBuilder("uneven-b1", constant_memory=7)
     b.op("x", size=3, cost=4, phase="forward")
     b.op("y", inputs=["x"], size=5, cost=1, workspace=2, phase="forward")
@@ -82,8 +82,8 @@ def tree_with_parameters():
 
 
 @pytest.mark.parametrize("memory", [30, pytest.param(67, marks=pytest.mark.slow)])
-def test_uneven_graphs_have_what_exhaustive_search_finds(memory, no_start):
-    family = tree_with_parameters()
+def test_largest_batch_agrees_with_exhaustive_search(memory, no_start):
+    family = uneven_training_step()
     scope = Scope(OrderRule.FIXED, staged=True)
     batch = 0
     while True:
@@ -98,8 +98,8 @@ def test_uneven_graphs_have_what_exhaustive_search_finds(memory, no_start):
     assert free.batch == max_batch(family, memory + 7, "checkmate/highs", stop=60, options=ONE).batch
 
 
-def test_published_graphs_by_their_published_bytes():
-    """VGG16 at batch 256: reference peak and structural bound of the publications; the bound is reached."""
+def test_largest_batch_of_vgg16():
+    """Reference peak and structural bound at batch 256 are published; the structural bound is reached."""
     answer = max_batch(AffineGraph.of(vgg16), "16GB", "greedy", options=ONE)
     room, image = 16 * 10**9 - 8 * 138_357_544, 4 * 224 * 224 * 3
     assert answer.plain == room // (15_825_108_992 // 256 + image)
@@ -109,7 +109,7 @@ def test_published_graphs_by_their_published_bytes():
     assert "no schedule exists" in answer.claim
 
 
-def test_a_heuristic_goes_on_from_its_last_success(no_start):
+def test_heuristic_probes_each_batch_once_and_proves_nothing(no_start):
     for memory in (17, 64):
         answer = max_batch(chain(6), memory, "greedy", options=ONE)
         assert answer.plain <= answer.batch <= expected(6, memory)[0] <= answer.upper
@@ -123,7 +123,7 @@ def test_a_heuristic_goes_on_from_its_last_success(no_start):
         assert f"{answer.upper:,} is the largest not ruled out" in answer.claim
 
 
-def test_nothing_found_in_time_is_no_proof(faulty, no_start, monkeypatch):
+def test_missing_schedule_is_no_proof(faulty, no_start, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys.modules["remat.solving.method"], "START_HEURISTICS", {})
@@ -142,7 +142,7 @@ def test_nothing_found_in_time_is_no_proof(faulty, no_start, monkeypatch):
     assert stopped.row()["reason"] is None
 
 
-def test_ctrl_c_keeps_what_is_known():
+def test_ctrl_c_keeps_the_largest_batch():
     def on_probe(probe):
         if len(seen) == 2:
             raise KeyboardInterrupt
@@ -156,25 +156,25 @@ def test_ctrl_c_keeps_what_is_known():
 
 
 @pytest.mark.slow
-def test_a_false_proof_is_found_out(no_start, monkeypatch):
-    """A method that denies a batch size and then has a schedule for less that is good for it."""
+def test_false_proof_is_detected(no_start, monkeypatch):
+    """The method denies a batch size, and then returns a schedule of a smaller batch that fits at that size."""
     genuine = module.run_method
 
-    def lying(method, problem, limits, on_progress=None, warm_start=None):
+    def denying(method, problem, limits, on_progress=None, warm_start=None):
         run = genuine(method, problem, limits, on_progress, warm_start)
         if problem.graph.meta["batch"] != first:
             return run
         return Run(method, problem, replace(run.result, schedule=None, certificate=None, status=Status.INFEASIBLE))
 
-    first = (7 + 21) // 2  # the middle between what fits without recomputation and what no op has room for
-    monkeypatch.setattr(module, "run_method", lying)
+    first = (7 + 21) // 2  # midpoint of the largest batch without recomputation and the structural limit
+    monkeypatch.setattr(module, "run_method", denying)
     truth = expected(6, 60)[0]
-    assert truth >= first, "else the lie is none"
+    assert truth >= first, "the denial is right"
     with pytest.raises(BackendError, match=rf"proved that batch size {first} does not fit .* is good up to {truth}"):
         max_batch(chain(6), 60, "checkmate/highs", options=ONE)
 
 
-def test_the_picture(tmp_path):
+def test_plot_of_batches(tmp_path):
     methods = (Contestant("greedy", label="ours"), "chen-sqrt")
     answers = [max_batch(chain(n), 40, method, options=ONE) for n in (4, 6) for method in methods]
     figure = plot_batches(answers)
@@ -188,12 +188,13 @@ def test_the_picture(tmp_path):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["unit-chain-4", "unit-chain-6"]
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words[:3] == ["no recomputation", "ours", "chen-sqrt"]
-    save_batch_plot([max_batch(chain(4), 5, "greedy", options=ONE)], tmp_path / "small.svg")  # nothing without
+    without_bar = max_batch(chain(4), 5, "greedy", options=ONE)  # no batch fits without recomputation
+    save_batch_plot([without_bar], tmp_path / "small.svg")
     assert "batch size" in (tmp_path / "small.svg").read_text(encoding="utf-8")
 
 
-def test_dead_retention_holds_for_the_whole_search():
-    """The schedule of a method that says what is freed when was freed at last use where its reach was computed."""
+def test_dead_retention_counts_in_the_whole_search():
+    """Regression: the reach of a schedule with explicit frees was computed as if it freed at last use."""
     choice = Contestant("chen-sqrt", options=CheckpointingOptions(dead_retention=True))
     dead = max_batch(chain(16), 100, choice, options=ONE)
     ideal = max_batch(chain(16), 100, "chen-sqrt", options=ONE)
@@ -205,8 +206,8 @@ def test_dead_retention_holds_for_the_whole_search():
     assert not validate(larger, above, Rules(budget=100, count_constant_memory=True)).accepted
 
 
-#: Checkmate's figure 6 on 16 GB: checkpoint all, AP √n and linearized greedy. It has 51 for the last of FCN8, and 116
-#: and 199 for the last two of ResNet50, where the published program orders ops otherwise (docs/batch.md).
+#: Figure 6 of Checkmate for 16 GB: checkpoint all, AP √n and linearized greedy. The paper has 51 for the last of FCN8,
+#: and 116 and 199 for the last two of ResNet50, since its program orders ops differently (docs/batch.md).
 FIGURE_6 = {
     "unet": {"ap-all": 16, "ap-sqrt": 18, "linearized-greedy": 35},
     "fcn8": {"checkpoint-all": 29, "ap-sqrt": 51, "linearized-greedy": 49},
@@ -221,7 +222,7 @@ FIGURE_6 = {
     "name", [name if name in {"unet", "vgg19"} else pytest.param(name, marks=pytest.mark.slow) for name in FIGURE_6]
 )
 def test_baselines_of_figure_6(name):
-    """Alone and with dead retention; the published program subtracts parameters and their gradients twice."""
+    """Methods run alone with dead retention; the published program subtracts parameters and gradients twice."""
     memory = 16 * 10**9 - 4 * ZOO[name]().meta["overhead"]["param_bytes"]
     call = SolveOptions(threads=1, start="alone")
     for method, batch in FIGURE_6[name].items():
@@ -234,8 +235,8 @@ def test_baselines_of_figure_6(name):
         assert answer.schedule.has_frees
 
 
-def test_a_method_alone_has_no_help_from_the_reference_order():
-    """Where the reference order fits, the answer is the method's own all the same, in solve() and in max_batch()."""
+def test_start_alone_excludes_the_reference_order():
+    """In solve() and max_batch(), also where the reference order fits."""
     problem = Problem(unit_chain(8), "100%")
     for start, expected in (("auto", "the reference order"), ("alone", "checkpoint-last")):
         result = solve(problem, "checkpoint-last", options=SolveOptions(threads=1, start=start))

@@ -1,4 +1,4 @@
-"""Naive and two-phase rounding: what counts as feasible is what the validator accepts."""
+"""Naive and two-phase rounding of relaxations."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from remat.schedule.certificate import Verdict
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
 
-def test_rows_that_are_kept_are_what_the_validator_accepts():
+def test_consistent_matrices_are_valid_schedules():
     """All 2^6 matrices R and S of a chain of one layer: R[t,t] = 1, S[0] = 0."""
     graph = unit_chain(1)
     problem = Problem(replace(graph, outputs=[*graph.outputs, graph.ops[0].outputs[0]]), "100%")
@@ -37,8 +37,8 @@ def test_rows_that_are_kept_are_what_the_validator_accepts():
 
 
 @pytest.mark.parametrize(("graph", "budget", "feasible"), [(unit_chain(16), 6, 1), (vgg16(), "90%", 0)])
-def test_statement_of_figure_7(graph, budget, feasible):
-    """No naive rounding is feasible; two-phase ones are all schedules, and the one at 0.5 is cheaper than the mean."""
+def test_roundings_of_figure_7(graph, budget, feasible):
+    """No naive rounding is feasible; all two-phase ones are schedules, and that at 0.5 is cheaper than their mean."""
     fixed, drawn, two, many = round_relaxation(Problem(graph, budget), 500, options=ONE)
     assert (fixed.feasible, drawn.consistent, drawn.feasible, drawn.samples) == (0, 0, 0, 500)
     assert drawn.broken > 5
@@ -48,7 +48,7 @@ def test_statement_of_figure_7(graph, budget, feasible):
     assert not feasible or two.costs[0] < np.mean(many.costs)
 
 
-def test_what_cannot_be_rounded_is_refused():
+def test_problems_without_a_relaxation_are_refused():
     with refused("problem.no-budget"):
         round_relaxation(Problem(unit_chain(4)))
     with refused("problem.no-relaxation"):
@@ -56,7 +56,7 @@ def test_what_cannot_be_rounded_is_refused():
 
 
 @pytest.mark.parametrize("budget", [10, 12])
-def test_an_integral_relaxation_is_its_own_rounding(budget):
-    """With room for everything R* and S* are a schedule, which every rounding at 0.5 gives back."""
+def test_integral_relaxation_is_its_own_rounding(budget):
+    """With an ample budget R* and S* are a schedule, which rounding at 0.5 reproduces."""
     fixed, _, two, _ = round_relaxation(Problem(unit_chain(8), budget), 1, allowance=0.0, options=ONE)
     assert fixed.costs == two.costs == (17,)

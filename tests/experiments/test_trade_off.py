@@ -1,4 +1,4 @@
-"""Peak against extra time: points from anywhere, the front among them, files and the picture."""
+"""Trade-off of peak and extra time: points, front, tables and plot."""
 
 import csv
 import io
@@ -26,14 +26,14 @@ def points() -> list[Point]:
     ]
 
 
-def test_the_front_has_valid_schedules_only() -> None:
+def test_front_contains_only_valid_schedules() -> None:
     found = TradeOff(GRAPH, tuple(points()))
     reference, nothing, some, wrong, broken = found.points
     assert (reference.who, reference.peak, reference.overhead, reference.certified) == ("reference order", 6, 0.0, True)
     assert (wrong.certified, wrong.peak, wrong.cost) == (False, None, None)
     assert "step 0: op 'f1' reads tensor 'f0'" in wrong.fault
     assert (broken.fault, broken.schedule) == ("no luck", None)
-    assert nothing.peak == 6  # all four values come back at the first need: saving nothing saves nothing
+    assert nothing.peak == 6  # the backward pass recomputes all four values at its first step
     assert some.peak == 5
     assert found.front() == [some, reference]
     assert found.best(6) == reference
@@ -41,13 +41,13 @@ def test_the_front_has_valid_schedules_only() -> None:
     assert found.best(5, "reference order") is None
 
 
-def test_tables_and_picture(tmp_path: Path) -> None:
+def test_tables_and_plot(tmp_path: Path) -> None:
     matrix = compare(Problem(GRAPH), [5, 2], ["greedy"])
     found = trade_off(matrix, points())
     assert [point.knob for point in found.by_maker()["greedy"]] == ["5", "2"]
     assert found.by_maker()["greedy"][1].fault == "no schedule: infeasible"
     rows = list(csv.DictReader(io.StringIO(found.to_csv())))
-    assert [row["who"] for row in rows][1] == "'=saved"  # no formula for a spreadsheet
+    assert [row["who"] for row in rows][1] == "'=saved"  # escaped, as spreadsheets would read a formula
     facts = json.loads(found.to_json())
     assert facts["graph"]["reference_peak"] == 6
     assert [row["peak"] for row in facts["points"]] == [6, 6, 5, None, None, 5, None]
@@ -62,8 +62,8 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_labels_of_a_picture_are_readable() -> None:
-    """Budgets have units, points at one place one label, and two makers' labels are on two sides."""
+def test_labels_of_the_plot() -> None:
+    """Budgets have units, equal points share a label, and labels of two makers are on different sides."""
     reference, saved = Schedule.reference(GRAPH), schedule_of_saved(GRAPH, ["f1"])
     points = [Point.of(GRAPH, reference, "a", knob) for knob in ("0.8", "0.6")]
     points += [Point.of(GRAPH, schedule, "b", knob) for schedule, knob in ((reference, "3221225472"), (saved, "5"))]

@@ -1,4 +1,4 @@
-"""What the hierarchical formulations claim is held, step by step, and all that their solutions promise."""
+"""Memory that hierarchical formulations claim for each step, and checks of their solutions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _of_intervals(formulation: Any, values: np.ndarray) -> list[np.ndarray]:
 
 
 def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[list[int], Certificate]:
-    """Check all that a solution promises; return the claim for each step, and the certificate of the schedule."""
+    """Check a solution; return the claim for each step, and the certificate of the schedule."""
     problem, model = formulation.problem, formulation.build()
     assert violations(model, values) == []
     steps, claimed = formulation.steps(values), claims_of(formulation, values)
@@ -68,7 +68,7 @@ def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[lis
     sequence = [op for run in runs for op in run.ops.tolist()]
     flat = Schedule.of_computes(problem.graph, sequence)
     held = problem.simulate(flat).memory.tolist()
-    under = [(step, real, said) for step, (real, said) in enumerate(zip(held, claimed, strict=True)) if real > said]
+    under = [(step, real, claim) for step, (real, claim) in enumerate(zip(held, claimed, strict=True)) if real > claim]
     assert not under, f"(step, held, claimed): {under}"
     whole = judged(problem, flat)
     assert whole.cost == objective
@@ -79,8 +79,8 @@ def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[lis
     return claimed, certificate
 
 
-def returns(formulation: Any, values: np.ndarray, cost: int) -> None:
-    """Require that the decoded schedule can be encoded, fits the model, and comes back at its cost."""
+def check_round_trip(formulation: Any, values: np.ndarray, cost: int) -> None:
+    """Require that the decoded schedule, encoded again, satisfies the model and keeps its cost."""
     again = formulation.encode(formulation.decode(values))
     assert violations(formulation.build(), again) == []
     assert judged(formulation.problem, formulation.decode(again)).cost == cost
@@ -94,5 +94,5 @@ def proved(formulation: Any, backend: Backend | None = None) -> int | None:
     assert raw.status is Status.OPTIMAL, raw.stop
     claimed, certificate = checked(formulation, raw.values, raw.objective)
     assert max(claimed) <= formulation.problem.budget_bytes
-    returns(formulation, raw.values, certificate.cost)
+    check_round_trip(formulation, raw.values, certificate.cost)
     return raw.objective

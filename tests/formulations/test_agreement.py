@@ -1,4 +1,4 @@
-"""All formulations on all backends agree with exhaustive search, and with published closed forms."""
+"""Formulations on each backend agree with exhaustive search and with published closed forms."""
 
 import math
 from functools import partial
@@ -22,7 +22,7 @@ def retention(problem, copies, **options):
 
 
 class Bridged(RetentionIntervals):
-    """Retention intervals without forms of their own."""
+    """Retention intervals whose records are rewritten by bridges only."""
 
     def _offer_forms(self, model, highest_peak=None):
         pass
@@ -38,8 +38,8 @@ def every_copy(problem):
 
 two_copies, two_reservoirs = partial(retention, copies=2), partial(retention, copies=2, precedence="reservoir")
 
-#: Order, limit of computes, copies in an answer of the search, most ops, and who is asked, on which backend.
-QUESTIONS = {
+#: Order, limit of computes, copies in the exhaustive search, most ops, and formulations with backends.
+COMPARISONS = {
     "fixed": ("fixed", None, None, 6, [(Checkmate, Highs), (Checkmate, CpSat), (Stages, Highs), (every_copy, CpSat)]),
     "twice": ("fixed", 2, 2, 6, [(Checkmate, CpSat), (Stages, CpSat), (partial(retention, copies=5), CpSat),
                                  (partial(retention, copies=5, precedence="reservoir"), CpSat)]),
@@ -48,7 +48,7 @@ QUESTIONS = {
     "bridges": ("fixed", None, 2, 4, [(bridged, Highs), (partial(bridged, precedence="reservoir"), Highs)]),
     "free bridges": ("free", None, 2, 4, [(two_copies, Highs)]),
 }  # fmt: skip
-#: How many graphs in the quick run, and in the slow one.
+#: Numbers of graphs in the quick and in the slow run.
 SEEDS = {
     "fixed": (75, 300),
     "twice": (27, 60),
@@ -59,14 +59,14 @@ SEEDS = {
 }
 
 
-CASES = [pytest.param(question, seed, marks=[pytest.mark.slow] * (seed >= quick))
-         for question, (quick, most) in SEEDS.items() for seed in range(most)]  # fmt: skip
+CASES = [pytest.param(comparison, seed, marks=[pytest.mark.slow] * (seed >= quick))
+         for comparison, (quick, most) in SEEDS.items() for seed in range(most)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "seed"), CASES)
-def test_exhaustive_search(question, seed):
-    """On plain and full graphs, and on those with buffers, which are filled once."""
-    order, limit, copies, most_ops, statements = QUESTIONS[question]
+@pytest.mark.parametrize(("comparison", "seed"), CASES)
+def test_optimum_agrees_with_exhaustive_search(comparison, seed):
+    """Plain and full graphs, and graphs with buffers, which are filled once."""
+    order, limit, copies, most_ops, statements = COMPARISONS[comparison]
     graph = random_graph(seed, most_ops - (seed % 3 == 2), **KINDS[list(KINDS)[seed % 3]])
     problem = Problem(graph, random_budget(graph, seed), order, limit)
     expected = least_cost(problem, copies)
@@ -75,7 +75,7 @@ def test_exhaustive_search(question, seed):
 
 
 @pytest.mark.parametrize(("n", "budget"), [(n, b) for n in range(1, 6) for b in range(2, n + 4)])
-def test_unit_chain(n, budget):
+def test_optimum_of_the_unit_chain(n, budget):
     """Checkmate's unit linear training graph: OPT(n, B) = n + 1 + t(n + 1, B − 2), infeasible below 3."""
     problem = Problem(unit_chain(n), budget)
     expected = None if budget < 3 else n + 1 + revolve(n + 1, budget - 2)
@@ -84,7 +84,7 @@ def test_unit_chain(n, budget):
 
 
 @pytest.mark.parametrize(("copies", "budget"), [(1, 3), (1, 5), (2, 3), (2, 4), (3, 3)])
-def test_unit_chain_with_limited_copies(copies, budget):
+def test_feasibility_of_the_unit_chain_with_limited_copies(copies, budget):
     """At most C computes per op: feasible iff n <= binom(B + C − 2, C) − 1."""
     longest = math.comb(budget + copies - 2, copies) - 1
     for n, feasible in ((longest, True), (longest + 1, False)):

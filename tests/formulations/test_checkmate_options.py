@@ -1,4 +1,4 @@
-"""Checkmate with and without frontier-advancing stages: the numbers of the paper, and what free stages can do."""
+"""Checkmate with and without frontier-advancing stages."""
 
 import pytest
 from helpers import solved
@@ -21,12 +21,6 @@ def free(problem, stages=None):
     return Checkmate(problem, CheckmateOptions(frontier=False, stages=stages))
 
 
-@pytest.mark.parametrize(("budget", "value"), [(4, 22.0), (3, 23.0)])
-def test_relaxation_of_the_papers_chain(budget, value):
-    bound = lp_relaxation(Problem(unit_chain(8), budget), "checkmate")
-    assert bound.relaxed == pytest.approx(value)
-
-
 def test_integrality_gaps_of_appendix_a():
     """8 layers, 17 ops, budget 4, optimum 26: gap 1.18 with frontier-advancing stages, 21.56 without."""
     graph, optimal = unit_chain(8), 26
@@ -38,7 +32,7 @@ def test_integrality_gaps_of_appendix_a():
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_free_stages_are_between_any_order_and_advancing_stages(seed):
+def test_optimum_of_free_stages_lies_between_free_order_and_fixed_stages(seed):
     graph = random_graph(seed, 4, plain=seed % 2 == 0)
     budget = random_budget(graph, seed)
     least = optimum(Problem(graph, budget, "free"), Scope(OrderRule.FREE, staged=False))
@@ -55,7 +49,7 @@ def test_free_stages_are_between_any_order_and_advancing_stages(seed):
 
 @pytest.fixture
 def wide():
-    """Two ops of size 9 that are read one after the other: the order that is given holds both."""
+    """Two ops of size 9; the reference order holds both at once, another order does not."""
     b = GraphBuilder("wide")
     for name in ("a", "b"):
         b.op(name, size=9, cost=5)
@@ -65,14 +59,14 @@ def wide():
     return b.build()
 
 
-def test_free_stages_free_the_order_and_more_of_them_never_cost_more(wide):
+def test_free_stages_reorder_ops(wide):
     assert solved(Checkmate(Problem(wide, 11)), Highs()) == 13 + 10
     costs = [solved(free(Problem(wide, 11, "free"), stages), Highs()) for stages in (1, 2, 3, None)]
     assert costs == [None, 13, 13, 13]
     assert solved(free(Problem(wide, "100%", "free"), 1), Highs()) == 13
 
 
-def test_a_schedule_of_too_many_stages_is_refused(wide):
+def test_schedule_with_too_many_stages_is_refused(wide):
     schedule = Schedule.from_steps([("compute", op) for op in ("b", "b1", "a", "a1", "end")])
     two = free(Problem(wide, 11, "free"), 2)
     assert violations(two.build(), two.encode(schedule)) == []
@@ -85,20 +79,20 @@ def test_limits_of_computes_hold_in_free_stages():
     assert solved(free(problem), Highs()) == optimum(problem, Scope(OrderRule.FREE, False, 2)).cost
 
 
-WRONG = [
+INVALID = [
     (CheckmateOptions, {"frontier": 1}), (CheckmateOptions, {"stages": 3}),
     (CheckmateOptions, {"frontier": False, "stages": 0}), (CheckmateOptions, {"frontier": False, "stages": 2.0}),
     (StagesOptions, {"cost_limit": -1}), (StagesOptions, {"cost_limit": 2.5}), (StagesOptions, {"ahead": 1}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "options"), WRONG)
-def test_options_out_of_range(kind, options):
+@pytest.mark.parametrize(("kind", "options"), INVALID)
+def test_invalid_options(kind, options):
     with refused("problem.option"):
         kind(**options)
 
 
-def test_problems_that_are_not_stated():
+def test_unsupported_problems_are_refused():
     graph = unit_chain(2)
     with refused("problem.order-rule"):
         Checkmate(Problem(graph, 4, "free"))

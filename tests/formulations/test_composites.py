@@ -1,4 +1,4 @@
-"""Composites: what an option needs, makes and holds, and the schedule of a sequence of nodes and options."""
+"""Composites: validity, inputs and memory of options, and expanded schedules."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from remat.problem import Problem
 from remat.schedule import Schedule
 
 CHAIN = Problem(unit_chain(4))  # f0 f1 f2 f3 loss g3 g2 g1 g0 are ops 0 to 8
-SAVE, FORGET, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Option([1, 2])
+SAVE, RECOMPUTE, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Option([1, 2])
 
 
 @pytest.mark.parametrize(
@@ -36,22 +36,22 @@ SAVE, FORGET, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Opti
         Composite("m", [1, 3], [5, 7], [Option([1, 3], [5, 7])]),
     ],
 )
-def test_composites_that_do_not_do_what_they_must(composite):
+def test_invalid_composites(composite):
     with refused("problem.composite"):
         CompositeProblem(CHAIN, [composite])
 
 
-def test_a_composite_around_the_first_ops():
+def test_composite_of_the_first_ops():
     CompositeProblem(CHAIN, [Composite("m", [0, 1], [6, 7], [Option([0, 1], [6, 7])])])
 
 
-def test_two_composites_with_one_op():
+def test_overlapping_composites_are_refused():
     first, second = (Composite(name, [1, 2], [6, 7], [SAVE]) for name in "ab")
     with refused("problem.composite", culprit="f1"):
         CompositeProblem(CHAIN, [first, second])
 
 
-def test_a_fixed_order_is_kept():
+def test_composites_against_the_fixed_order_are_refused():
     b = GraphBuilder("fork")
     b.op("a", size=1)
     b.op("left", inputs=["a"], size=1)
@@ -69,8 +69,8 @@ def test_a_fixed_order_is_kept():
         CompositeProblem(Problem(graph), [turned])
 
 
-def test_what_an_option_needs_is_its_own():
-    """An output that a backward part reads is there, or computed again: an option each."""
+def test_options_have_their_own_inputs():
+    """One option of the backward part reads an output of the forward part, the other recomputes it."""
     b = GraphBuilder("two outputs")
     b.op("f", outputs={"x": 4})
     b.op("g", inputs=["x"], outputs={"y": 2})
@@ -82,10 +82,10 @@ def test_what_an_option_needs_is_its_own():
     reads, again = whole.runs(2)
     assert reads.tensor[reads.needs].tolist() == [0, 2]
     assert again.tensor[again.needs].tolist() == [2]
-    assert again.memory.tolist() == [4, 5]  # a copy of x for itself; e passes
+    assert again.memory.tolist() == [4, 5]  # its own copy of x; e is an output
     assert again.rows[0].freed.tolist() == []
     schedule = expand(whole, [Step(0), Step(1), Step(2, 1, np.array([0]))])
-    assert schedule.computes() == ["f", "g", "loss", "back"]  # x is there all the time
+    assert schedule.computes() == ["f", "g", "loss", "back"]  # x stays alive
     options = HierarchicalIntervalsOptions([Composite("layer", [0, 1], [3], [Option([0, 1], [0, 3])])])
     formulation = HierarchicalIntervals(Problem(whole.problem.graph), options)
     assert formulation.decode(formulation.encode(schedule)).computes() == schedule.computes()
@@ -93,20 +93,20 @@ def test_what_an_option_needs_is_its_own():
 
 @pytest.mark.parametrize(("limit", "cost"), [(1, None), (2, 11)])
 @pytest.mark.parametrize("kind", [HIlp, HierarchicalIntervals])
-def test_limits_of_computes_hold_inside_of_options(kind, limit, cost):
+def test_limits_of_computes_hold_inside_options(kind, limit, cost):
     layer = Composite("layer", [1, 2], [6, 7], [Option([1, 2], [1, 2, 6, 7])])
     problem = Problem(unit_chain(4), 100, max_computes={"f1": limit})
     assert proved(kind(problem, kind.options_type(composites=(layer,)))) == cost
 
 
-def test_a_budget_does_not_limit_the_peak_that_is_to_be_least():
-    layer = Composite("layer", [1, 2], [6, 7], [SAVE, FORGET])
+def test_budget_does_not_constrain_the_least_peak():
+    layer = Composite("layer", [1, 2], [6, 7], [SAVE, RECOMPUTE])
     problem = Problem(CHAIN.graph, "50%", objective="least-peak")
     formulation = HierarchicalIntervals(problem, HierarchicalIntervalsOptions((layer,)))
     assert violations(formulation.build(), formulation.encode(Schedule.reference(problem.graph))) == []
 
 
-def test_composites_in_files():
+def test_composites_in_configurations():
     from remat.config.levels import make_options
 
     table = {"name": "m", "forward": [1, 2], "backward": [6, 7], "options": [{"forward": [1, 2], "backward": [6, 7]}]}

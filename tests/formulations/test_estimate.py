@@ -1,4 +1,4 @@
-"""The size of a model is known before it is built, and what does not fit is refused in one line."""
+"""Estimated sizes of models, and models that are refused because they do not fit."""
 
 import tracemalloc
 
@@ -36,18 +36,18 @@ CASES += [(name, kind, None, "free") for name in ("layered", "tree") for kind in
 
 
 @pytest.mark.parametrize(("name", "kind", "options", "order"), CASES)
-def test_estimates_are_near(name, kind, options, order):
+def test_estimates_match_built_models(name, kind, options, order):
     problem = Problem(GRAPHS[name], "70%", order)
     formulation = kind(problem) if options is None else kind(problem, options)
     size = formulation.estimate()
     model = formulation.build()
     entries = sum(len(r.value) if isinstance(r, Linear) else len(r.variables()) for r in model.records)
-    # values of start times, each of which solvers have to take in, are entries too, but not of the records
+    # estimates also count the values of start times, which are no entries of records
     most = 6 if kind is RetentionIntervals and order == "fixed" else 1.3
     assert (0.95 if kind in ORDERS else 0.9) * entries <= size.nonzeros <= most * entries
 
 
-def test_a_limit_of_cost_makes_the_stages_fewer():
+def test_cost_limit_shrinks_stages():
     problem = Problem(layered(300, seed=1), "80%")
     whole, some = Stages(problem), Stages(problem)
     some.leave_out_above(int(1.01 * problem.graph.base_cost))
@@ -56,7 +56,7 @@ def test_a_limit_of_cost_makes_the_stages_fewer():
     assert entries == pytest.approx(some.estimate().nonzeros, rel=0.15)
 
 
-def test_what_is_lacking():
+def test_lack_of_memory_and_time():
     size = ModelSize(1000, tables=500)
     assert size.lacks_memory(1000 * BUILT_BYTES + 500) == ""
     assert "needs about 0 MiB" in size.lacks_memory(1000 * BUILT_BYTES + 499)
@@ -66,15 +66,15 @@ def test_what_is_lacking():
 
 
 @pytest.mark.parametrize("method", ["checkmate", "stages", "lp-rounding", "checkpoint-last"])
-def test_what_does_not_fit_is_refused_at_once(method, monkeypatch):
-    """It was built until memory was gone."""
+def test_models_that_do_not_fit_are_refused(method, monkeypatch):
+    """Regression: models were built until memory was exhausted."""
     for module in ("solving.model_solve", "heuristics.lp_rounding", "heuristics.checkpointing.base"):
         monkeypatch.setattr(f"remat.{module}.available_memory", lambda *_: 10_000.0)
     with pytest.raises(ProblemError, match=r"needs about .* [GM]iB.*, but only 0(\.0 G| M)iB are available"):
         solve(Problem(layered(60, seed=1), "80%"), method, "highs", options=ONE)
 
 
-def test_a_schedule_that_is_known_is_kept(monkeypatch):
+def test_warm_start_survives_a_model_that_does_not_fit(monkeypatch):
     monkeypatch.setattr(model_solve, "available_memory", lambda *_: 10_000.0)
     problem = Problem(unit_chain(8), 8)
     known = solve(problem, "greedy").schedule
@@ -84,13 +84,13 @@ def test_a_schedule_that_is_known_is_kept(monkeypatch):
     assert "the model of checkmate by highs is not built: it has about " in result.message
 
 
-def test_the_limit_of_the_call_counts():
+def test_memory_limit_of_the_call():
     problem = Problem(unit_chain(30), 12)
     with pytest.raises(ProblemError, match="is not built"):
         solve(problem, "checkmate", "highs", options=SolveOptions(threads=1, memory_limit=2_000_000, start="none"))
 
 
-def test_a_relaxation_that_does_not_fit(monkeypatch):
+def test_relaxation_that_does_not_fit(monkeypatch):
     monkeypatch.setattr("remat.bounds.lp.available_memory", lambda *_: 10_000.0)
     bound = lp_relaxation(Problem(unit_chain(8), 5))
     assert bound.value == bound.base_cost
@@ -98,8 +98,8 @@ def test_a_relaxation_that_does_not_fit(monkeypatch):
     assert bound.note in str(bound)
 
 
-def test_five_thousand_ops_are_refused_in_a_moment():
-    """Checkmate's model of them has 3 billion non-zeros; stages by HiGHS took 57 s and 10 GB of a limit of 12 s."""
+def test_five_thousand_ops_lack_memory():
+    """Checkmate's model has 3 billion non-zeros; stages by HiGHS took 57 s and 10 GB within a limit of 12 s."""
     graph = layered(5000, seed=1)
     problem = Problem(graph, "80%")
     limit = min(16 * 2**30, int(resources.available_memory()))
@@ -110,8 +110,8 @@ def test_five_thousand_ops_are_refused_in_a_moment():
 
 
 @pytest.mark.parametrize("kind", [Stages, HIlp])
-def test_an_estimate_makes_no_table_of_all_pairs(kind):
-    """H-ILP took 3.3 GB for 20,000 ops before it refused them."""
+def test_estimates_take_little_memory(kind):
+    """Regression: H-ILP took 3.3 GB for 20,000 ops before they were refused."""
     formulation = kind(Problem(layered(1000, seed=1), "80%"))
     tracemalloc.start()
     size, (_, peak) = formulation.estimate(), tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""H-ILP: on ops alone the optimum of exhaustive search; options of their own; rows without corrections."""
+"""H-ILP: optima without composites, needs and memory of options, scope."""
 
 import pytest
 from claims import proved
@@ -17,18 +17,18 @@ from remat.problem.scope import Restriction
 from remat.runtime.solve_options import Status
 from remat.testing import optimum, random_budget, random_graph
 
-# -- ops alone -------------------------------------------------------------------------------------------------------
+# -- without composites ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("plain", 101), ("full", 102)])
-def test_the_optimum_of_checkmate_on_larger_graphs(kind, seed):
+def test_optimum_equals_checkmate_on_larger_graphs(kind, seed):
     graph = random_graph(seed, 9, **KINDS[kind])
     problem = Problem(graph, random_budget(graph, seed))
     assert proved(HIlp(problem)) == answer(Checkmate(problem)).objective
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_optimum_of_stages_that_recompute_what_they_need_themselves(seed):
+def test_optimum_without_recomputing_ahead_equals_stages(seed):
     graph = random_graph(seed, 7, plain=True)
     problem = Problem(graph, random_budget(graph, seed))
     least = proved(HIlp(problem, HIlpOptions(ahead=False)))
@@ -36,8 +36,8 @@ def test_the_optimum_of_stages_that_recompute_what_they_need_themselves(seed):
     assert least == (None if raw.status is Status.INFEASIBLE else pytest.approx(raw.objective))
 
 
-def test_without_recomputation_ahead_fewer_computes_are_of_use():
-    """Groups of a U-Net at 50 %, within the cost of the start: 582 computes in place of 861."""
+def test_model_without_recomputing_ahead_is_smaller():
+    """On groups of a U-Net at 50 %, 582 computes remain instead of 861."""
     wide, narrow = (HIlp(Problem(unit_chain(9), 8), HIlpOptions(ahead=ahead)) for ahead in (True, False))
     for formulation in (wide, narrow):
         formulation.leave_out_above(23)
@@ -48,7 +48,7 @@ def test_without_recomputation_ahead_fewer_computes_are_of_use():
 
 
 @pytest.mark.slow
-def test_a_buffer_filled_again_is_cheaper_than_none():
+def test_refilled_buffers_where_checkmate_is_infeasible():
     """Checkmate holds a buffer from its first contribution to its last read."""
     found = 0
     for seed in range(300):
@@ -65,11 +65,11 @@ def test_a_buffer_filled_again_is_cheaper_than_none():
     pytest.fail("no such graph")
 
 
-# -- options of their own ---------------------------------------------------------------------------------------------
+# -- composites -------------------------------------------------------------------------------------------------------
 
 
 def two_outputs():
-    """x is an output, and read again backward: it is kept, or made again."""
+    """Graph in which the backward op reads x again."""
     b = GraphBuilder("two outputs")
     b.op("f", outputs={"x": 4}, cost=1)
     b.op("g", inputs=["x"], outputs={"y": 2}, cost=1)
@@ -80,8 +80,8 @@ def two_outputs():
     return b.build()
 
 
-def test_what_one_option_needs_others_need_not():
-    """Infeasible if every option of the backward part needed what one of them reads."""
+def test_inputs_of_one_option_do_not_bind_others():
+    """The problem would be infeasible if every option of the backward part needed x."""
     problem = Problem(two_outputs(), 9)
     keep, again = Option([0, 1], [4]), Option([0, 1], [0, 4])
     layer = Composite("layer", [0, 1], [4], [keep, again])
@@ -91,8 +91,8 @@ def test_what_one_option_needs_others_need_not():
     assert proved(HIlp(problem, HIlpOptions((Composite("layer", [0, 1], [4], [keep]),)))) is None
 
 
-def test_a_fast_forward_has_rows_of_its_own():
-    """What it holds inside counts, although it saves nothing: in the second, three wide tensors at once."""
+def test_memory_inside_a_fast_forward_counts():
+    """The second fast-forward holds three wide tensors at once."""
     b = GraphBuilder("wide inside")
     b.op("a", outputs={"a": 1}, cost=1)
     for name in ("w1", "w2", "w3"):
@@ -109,7 +109,7 @@ def test_a_fast_forward_has_rows_of_its_own():
         assert proved(HIlp(problem, HIlpOptions((layer,)))) == cost
 
 
-def test_scope_and_order():
+def test_scope_and_order_of_composites():
     graph = unit_chain(6)
     middle = Composite("middle", [1, 2, 3, 4], [8, 9, 10, 11], [
         Option([1, 2, 3, 4], [8, 9, 10, 11]), Option([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11]), Option([1, 2, 3, 4]),

@@ -1,7 +1,7 @@
-"""Both hierarchical formulations on random hierarchies, against composite schedules in plain Python.
+"""Hierarchical formulations on random hierarchies, compared with composite schedules in plain Python.
 
-What the model claims is held is never less than what the expanded schedule holds, at any step; and on tiny hierarchies
-the optimum is that of an exhaustive search over all decisions.
+At no step does the model claim less memory than the expanded schedule holds. On tiny hierarchies its optimum is that of
+an exhaustive search over all decisions.
 """
 
 import random
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from claims import claims_of, proved, returns
+from claims import check_round_trip, claims_of, proved
 from composite_search import CompositeSearch
 from helpers import answer, judged
 from hierarchies import RandomHierarchy, RandomOption, random_hierarchy
@@ -34,7 +34,7 @@ def composites(h):
 
 @dataclass(frozen=True)
 class Subject:
-    """A formulation and what it is tried with."""
+    """A formulation with its backend and options, and options of the search."""
 
     name: str
     backend: type
@@ -59,12 +59,12 @@ SUBJECTS = [
 
 
 def budget_of(h, seed):
-    """Between the least that any op needs and what the reference order holds."""
+    """Return a random budget between the structural bound and the reference peak."""
     least, most = h.graph.structural_bound.peak, h.graph.reference_peak
     return random.Random(seed).randint(least, max(least, most))
 
 
-def test_all_kinds_of_hierarchies_come():
+def test_random_hierarchies_are_of_all_kinds():
     """Fast-forwards, several options, backward parts that compute ops again; buffers, kept and empty tensors."""
     found = [random_hierarchy(seed, 5) for seed in range(120)]
     groups = [group for h in found for group in h.groups]
@@ -79,8 +79,8 @@ def test_all_kinds_of_hierarchies_come():
         assert any(has(h.graph) for h in found)
 
 
-def tried(subject, seed, most_ops):
-    """One random hierarchy: the optimum by both, or None where there is no schedule or too much to search."""
+def compare_optima(subject, seed, most_ops):
+    """Compare optima of a random hierarchy; return the extra cost, None if infeasible or too large to search."""
     h = random_hierarchy(seed, most_ops)
     problem = Problem(h.graph, budget_of(h, seed), subject.order)
     cost = proved(subject.of(h, problem), subject.backend())
@@ -94,22 +94,21 @@ def tried(subject, seed, most_ops):
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_claims_and_optimum(subject):
-    """A few of the slow ones."""
-    extra = [tried(subject, seed, 3) for seed in range(16)]
+    extra = [compare_optima(subject, seed, 3) for seed in range(16)]
     assert sum(each is not None for each in extra) >= 8
     assert any(extra)
 
 
 @pytest.mark.parametrize("seed", [315, 3037])
 @pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.order == "fixed"], ids=str)
-def test_runs_that_can_be_read_in_two_ways(subject, seed):
-    """A forward part again and a backward part, or a backward part that recomputes: the one that fits is encoded."""
+def test_ambiguous_runs_are_encoded(subject, seed):
+    """Either a repeated forward part and a backward part, or a backward part that recomputes."""
     h = random_hierarchy(seed, 4)
     formulation = subject.of(h, Problem(h.graph, budget_of(h, seed)))
     raw = answer(formulation, CpSat())
     cost = judged(formulation.problem, formulation.decode(raw.values)).cost
     assert cost > h.graph.base_cost
-    returns(formulation, raw.values, cost)
+    check_round_trip(formulation, raw.values, cost)
 
 
 @pytest.mark.slow
@@ -117,13 +116,13 @@ def test_runs_that_can_be_read_in_two_ways(subject, seed):
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_claims_and_optimum_of_many(subject, part):
     most_ops = 3 if subject.order == "free" else 4
-    extra = [tried(subject, seed, most_ops) for seed in range(1000 * part, 1000 * part + 120)]
+    extra = [compare_optima(subject, seed, most_ops) for seed in range(1000 * part, 1000 * part + 120)]
     assert sum(each is not None for each in extra) >= 40
     assert sum(bool(each) for each in extra) >= 5
 
 
 def with_recomputation(h, rng):
-    """The reference order; some ops run again in order before others do, at most once in all."""
+    """Return the reference order with recomputations of some ops, at most one of each."""
     graph = h.graph
     single = [(graph.arrays.producers.counts[graph.arrays.op_outputs[op]] == 1).all() for op in range(len(graph.ops))]
     sequence, again = [], set()
@@ -136,8 +135,8 @@ def with_recomputation(h, rng):
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-def test_claims_are_exact_for_ops_alone(subject):
-    """Without composites what is claimed of an encoded schedule is what it holds, to the byte."""
+def test_claims_are_exact_without_composites(subject):
+    """Without composites the claim for an encoded schedule equals its memory."""
     again = 0
     for seed in range(25):
         h = random_hierarchy(seed, 5, leaves=True)
@@ -152,8 +151,8 @@ def test_claims_are_exact_for_ops_alone(subject):
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-def test_claims_are_exact_where_everything_is_kept(subject):
-    """The reference order by composites whose only option keeps all: interfaces come and go inside of runs."""
+def test_claims_are_exact_when_all_values_are_kept(subject):
+    """Encode the reference order by composites whose only option keeps all values."""
     composite = 0
     for seed in range(70):
         h = random_hierarchy(seed, 6)
@@ -168,8 +167,8 @@ def test_claims_are_exact_where_everything_is_kept(subject):
     assert composite >= 18
 
 
-def test_rows_and_segments_hold_the_most_of_their_sub_steps():
-    """A row implies each sub-step; an interface is in every segment from its maker to the last that touches it."""
+def test_rows_and_segments_cover_their_sub_steps():
+    """A row implies each sub-step; an interface is in every segment from its maker to its last use."""
     several = 0
     for seed in range(60):
         h = random_hierarchy(seed, 6)
@@ -203,7 +202,7 @@ def test_rows_and_segments_hold_the_most_of_their_sub_steps():
     ],
 )
 def test_coarser_memory_claims_more(subject, options, seeds):
-    """A smaller model that never claims less, and so is never cheaper."""
+    """The smaller model never claims less, so it is never cheaper."""
     more = 0
     for seed in range(seeds):
         h = random_hierarchy(seed, 4)
@@ -216,7 +215,7 @@ def test_coarser_memory_claims_more(subject, options, seeds):
 
 
 def test_fewer_rows_of_memory_claim_more(monkeypatch):
-    """Of long runs sub-steps share rows; with one row for each run no model is cheaper, and every schedule fits."""
+    """Sub-steps of long runs share rows; with one row per run the optimum is no cheaper, and its schedule fits."""
     more = 0
     for seed in range(16):
         h = random_hierarchy(seed, 6)
@@ -232,8 +231,8 @@ def test_fewer_rows_of_memory_claim_more(monkeypatch):
     assert more >= 2
 
 
-def test_tables_of_memory_look_at_the_clock():
-    """Of a few groups of 20,000 ops each they took minutes, whatever the deadline was."""
+def test_memory_tables_check_the_deadline():
+    """Regression: tables of a few groups of 20,000 ops took minutes despite the deadline."""
     h = random_hierarchy(3, 6)
     formulation = SUBJECTS[1].of(h, Problem(h.graph, h.graph.reference_peak))
     formulation.deadline = Deadline.after(0.0)

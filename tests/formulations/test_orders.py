@@ -1,4 +1,4 @@
-"""Orders as positions, pairs and intervals: what they state, and that all three mean the same."""
+"""Orders as positions, pairs and intervals: exactness, lifetimes, solve() and published peaks."""
 
 import random
 from dataclasses import replace
@@ -27,8 +27,8 @@ KINDS = (OrderPositions, LinearOrder, OrderIntervals)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_order_goes_in_and_comes_back_with_its_peak(kind):
-    """Of what a graph may have; and the model is exact: with a unit less than the peak the order breaks it."""
+def test_orders_keep_their_peak_when_encoded_and_decoded(kind):
+    """The model is exact: with one unit below the peak, the order violates it."""
     rng = random.Random(1)
     graphs = [random_graph(seed, 9, buffers=seed % 2 == 1) for seed in range(60)] + [layered(40, seed=2)]
     for graph in graphs:
@@ -46,7 +46,7 @@ def test_every_order_goes_in_and_comes_back_with_its_peak(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_does_not_state_is_said_in_one_line(kind):
+def test_unsupported_problems_and_schedules_are_refused(kind):
     with refused("problem.order-rule", culprit="free"):
         kind(Problem(unit_chain(3), 5))
     again = [("compute", name) for name in ("f0", "f1", "loss", "g1", "f0", "g0")]
@@ -54,8 +54,8 @@ def test_what_it_does_not_state_is_said_in_one_line(kind):
         kind(Problem(unit_chain(2), order="free")).encode(Schedule.from_steps(again))
 
 
-def test_what_is_held_from_when_to_when():
-    """Writers and readers that others precede or follow are left out, and what is held alike is one."""
+def test_layout_of_lifetimes():
+    """Writers and readers implied by precedence are left out, and tensors of equal lifetimes are merged."""
     b = GraphBuilder("g")
     b.op("a", outputs={"x": 1, "y": 2, "z": 4, "unread": 8}, workspace=16)
     b.tensor("sum", 32)
@@ -72,7 +72,7 @@ def test_what_is_held_from_when_to_when():
             strict=True,
         )
     }  # fmt: skip
-    #: x up to d, y up to e, z to the end; the sum from its first writer; d up to e. What nobody reads is workspace.
+    # x lives up to d, y up to e, z to the end, the sum from its first writer, d up to e; unread outputs are workspace
     assert held == {((0,), (3,)): 1, ((0,), (4,)): 2, ((0,), (0,)): 4, ((1, 2), (3,)): 32, ((3,), (4,)): 64}
     assert at.kept.tolist() == [False, False, True, False, False]
     assert at.workspace.tolist() == [24, 0, 0, 0, 128]
@@ -80,8 +80,8 @@ def test_what_is_held_from_when_to_when():
     assert (at.soonest.tolist(), at.latest.tolist()) == ([1, 2, 2, 4, 5], [1, 3, 3, 4, 5])
 
 
-def test_in_solve():
-    """A budget that only another order keeps; one that none keeps; and least peak where recomputation is allowed."""
+def test_order_formulations_in_solve():
+    """Least peak where recomputation is allowed, and budgets that one other order or no order keeps."""
     graph = in_tree(3)
     best = solve(Problem(graph, order="free", objective="least-peak"), "linear-order", "highs", options=ONE)
     assert (best.status, best.peak, best.bound) == (Status.OPTIMAL, 5, 5)
@@ -94,8 +94,8 @@ def test_in_solve():
     assert solve(Problem(graph, 4, "free", 1), "order-positions", options=ONE).status is Status.INFEASIBLE
 
 
-def test_rules_make_the_start_of_a_least_peak():
-    """No model fits into two megabytes; the best of the rules is there all the same, unless nothing is to help."""
+def test_list_order_starts_a_least_peak():
+    """No model fits into 2 MB, but the best rule gives a schedule unless ``start`` is ``"none"``."""
     problem = Problem(layered(60, seed=1), order="free", max_computes=1, objective="least-peak")
     best = min(rule().search(OrderInstance.of(problem)).peak for rule in RULES)
     assert best < problem.reference_peak
@@ -120,8 +120,8 @@ CASES = [
 
 @pytest.mark.shared
 @pytest.mark.parametrize(("graph", "kind", "backend"), CASES)
-def test_published_cells(shared, graph, kind, backend):
-    """Found by each; proved, but by intervals where the linear relaxation of a cumulative says little."""
+def test_least_peaks_of_published_cells(shared, graph, kind, backend):
+    """All find the peak and prove it, except intervals on one cell, where the relaxation of the cumulative is weak."""
     problem = Problem(load_graph(shared / "data" / "graphs" / f"{graph}.json"), None, "free", 1, objective="least-peak")
     result = solve(problem, kind, backend, stop=120 if kind != "order-intervals" else 30, options=ONE)
     assert result.peak == KNOWN[graph]

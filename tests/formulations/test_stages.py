@@ -1,4 +1,4 @@
-"""The stage formulation has the optima of Checkmate's, a tighter relaxation, and says what it leaves out."""
+"""Stage formulation: optima of Checkmate, a tighter relaxation, cost limits and parts."""
 
 import random
 from dataclasses import replace
@@ -38,12 +38,12 @@ def problem_of(seed, kind, most_ops=6, max_computes=None):
     return Problem(graph, random_budget(graph, seed), "fixed", max_computes)
 
 
-# -- the same optimum ------------------------------------------------------------------------------------------------
+# -- optima ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", some_slow(range(100), 6))
-def test_the_optimum_of_checkmate_on_larger_graphs(seed, kind):
+def test_optimum_equals_checkmate_on_larger_graphs(seed, kind):
     problem = problem_of(seed, kind, 9, max_computes=(None, 2, 3)[seed % 3])
     expected = answer(Checkmate(problem), Highs()).objective
     assert solved(Stages(problem), Highs()) == expected
@@ -52,7 +52,7 @@ def test_the_optimum_of_checkmate_on_larger_graphs(seed, kind):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_cost_limit_cuts_off_what_is_dearer_and_nothing_else(seed):
+def test_cost_limit_excludes_only_costlier_schedules(seed):
     problem = problem_of(seed, "full")
     best = optimum(problem, Scope(OrderRule.FIXED, staged=True))
     if best is None:
@@ -70,7 +70,7 @@ def test_a_cost_limit_cuts_off_what_is_dearer_and_nothing_else(seed):
             below.encode(best.schedule)
 
 
-def test_solve_limits_the_cost_to_what_is_known():
+def test_solve_limits_the_cost_by_the_known_schedule():
     problem = Problem(ZOO["vgg16"](), "90%")
     result = solve(problem, "stages", "highs", stop=60, options=ONE)
     assert result.status == "optimal"
@@ -80,14 +80,14 @@ def test_solve_limits_the_cost_to_what_is_known():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_without_recomputing_ahead_schedules_are_valid_and_no_cheaper(seed):
+def test_optimum_without_recomputing_ahead_is_no_cheaper(seed):
     problem = problem_of(seed, "plain")
     least = solved(Stages(problem), Highs())
     found = solved(Stages(problem, StagesOptions(ahead=False)), Highs())
     assert found is None or found >= least
 
 
-def test_on_the_chain_nothing_is_gained_by_recomputing_ahead():
+def test_recomputing_ahead_gains_nothing_on_a_chain():
     for budget, cost in ((4, 18), (5, 16), (6, 15)):
         assert solved(Stages(Problem(unit_chain(6), budget), StagesOptions(ahead=False)), Highs()) == cost
 
@@ -97,7 +97,7 @@ def test_on_the_chain_nothing_is_gained_by_recomputing_ahead():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_relaxation_lies_between_checkmates_and_the_optimum(seed, kind):
+def test_relaxation_lies_between_that_of_checkmate_and_the_optimum(seed, kind):
     problem = problem_of(seed, kind, 7)
     mine, other = relaxed(Stages(problem)), relaxed(Checkmate(problem))
     least = answer(Stages(problem), Highs()).objective
@@ -108,7 +108,7 @@ def test_the_relaxation_lies_between_checkmates_and_the_optimum(seed, kind):
     assert least is None or mine.bound <= least + 1e-6
 
 
-def test_the_relaxation_is_tighter_and_the_model_smaller_on_a_network():
+def test_model_of_fcn8_is_smaller_and_tighter_than_checkmate():
     problem = Problem(ZOO["fcn8"](), "80%")
     mine, other = Stages(problem), Checkmate(problem)
     assert mine.build().num_constraints < other.build().num_constraints / 1.5
@@ -116,26 +116,26 @@ def test_the_relaxation_is_tighter_and_the_model_smaller_on_a_network():
     assert relaxed(mine).bound - base > 20 * (relaxed(other).bound - base)
 
 
-# -- what is left out ------------------------------------------------------------------------------------------------
+# -- excluded variables, schedules and problems ----------------------------------------------------------------------
 
 
-def test_nothing_is_a_choice_where_everything_fits():
+def test_model_is_empty_when_everything_fits():
     graph = unit_chain(5)
     assert Stages(Problem(graph, len(graph.ops))).build().num_vars == 0
     assert answer(Stages(Problem(graph)), Highs()).objective == graph.base_cost
 
 
-def test_recomputing_ahead_is_refused_by_name_where_it_is_not_stated():
+def test_schedule_that_recomputes_ahead_is_refused():
     problem = Problem(unit_chain(3), 4)
     schedule = Schedule.from_steps([("compute", op) for op in ("f0", "f1", "f2", "loss", "f0", "g2", "f1", "g1", "g0")])
     Stages(problem, StagesOptions(9)).encode(schedule)
     assert Stages(problem, StagesOptions(ahead=False)).scope().notes == ("recomputation in the stage that needs it",)
-    # three computes would be needed for f0 to serve g2, whose stage it is in, and the limit leaves two
+    # to serve g2 in its stage f0 would need three computes; the cost limit leaves two
     with refused("problem.ahead", culprit="f0"):
         Stages(problem, StagesOptions(9, ahead=False)).encode(schedule)
 
 
-def test_problems_that_are_not_stated():
+def test_unsupported_problems_are_refused():
     graph = unit_chain(3)
     with pytest.raises(ProblemError, match="ask for order 'fixed'"):
         Stages(Problem(graph, 5, "free"))
@@ -148,7 +148,7 @@ def test_problems_that_are_not_stated():
 
 @pytest.mark.parametrize("make", [Stages, Checkmate])
 @pytest.mark.parametrize("seed", range(10))
-def test_retention_of_a_schedule_gives_it_back(make, seed):
+def test_retention_of_a_schedule_reproduces_it(make, seed):
     problem = replace(problem_of(seed, "plain"), budget=None)
     tight = replace(problem, budget=problem.graph.structural_bound.peak)
     schedule, formulation = staged(problem.graph, random.Random(seed), 0.3), make(tight)
@@ -158,7 +158,7 @@ def test_retention_of_a_schedule_gives_it_back(make, seed):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_leeway_of_a_part(seed):
-    """What is free of the model allows the schedule itself, and nothing that is not a schedule."""
+    """The bounds of a part contain the given schedule, and the best solution within them is a schedule."""
     problem = problem_of(seed, ("plain", "full", "buffers")[seed % 3], 8)
     schedule = Greedy().run(problem, RUN)
     if not judged(problem, schedule).accepted:
@@ -185,15 +185,15 @@ def test_leeway_of_a_part(seed):
 # -- published -------------------------------------------------------------------------------------------------------
 
 
-def test_a_network_whose_optimum_is_known():
+def test_optimum_of_fcn8():
     cost = 10_289_323_652_736
     assert solved(Stages(Problem(ZOO["fcn8"](), "80%"), StagesOptions(cost)), Highs()) == cost
 
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_resnet50_at_80_percent_is_solved_to_the_bound_for_any_order(shared):
-    """Where Checkmate's own model on HiGHS finds nothing in 240 s; 0.3 % is published, this is 0.2786 %."""
+def test_optimum_of_resnet50_meets_the_joint_bound(shared):
+    """The overhead is 0.2786 % (published: 0.3 %); Checkmate's model on HiGHS finds nothing in 240 s."""
     graph = read_graph(shared / "data/graphs/checkmate_resnet50_profile.json")
     problem = Problem(graph, "80%")
     start = Greedy().run(problem, RUN)

@@ -1,4 +1,4 @@
-"""Any valid schedule is a start for any formulation that can express it, and solvers say so themselves."""
+"""Warm starts: schedules encoded as solutions, which solvers accept, and schedules that are refused."""
 
 import random
 import re
@@ -31,7 +31,7 @@ FORMULATIONS = {
     "retention-intervals": retention,
     "retention-intervals, reservoirs": partial(retention, precedence="reservoir"),
 }
-WORDS = {
+START_LINES = {
     "cp-sat": r"The solution hint is complete and is feasible\.(?: Its objective value is ([-\d.e+]+)\.)?",
     "highs": r"MIP start solution is feasible, objective value is ([-\d.e+]+)",
 }
@@ -39,7 +39,7 @@ OPTIONS = {"cp-sat": {}, "highs": {"presolve": "off"}}  # presolve may leave not
 
 
 def graph_of(seed):
-    """Several outputs, workspace, inputs and outputs; every other one with accumulation buffers."""
+    """Return a random graph; every second one has accumulation buffers."""
     return random_graph(seed, plain=seed % 5 == 0, buffers=seed % 2 == 0)
 
 
@@ -49,15 +49,15 @@ def schedules(seed):
     return graph, [Schedule.reference(graph), staged(graph, rng), staged(graph, rng, order=random_order(graph, rng))]
 
 
-def said(backend, model, hint, seconds=20.0):
-    """Objective of the start in the solver's own words, None where it does not call it complete and feasible.
+def start_objective(backend, model, hint, seconds=20.0):
+    """Return the objective of the start in the solver's log, None unless the log calls the start feasible.
 
-    CP-SAT names no objective where the model has none. What comes after these words is not waited for.
+    CP-SAT logs no objective where the model has none. The solve stops as soon as the line is found.
     """
     lines = []
 
     def match():
-        return re.search(WORDS[backend], "\n".join(lines))
+        return re.search(START_LINES[backend], "\n".join(lines))
 
     deadline = Deadline.after(seconds).until(lambda: match() is not None)
     call = SolveOptions(deadline=deadline, threads=1, log=lines.append, solver=OPTIONS[backend])
@@ -79,9 +79,9 @@ def terms(backend, model, values):
 @pytest.mark.parametrize(
     ("name", "order"), [(n, o) for n in FORMULATIONS for o in ("fixed", "free") if (n, o) != ("checkmate", "free")]
 )
-def test_a_valid_schedule_is_a_solution_or_is_refused(name, order):
-    """With a budget of the schedule's own peak, values of the main model and of phase 1 satisfy them."""
-    taken = refused = 0
+def test_valid_schedules_are_solutions_or_refused(name, order):
+    """With the schedule's peak as budget, the values satisfy the main model and that of phase 1."""
+    encoded = refused = 0
     for seed in range(20):
         graph, found = schedules(seed)
         for schedule in found:
@@ -95,15 +95,15 @@ def test_a_valid_schedule_is_a_solution_or_is_refused(name, order):
             except ProblemError:
                 refused += 1
                 continue
-            taken += 1
+            encoded += 1
             assert violations(formulation.build(), values) == [], seed
             first = formulation.preliminary()
             assert first is None or violations(first.model, first.extend(values)) == [], seed
             again = validate(graph, formulation.decode(values), problem.rules)
             assert again.accepted, seed
             assert again.cost <= validate(graph, schedule, problem.rules).cost
-    assert taken > 32
-    assert refused < taken / 8
+    assert encoded > 32
+    assert refused < encoded / 8
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -121,22 +121,22 @@ def test_phase_1_starts_from_any_schedule_at_any_budget(seed):
             assert extended[-1] <= max(formulation.capacity, peak // formulation.unit)
 
 
-@pytest.mark.parametrize("backend", WORDS)
+@pytest.mark.parametrize("backend", START_LINES)
 @pytest.mark.parametrize("name", FORMULATIONS)
 @pytest.mark.parametrize("seed", range(6))
-def test_solvers_take_the_start(seed, name, backend):
-    """Reference order with ample budget, greedy, and random staged schedules, with recomputations among them."""
+def test_solvers_accept_the_start(seed, name, backend):
+    """Reference order, greedy, and random staged schedules."""
     rng = random.Random(seed)
     graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0, buffers=seed % 2 == 1)
     greedy = Greedy().run(Problem(graph, graph.structural_bound.peak), RUN)
     for schedule in (Schedule.reference(graph), greedy, staged(graph, rng)):
         formulation = FORMULATIONS[name](Problem(graph, simulate(graph, schedule).peak))
         values = formulation.encode(schedule)
-        assert said(backend, formulation.build(), values) == terms(backend, formulation.build(), values)
+        assert start_objective(backend, formulation.build(), values) == terms(backend, formulation.build(), values)
         first = formulation.preliminary()
         if first is not None:
             extended = first.extend(values)
-            assert said(backend, first.model, extended) == terms(backend, first.model, extended)
+            assert start_objective(backend, first.model, extended) == terms(backend, first.model, extended)
 
 
 @pytest.mark.shared
@@ -151,26 +151,28 @@ def test_solvers_take_the_start(seed, name, backend):
     ],
 )
 def test_published_checkmate_schedules_are_starts(shared, name):
-    """At a budget of their own peak; the solvers look at the start within a few seconds."""
+    """The budget is the peak of the schedule; solvers read the start within a few seconds."""
     graph = read_graph(shared / f"data/graphs/checkmate_{name.rpartition('_')[0]}.json")
     schedule = read_schedule(shared / f"data/schedules/checkmate_{name}.json", graph)
     problem = Problem(graph, simulate(graph, schedule).peak)
     most = max(schedule.computes().count(op.name) for op in graph.ops)
-    for formulation, backends in ((Checkmate(problem), WORDS), (retention(problem, copies=most), WORDS)):
+    for formulation, backends in ((Checkmate(problem), START_LINES), (retention(problem, copies=most), START_LINES)):
         values = formulation.encode(schedule)
         assert violations(formulation.build(), values) == []
         for backend in backends:
             expected = terms(backend, formulation.build(), values)
             assert expected > 0
-            assert said(backend, formulation.build(), values, seconds=20) == pytest.approx(expected, rel=1e-5)
+            assert start_objective(backend, formulation.build(), values, seconds=20) == pytest.approx(
+                expected, rel=1e-5
+            )
 
 
-# -- what cannot be expressed ------------------------------------------------------------------------------------------
+# -- schedules that cannot be encoded ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def refilled():
-    """A buffer that is given up and filled again while something large is there: peak 23, 32 with the buffer held."""
+    """A buffer that is freed and refilled around a large tensor: peak 23, or 32 if the buffer is kept."""
     b = GraphBuilder("refill")
     b.tensor("sum", 10)
     b.op("x", size=1, cost=1)
@@ -186,14 +188,14 @@ def refilled():
 
 
 @pytest.mark.parametrize("name", FORMULATIONS)
-def test_a_refilled_buffer_is_refused_by_name(refilled, name):
+def test_refilled_buffer_is_refused(refilled, name):
     graph, schedule = refilled
     assert simulate(graph, schedule).peak == 23
     with refused("problem.refilled-buffer", culprit="sum"):
         FORMULATIONS[name](Problem(graph, 23)).encode(schedule)
 
 
-def test_a_refill_that_saves_nothing_is_left_out(refilled):
+def test_useless_refill_is_skipped(refilled):
     graph, _ = refilled
     steps = [("compute", op) for op in ("x", "w1", "w2", "r1")] + [("free", "sum")]
     steps += [("compute", op) for op in ("w1", "w2", "large", "small", "r2")]
@@ -219,23 +221,23 @@ def fork():
     ("computes", "kind", "culprit"),
     [("abc", "problem.missing-op", "d"), ("bacd", "problem.not-staged", "b"), ("abcbad", "problem.not-staged", "a")],
 )
-def test_schedules_that_are_refused_by_name(fork, name, computes, kind, culprit):
+def test_unsupported_schedules_are_refused(fork, name, computes, kind, culprit):
     with refused(kind, culprit=culprit):
         FORMULATIONS[name](Problem(fork)).encode(Schedule.from_steps([("compute", op) for op in computes]))
 
 
-def test_more_computes_than_copies_are_refused_by_name(fork):
+def test_more_computes_than_copies_are_refused(fork):
     with refused("problem.too-many-copies", culprit="a"):
         retention(Problem(fork, order="free"), copies=1).encode(Schedule.of_computes(fork, [0, 1, 2, 0, 3]))
 
 
-def test_a_compute_that_is_repeated_before_it_is_read_is_left_out(fork):
+def test_compute_without_reads_is_skipped(fork):
     formulation = retention(Problem(fork, order="free"))
     assert formulation.decode(formulation.encode(Schedule.of_computes(fork, [0, 1, 2, 0, 0, 3]))).num_computes == 5
 
 
-def test_the_result_says_that_copies_are_too_few():
-    """The schedule is within the budget, so it is the answer; but no model with two copies can start from it."""
+def test_message_names_the_copies_that_are_missing():
+    """The warm start is within the budget, but has more computes than two copies allow."""
     problem = Problem(unit_chain(6), 4)
     best = solve(problem, "checkmate", "cp-sat", stop=60, options=ONE)
     most = max(best.schedule.computes().count(op.name) for op in problem.graph.ops)
@@ -253,15 +255,15 @@ def test_the_result_says_that_copies_are_too_few():
     assert enough.objective == best.objective
 
 
-def test_a_warm_start_over_budget_is_named():
+def test_message_names_a_warm_start_over_budget():
     problem = Problem(unit_chain(6), 5)
     result = solve(problem, warm_start=Schedule.reference(problem.graph), stop=60, options=ONE)
     assert result.status == "optimal"
     assert "the warm start is over the budget (peak 8 bytes)" in result.message
 
 
-def test_dead_retention_in_a_warm_start_does_no_harm():
-    """Frees that come too late put it over the budget; the same computes, freed in time, are within it."""
+def test_late_frees_of_a_warm_start_are_moved():
+    """Late frees put it over the budget; the same computes freed at last use are within it."""
     graph = unit_chain(4)
     lean = solve(Problem(graph, 5), stop=60, options=ONE).schedule
     steps = [("compute", op) for op in lean.computes()]

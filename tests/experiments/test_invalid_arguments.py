@@ -1,4 +1,4 @@
-"""Wrong questions of comparisons, frontiers and largest batches are refused before the first run."""
+"""Invalid arguments of comparisons, frontiers and largest batches are refused before the first run."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ANY = "experiments.question"
 
 
 @pytest.mark.parametrize(
-    ("kind", "ask", "question", "more"),
+    ("kind", "call", "arguments", "options"),
     [
         (ANY, compare, (CHAIN, ["much"], ["greedy"]), {}),
         (ANY, compare, (CHAIN, [5], ["chekmate/highs"]), {}),
@@ -56,10 +56,10 @@ ANY = "experiments.question"
         (ANY, WorkerPool, (0,), {}),
     ],
 )
-def test_wrong_questions(tmp_path, kind, ask, question, more):
-    began = []
-    reports = {compare: {"on_run": began.append}, max_batch: {"on_probe": began.append}}
-    reports[frontier] = {"on_cell": began.append, "state": tmp_path / "state"}
+def test_invalid_arguments(tmp_path, kind, call, arguments, options):
+    runs = []
+    reports = {compare: {"on_run": runs.append}, max_batch: {"on_probe": runs.append}}
+    reports[frontier] = {"on_cell": runs.append, "state": tmp_path / "state"}
     with refused(kind):
-        ask(*question, **reports.get(ask, {}), **more)
-    assert began == list(tmp_path.iterdir()) == []
+        call(*arguments, **reports.get(call, {}), **options)
+    assert runs == list(tmp_path.iterdir()) == []
