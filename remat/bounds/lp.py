@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from remat.backends.highs import Highs
@@ -28,7 +27,6 @@ def lp_relaxation(
     threads: int | None = None,
     memory_limit: int | None = None,
     options: Any = None,
-    solver_options: Mapping[str, Any] | None = None,
 ) -> Bound:
     """Return the bound of the linear relaxation of a formulation.
 
@@ -48,8 +46,6 @@ def lp_relaxation(
         and the bound's note gives the reason.
     options : optional
         Options of the formulation.
-    solver_options : mapping, optional
-        Options passed to HiGHS unchanged.
 
     Returns
     -------
@@ -79,7 +75,7 @@ def lp_relaxation(
     def weakest(note: str = "") -> Bound:
         return Bound(least, name, scope, base, seconds=time.monotonic() - began, note=note)
 
-    call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
+    call = SolveOptions(clock, threads)
     try:
         stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
         stated.deadline = clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypedDict, Unpack
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound
@@ -26,16 +27,32 @@ MANY_OPS = 5_000
 FIRST_SHARE = 0.7
 
 
-def bounds(
-    problem: Problem,
-    deadline: float | Deadline | None = None,
-    *,
-    threads: int | None = None,
-    memory_limit: int | None = None,
-    relaxations: Sequence[str] = (),
-    enough: int | None = None,
-    isolate: bool = False,
-) -> list[Bound]:
+class BoundOptions(TypedDict, total=False):
+    """Options of :func:`bounds`, :func:`bounds_in_turn` and :func:`best_bound`.
+
+    Attributes
+    ----------
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
+        and the bound's note gives the reason.
+    relaxations : sequence of str
+        Formulations whose linear relaxations are added as bounds. Those of staged formulations hold for staged
+        schedules only.
+    enough : int, optional
+        Cost of a known schedule; it speeds up the stage bound, and ends :func:`best_bound` once no schedule can be
+        cheaper.
+    isolate : bool
+        Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
+    """
+
+    threads: int | None
+    memory_limit: int | None
+    relaxations: Sequence[str]
+    enough: int | None
+    isolate: bool
+
+
+def bounds(problem: Problem, deadline: float | Deadline | None = None, **options: Unpack[BoundOptions]) -> list[Bound]:
     """Return every bound that applies to the schedules of `problem`, cheapest first.
 
     The structural bound and the cut bound on the peak come first. If there is a budget, and the structural bound does
@@ -47,16 +64,8 @@ def bounds(
     ----------
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running.
-    memory_limit : int, optional
-        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
-        and the bound's note gives the reason.
-    relaxations : sequence of str
-        Formulations whose linear relaxations are added as bounds. Those of staged formulations hold for staged
-        schedules only.
-    enough : int, optional
-        Cost of a known schedule; it speeds up the stage bound.
-    isolate : bool
-        Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
+    **options
+        See :class:`BoundOptions`.
 
     Returns
     -------
@@ -78,10 +87,7 @@ def bounds(
     cost ≥ 23 (overhead 35.29 %) for any order, any number of computes; by the joint bound
     cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
     """
-    found = bounds_in_turn(
-        problem, deadline, threads=threads, memory_limit=memory_limit, relaxations=relaxations, enough=enough,
-        isolate=isolate,
-    )  # fmt: skip
+    found = bounds_in_turn(problem, deadline, **options)
     return list({bound.kind: bound for bound in found}.values())
 
 
@@ -134,12 +140,9 @@ def best_bound(
     problem: Problem,
     deadline: float | Deadline | None = None,
     *,
-    threads: int | None = None,
-    memory_limit: int | None = None,
-    enough: int | None = None,
     on_bound: Callable[[Bound], bool | None] | None = None,
     on_note: Callable[[str], object] | None = None,
-    isolate: bool = False,
+    **options: Unpack[BoundOptions],
 ) -> Bound:
     """Return the best bound on the cost of the schedules of `problem`, or a proof that none exists.
 
@@ -147,17 +150,12 @@ def best_bound(
     ----------
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running.
-    memory_limit : int, optional
-        Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
-        and the bound's note gives the reason.
-    enough : int, optional
-        Cost of a known schedule; the search stops once no schedule can be cheaper.
     on_bound : callable, optional
         Called with each bound that is better than the last; if it returns true, that bound is returned.
     on_note : callable, optional
         Called with the reason when a bound is skipped or stopped early.
-    isolate : bool
-        As for :func:`bounds`.
+    **options
+        See :class:`BoundOptions`.
 
     Returns
     -------
@@ -172,11 +170,10 @@ def best_bound(
     """
     base = problem.graph.base_cost
     best = Bound(base, "computing each op once", EVERY_SCHEDULE, base)
+    enough = options.get("enough")
     if enough is not None and base >= enough:
         return best
-    for bound in bounds_in_turn(
-        problem, deadline, threads=threads, memory_limit=memory_limit, enough=enough, isolate=isolate
-    ):
+    for bound in bounds_in_turn(problem, deadline, **options):
         if bound.note and on_note is not None:
             on_note(f"{bound.kind}: {bound.note}")
         if not applies(bound, problem):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,17 +143,7 @@ class Config(Section):
                 raise FormatError(f"option {option} {fault}", "wrong-option", option) from None
             raise FormatError(f"{name}: {shown(cls, place, fault)}", "wrong-key", ".".join(place)) from None
         _check_tables(config, name)
-        typed = (overrides or {}).get("solve", {})
-        for key, group in (("method", "methods"), ("backend", "backends")):
-            word, where = getattr(config.solve, key), "" if key in typed else f"{name}: "
-            if registry.names_class(word, group):
-                if not (allow_imports or key in typed):
-                    raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}", "import-not-allowed", word)
-                config._imported[word] = registry.import_class(word, group)
-            elif key == "method":
-                _check_method(word, where)
-            elif key not in typed:
-                check_trusted(word, where)
+        config._check_names(name, (overrides or {}).get("solve", {}), allow_imports)
         if not allow_output_outside:
             typed_outputs = (overrides or {}).get("output", {})
             for key in ("schedule", "plot"):
@@ -167,6 +157,19 @@ class Config(Section):
             options = make_options(method, given, f"{name}: ", config._imported.get(method))
             check_levels(options, f"{name}: ", allow_solver_files=allow_solver_files)
         return config
+
+    def _check_names(self, name: str, typed: Container[str], allow_imports: bool) -> None:
+        """Check method and backend, and import those named as classes; `typed` keys come from the command line."""
+        for key, group in (("method", "methods"), ("backend", "backends")):
+            word, where = getattr(self.solve, key), "" if key in typed else f"{name}: "
+            if registry.names_class(word, group):
+                if not (allow_imports or key in typed):
+                    raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}", "import-not-allowed", word)
+                self._imported[word] = registry.import_class(word, group)
+            elif key == "method":
+                _check_method(word, where)
+            elif key not in typed:
+                check_trusted(word, where)
 
     # -- running -----------------------------------------------------------------------------------------------------
 

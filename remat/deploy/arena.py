@@ -5,7 +5,7 @@ Source: tflite-micro 90b983c, ``micro_allocation_info.cc`` (lifetimes), ``memory
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,37 +45,35 @@ def lifetimes(file: TfliteFile) -> Lifetimes:
     scopes: list[tuple[int, int]] = []
     scope = 0
 
-    def begin(tensor: int) -> None:
-        if first[tensor] < 0:
-            first[tensor] = scope
+    def begin(tensors: Iterable[int], base: int) -> None:
+        for p in tensors:
+            if p >= 0 and first[base + p] < 0:
+                first[base + p] = scope
+
+    def use(tensors: Iterable[int], base: int) -> None:
+        for p in tensors:
+            if p >= 0:
+                last[base + p] = scope
 
     def run(subgraph: int, depth: int) -> None:
         nonlocal scope
         if depth > MAX_DEPTH:
             raise FormatError(f"subgraphs run each other more than {MAX_DEPTH} deep", "subgraph")
         tables, base = file.tables[subgraph], file.bases[subgraph]
-        for p in tables.inputs:
-            if p >= 0:
-                begin(base + p)
-                last[base + p] = scope
+        begin(tables.inputs, base)
+        use(tables.inputs, base)
         for position, entry in enumerate(tables.operators):
             scope += 1
             began = scope
-            for p in entry.outputs:
-                if p >= 0:
-                    begin(base + p)
+            begin(entry.outputs, base)
             for called in file.calls(subgraph, position):
                 scope += 1  # what one of them gives back is not held while the next begins
                 run(called, depth + 1)
-            for p in (*entry.inputs, *entry.outputs):
-                if p >= 0:
-                    last[base + p] = scope
+            use((*entry.inputs, *entry.outputs), base)
             if not depth:
                 scopes.append((began, scope))
-        for p in tables.outputs:
-            if p >= 0:
-                begin(base + p)
-                last[base + p] = scope
+        begin(tables.outputs, base)
+        use(tables.outputs, base)
 
     run(0, 0)
     return Lifetimes(first, last, size, scopes)

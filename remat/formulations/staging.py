@@ -71,24 +71,10 @@ class ComputeLimits(NamedTuple):
     most: Int
 
 
-def useful_runs(
-    readers: Sequence[Sequence[int]],
-    cost: Int,
-    can: Bool,
-    kept: Bool,
-    stages: Int,
-    *,
-    most_extra: int | None,
-    ahead: bool,
-    clock: Deadline,
-) -> Bool:
-    """Mark the runs that can be useful: entry [j, i] is node j running again in ``stages[i]``; nodes by position.
+class RunNodes(NamedTuple):
+    """Nodes of :func:`useful_runs`, by position.
 
-    A useful run has a reader that runs for the first time in that stage or later, or another useful run in the stage
-    that reads it. It therefore comes with runs of all nodes on a path of readers that ends before such a first run. The
-    cheapest path is the least extra cost.
-
-    Parameters
+    Attributes
     ----------
     readers : sequence of sequences of int
         Nodes that read the outputs of each node, with repetitions.
@@ -96,6 +82,24 @@ def useful_runs(
         Least cost of a run.
     can, kept : bool arrays, shape (nodes,)
         True if the node may run again, and if it makes a tensor that must be alive at the end.
+    """
+
+    readers: Sequence[Sequence[int]]
+    cost: Int
+    can: Bool
+    kept: Bool
+
+
+def useful_runs(nodes: RunNodes, stages: Int, *, most_extra: int | None, ahead: bool, clock: Deadline) -> Bool:
+    """Mark the runs that can be useful: entry [j, i] is node j running again in ``stages[i]``.
+
+    A useful run has a reader that runs for the first time in that stage or later, or another useful run in the stage
+    that reads it. It therefore comes with runs of all nodes on a path of readers that ends before such a first run. The
+    cheapest path is the least extra cost.
+
+    Parameters
+    ----------
+    nodes : RunNodes
     stages : int64 array
         Stages, which are independent of each other.
     most_extra : int or None
@@ -103,18 +107,19 @@ def useful_runs(
     ahead : bool
         False: the path must end before the stage's own node and lie within the stage.
     """
-    nodes = len(cost)
+    readers, cost, can, kept = nodes
+    count = len(cost)
     # [j, i]: least extra cost if node j runs again in that stage
-    spent = np.full((nodes, len(stages)), NEVER, dtype=np.int64)
-    for j in clock.each(range(nodes - 1, -1, -1), 16):
+    spent = np.full((count, len(stages)), NEVER, dtype=np.int64)
+    for j in clock.each(range(count - 1, -1, -1), 16):
         if not can[j]:
             continue
         onward = np.full(len(stages), NEVER, dtype=np.int64)
         if kept[j]:
-            onward[stages >= (0 if ahead else nodes - 1)] = 0
+            onward[stages >= (0 if ahead else count - 1)] = 0
         for u in set(readers[j]):
             onward[stages <= u if ahead else stages == u] = 0
             np.minimum(onward, spent[u], out=onward)
         spent[j] = np.minimum(onward + cost[j], NEVER)
     most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
-    return (spent <= most) & (np.arange(nodes)[:, None] < stages)
+    return (spent <= most) & (np.arange(count)[:, None] < stages)

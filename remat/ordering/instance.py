@@ -73,6 +73,10 @@ class OrderInstance:
     tensors: Int
     exact: bool = True
 
+    def __post_init__(self) -> None:
+        for array in (self.size, self.workspace, self.live, self.kept, self.ops, self.tensors):
+            frozen(array)
+
     @classmethod
     def of(cls, problem: Problem, *, least: bool = True) -> OrderInstance:
         """Return the instance for the graph of `problem`, with its kept tensors and counted constant memory.
@@ -97,7 +101,7 @@ class OrderInstance:
         position = arrays.position
         most, sure = saved_in_place(problem)
         workspace -= most if least else sure
-        return cls._made(
+        return cls(
             arrays.size[there],
             workspace[arrays.order],
             _renumbered(arrays.op_inputs, position, number),
@@ -110,18 +114,6 @@ class OrderInstance:
             tensors=there,
             exact=bool((most == sure).all()),
         )
-
-    @classmethod
-    def _made(
-        cls, size: Int, workspace: Int, *pairs: tuple[Int, Int], live: Bool, kept: Bool, held: int, ops: Int,
-        tensors: Int, exact: bool,
-    ) -> OrderInstance:  # fmt: skip
-        """Make an instance from pairs of an op and a tensor it reads, one it writes, and an op that must precede it."""
-        reads, writes, needs = (Csr.from_pairs(*columns, len(workspace)) for columns in pairs)
-        return cls(
-            frozen(size), frozen(workspace), reads, writes, needs, frozen(live), frozen(kept), int(held), frozen(ops),
-            frozen(tensors), exact,
-        )  # fmt: skip
 
     @cached_property
     def producers(self) -> Csr:
@@ -240,7 +232,7 @@ class OrderInstance:
         here = begun & ~touched & (ahead | self.kept)
         there = np.flatnonzero(touched)
         op_number, tensor_number = _numbers(chosen), _numbers(touched)
-        return self._made(
+        return OrderInstance(
             self.size[there],
             self.workspace[chosen],
             _renumbered(self.op_inputs, op_number, tensor_number),
@@ -298,8 +290,8 @@ def _numbers(mask: Bool) -> Int:
     return np.where(mask, np.cumsum(mask) - 1, -1)
 
 
-def _renumbered(rows: Csr, row_number: Int, column_number: Int) -> tuple[Int, Int]:
-    """Return the pairs of `rows` with other numbers, without those that have none."""
+def _renumbered(rows: Csr, row_number: Int, column_number: Int) -> Csr:
+    """Return the rows and columns that have new numbers, renumbered."""
     row, column = row_number[rows.rows], column_number[rows.indices]
     there = (row >= 0) & (column >= 0)
-    return row[there], column[there]
+    return Csr.from_pairs(row[there], column[there], int((row_number >= 0).sum()))

@@ -71,7 +71,7 @@ class Simulation:
     redundant, masked : int
         Computes that changed nothing; contributions that the live instance already had.
     in_place : int64 array, shape (3, pairs)
-            Step, output and input of each output written in place of an input: their bytes count once in `memory`.
+        Step, output and input of each output written in place of an input: their bytes count once in `memory`.
     """
 
     graph: ComputeGraph
@@ -187,10 +187,7 @@ def simulate(
     targets = graph_positions(graph, schedule)
     is_compute = schedule.kinds == StepKind.COMPUTE
     ops = np.where(is_compute, targets, -1)
-    known = ops[ops >= 0]
-    touched = int((arrays.op_outputs.counts + arrays.op_inputs.counts)[known].sum())
-    if touched > MAX_TOUCHED:
-        raise ScheduleError(f"the steps touch {touched:,} tensors, more than the {MAX_TOUCHED:,} that can be simulated")
+    _check_length(graph, ops)
     after = {} if schedule.has_frees else _last_uses(graph, ops.tolist(), kept)
 
     reads, writes = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
@@ -236,13 +233,11 @@ def simulate(
             redundant += not changed
             counts[target] += 1
             memory.append(live + workspace[target])
+        elif producers[target] and begun[target] >= 0:
+            free(target, step, step)
+            memory.append(live)
         else:
-            if producers[target] == 0:
-                faults.at(step, Rule.FREE_GRAPH_INPUT, target, -1)
-            elif begun[target] < 0:
-                faults.at(step, Rule.FREE_NOT_LIVE, target, freed[target])
-            else:
-                free(target, step, step)
+            faults.at(step, Rule.FREE_NOT_LIVE if producers[target] else Rule.FREE_GRAPH_INPUT, target, freed[target])
             memory.append(live)
         for t in after.get(step, ()):
             if begun[t] >= 0:  # false if a read of a missing value was the last use
@@ -338,6 +333,14 @@ def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, lis
         if freed:
             after[step] = freed[::-1]
     return after
+
+
+def _check_length(graph: ComputeGraph, ops: Int) -> None:
+    """Refuse steps that read and write too many tensors; `ops` has −1 for other steps."""
+    arrays = graph.arrays
+    touched = int((arrays.op_outputs.counts + arrays.op_inputs.counts)[ops[ops >= 0]].sum())
+    if touched > MAX_TOUCHED:
+        raise ScheduleError(f"the steps touch {touched:,} tensors, more than the {MAX_TOUCHED:,} that can be simulated")
 
 
 def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:

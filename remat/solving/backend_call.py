@@ -94,6 +94,15 @@ def call_backend(
         guarded(lambda: take(values, objective))
     if failures:
         raise failures[0]
+    _check_answer(backend, raw, crash)
+    if stopped_here:
+        return replace(raw, stop=StopReason.FINISHED)
+    late = interrupted() and raw.stop in (StopReason.DEADLINE, StopReason.OTHER)
+    return replace(raw, stop=StopReason.INTERRUPTED) if late else raw
+
+
+def _check_answer(backend: Backend, raw: RawResult, crash: Exception | None) -> None:
+    """Raise an error if the solver crashed or failed, or if its answer contradicts its status."""
     if isinstance(crash, BackendError):
         raise SolverFailedError(str(crash)) from crash
     if crash is not None:
@@ -102,7 +111,3 @@ def call_backend(
         raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}", "failed")
     if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
         raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none", "no-values")
-    if stopped_here:
-        return replace(raw, stop=StopReason.FINISHED)
-    late = interrupted() and raw.stop in (StopReason.DEADLINE, StopReason.OTHER)
-    return replace(raw, stop=StopReason.INTERRUPTED) if late else raw

@@ -194,8 +194,8 @@ class _Run(Run):
         if math.isfinite(deadline.seconds):
             limit = max(1, int(1000 * (deadline.remaining - REPLY_SECONDS)))
         line = driver.command(
-            driver.executable() or "minizinc", self.solver, [self.program.text, self.data], include=[HERE],
-            milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
+            driver.executable() or "minizinc", self.solver, [self.program.text, self.data], self.options,
+            include=[HERE], milliseconds=limit,
         )  # fmt: skip
         self.process = process = GroupProcess(
             line,

@@ -16,6 +16,7 @@ from typing import Any
 
 from remat.backends.programs import find_program, trusted_folders
 from remat.errors import BackendError
+from remat.runtime.solve_options import SolveOptions
 
 #: Seconds that the program may take to print its version or its solvers.
 PATIENCE = 30.0
@@ -156,14 +157,12 @@ def command(
     program: str,
     solver: Solver,
     files: Sequence[Path],
+    options: SolveOptions,
     *,
     include: Sequence[Path],
     milliseconds: int | None,
-    threads: int | None,
-    seed: int,
-    options: Mapping[str, Any],
 ) -> list[str]:
-    """Return the command line that solves `files`.
+    """Return the command line that solves `files` with the threads, seed and solver options of `options`.
 
     Raises
     ------
@@ -180,11 +179,11 @@ def command(
         line.append("--all-solutions")
     elif "-i" in solver.flags:
         line.append("--intermediate-solutions")
-    if threads is not None and "-p" in solver.flags:
-        line += ["--parallel", str(threads)]
+    if options.threads is not None and "-p" in solver.flags:
+        line += ["--parallel", str(options.threads)]
     if "-r" in solver.flags:
-        line += ["--random-seed", str(seed)]
-    for name, value in options.items():
+        line += ["--random-seed", str(options.seed)]
+    for name, value in options.solver.items():
         parts = _option(solver, name, value)
         # The driver of 2.6 refuses some options of FlatZinc solvers that it lists, so they are passed through.
         line += parts if solver.plugin else [word for part in parts for word in ("--fzn-flag", part)]

@@ -70,42 +70,48 @@ def values_of(program: Program, plan: Plan) -> Values:
         raise ProblemError(f"the schedule computes {name!r} in a phase in which that is of no use")
     term = column(x.R, phases.run_column(plan.phase, plan.choice))
     values[term[term >= 0]] = 1
-    _keep(program, plan, values)
+    _Retention(program, plan, values).run()
     _fill(program, values)
     return values
 
 
-def _keep(program: Program, plan: Plan, values: Values) -> None:
-    """Set P, S, K and Sp by a backward scan for the last uses of data."""
-    x, at, phases = program.x, program.at, program.phases
-    tables = {
-        "P": column(x.P, phases.kept),
-        "S": column(x.S, phases.contribution_kept),
-        "Sp": column(x.Sp, phases.phantom_kept),
-    }
+class _Retention:
+    """Backward scan of a plan for the last uses of data and phantoms; it sets P, S, K and Sp."""
 
-    def keep(what: str, number: int, phase: int, until: int) -> None:
-        columns = tables[what][phase + 1 : min(until, at.T - 1) + 1, number]
-        if (columns == NONE).any():
-            name = program.at.whole.nodes[int(plan.node[step])].name
-            raise ProblemError(f"the schedule keeps what {name!r} makes for longer than is of use")
-        values[columns[columns >= 0]] = 1
+    def __init__(self, program: Program, plan: Plan, values: Values) -> None:
+        x, at, phases = program.x, program.at, program.phases
+        self.program, self.plan, self.values = program, plan, values
+        self.tables = {
+            "P": column(x.P, phases.kept),
+            "S": column(x.S, phases.contribution_kept),
+            "Sp": column(x.Sp, phases.phantom_kept),
+        }
+        self.given = column(x.K, phases.contribution)
+        self.parts = {
+            (int(at.make_node[m]), int(at.make_data[m])): int(phases.part_of[m]) for m in phases.parts.tolist()
+        }
+        self.makers: dict[int, set[int]] = {}
+        for k, d in self.parts:
+            self.makers.setdefault(d, set()).add(k)
+        #: Phase of the last read of data that are wanted, and the makers that their buffers still lack.
+        self.until = dict.fromkeys(np.flatnonzero(at.kept).tolist(), at.T)
+        self.lacking = {d: set(self.makers[d]) for d in self.until if d in self.makers}
+        self.phantom = {int(c): i for i, c in enumerate(at.phantom_backward.tolist())}
+        self.begun = {int(c): i for i, c in enumerate(at.phantom_forward.tolist())}
+        self.wanted: dict[int, int] = {}
 
-    given = column(x.K, phases.contribution)
-    parts = {(int(at.make_node[m]), int(at.make_data[m])): int(phases.part_of[m]) for m in phases.parts.tolist()}
-    makers: dict[int, set[int]] = {}
-    for k, d in parts:
-        makers.setdefault(d, set()).add(k)
-    until = dict.fromkeys(np.flatnonzero(at.kept).tolist(), at.T)
-    lacking = {d: set(makers[d]) for d in until if d in makers}
-    phantom = {int(c): i for i, c in enumerate(at.phantom_backward.tolist())}
-    begun = {int(c): i for i, c in enumerate(at.phantom_forward.tolist())}
-    wanted: dict[int, int] = {}
-    for step in range(len(plan.node) - 1, -1, -1):
-        k, choice, phase = int(plan.node[step]), int(plan.choice[step]), int(plan.phase[step])
-        run = at.runs[choice]
+    def run(self) -> None:
+        """Scan all steps."""
+        for step in range(len(self.plan.node) - 1, -1, -1):
+            self._data(step)
+            self._phantoms(step)
+
+    def _data(self, step: int) -> None:
+        at, makers, until, lacking = self.program.at, self.makers, self.until, self.lacking
+        k, phase = int(self.plan.node[step]), int(self.plan.phase[step])
+        run = at.runs[int(self.plan.choice[step])]
         needs = at.number[run.tensor[run.needs]].tolist()
-        there = _held(program, plan, step, until)
+        there = _held(self.program, self.plan, step, until)
         made = [d for d in at.number[run.tensor[run.makes]].tolist() if d not in there]
         for d in needs:  # a run that also contributes to a buffer reads it afterwards
             if d in makers:
@@ -114,23 +120,36 @@ def _keep(program: Program, plan: Plan, values: Values) -> None:
         for d in made:
             if d not in makers:
                 if d in until:
-                    keep("P", d, phase, until.pop(d))
+                    self._keep("P", d, step, until.pop(d))
             elif k in lacking.get(d, ()):
-                values[given[phase, parts[k, d]]] = 1
-                keep("S", parts[k, d], phase, until[d])
+                self.values[self.given[phase, self.parts[k, d]]] = 1
+                self._keep("S", self.parts[k, d], step, until[d])
                 lacking[d].discard(k)
                 if not lacking[d]:
-                    keep("P", d, phase, until.pop(d))
+                    self._keep("P", d, step, until.pop(d))
         for d in needs:
             if d not in makers:
                 until.setdefault(d, phase)
-        if choice in phantom:
-            wanted.setdefault(phantom[choice], phase)
-        if choice in begun:
-            number = begun[choice]
+
+    def _phantoms(self, step: int) -> None:
+        at, choice, phase = self.program.at, int(self.plan.choice[step]), int(self.plan.phase[step])
+        if choice in self.phantom:
+            self.wanted.setdefault(self.phantom[choice], phase)
+        if choice in self.begun:
+            number = self.begun[choice]
             back = int(at.node[at.phantom_backward[number]])
-            least = phase if phases.may[phase, back] else phase + 1  # phantoms are held at least until then
-            keep("Sp", number, phase, max(wanted.pop(number, least), least))
+            # phantoms are held at least until then
+            least = phase if self.program.phases.may[phase, back] else phase + 1
+            self._keep("Sp", number, step, max(self.wanted.pop(number, least), least))
+
+    def _keep(self, what: str, number: int, step: int, until: int) -> None:
+        """Set the variables that keep a result of `step` until a phase."""
+        at, phase = self.program.at, int(self.plan.phase[step])
+        columns = self.tables[what][phase + 1 : min(until, at.T - 1) + 1, number]
+        if (columns == NONE).any():
+            name = at.whole.nodes[int(self.plan.node[step])].name
+            raise ProblemError(f"the schedule keeps what {name!r} makes for longer than is of use")
+        self.values[columns[columns >= 0]] = 1
 
 
 def _held(program: Program, plan: Plan, step: int, until: dict[int, int]) -> set[int]:

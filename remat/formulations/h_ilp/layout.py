@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.formulations.composites.composite import Composite, CompositeProblem
 from remat.formulations.composites.runs import Run
-from remat.formulations.staging import useful_runs
+from remat.formulations.staging import RunNodes, useful_runs
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline
@@ -271,14 +271,6 @@ class Tables:
             final[k] |= self.kept[d]
         for first, back in zip(self.layer_forward.tolist(), self.layer_backward.tolist(), strict=True):
             readers[first].append(back)
-        may = useful_runs(
-            readers,
-            self.cheapest,
-            ~self.once,
-            final,
-            phases,
-            most_extra=most_extra,
-            ahead=ahead,
-            clock=clock,
-        )
+        nodes = RunNodes(readers, self.cheapest, ~self.once, final)
+        may = useful_runs(nodes, phases, most_extra=most_extra, ahead=ahead, clock=clock)
         return may.T | (np.arange(self.T) == phases[:, None])

@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
-from remat.formulations.ordering.liveness import Liveness, add_memory
+from remat.formulations.ordering.liveness import Liveness, MemoryLimit, add_memory
 from remat.modeling import ALWAYS, Clauses, Model, Vars
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.size import ModelSize
@@ -89,7 +89,7 @@ class LinearOrder(OrderFormulation):
         done = before.copy()
         np.fill_diagonal(done, ALWAYS)
         held = add_memory(
-            model, self.layout, done, before, capacity=self.capacity, unit=self.unit, tau=tau,
+            model, self.layout, done, before, MemoryLimit(self.capacity, self.unit, tau),
             number="(3)", deadline=self.deadline,
         )  # fmt: skip
         return model, y, held

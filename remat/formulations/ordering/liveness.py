@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,17 +37,26 @@ class Liveness:
         np.maximum.at(values, self.entry, literal_values(self.literal, values))
 
 
+class MemoryLimit(NamedTuple):
+    """Right-hand side of the rows for memory.
+
+    Attributes
+    ----------
+    capacity : int
+        Units.
+    unit : int
+        Bytes.
+    tau : Vars, optional
+        The capacity, if it is a variable.
+    """
+
+    capacity: int
+    unit: int
+    tau: Vars | None
+
+
 def add_memory(
-    model: Model,
-    layout: OrderLayout,
-    done: Int,
-    before: Int,
-    *,
-    capacity: int,
-    unit: int,
-    tau: Vars | None,
-    number: str,
-    deadline: Deadline,
+    model: Model, layout: OrderLayout, done: Int, before: Int, limit: MemoryLimit, *, number: str, deadline: Deadline
 ) -> Liveness:
     """Add the rows that keep the memory of every step within the capacity.
 
@@ -58,17 +68,13 @@ def add_memory(
     ----------
     done, before : int64 arrays, shape (ops, steps)
         Literals, or constants, that are true if an op is done by the end of a step, and before it.
-    capacity : int
-        Units.
-    unit : int
-        Bytes.
-    tau : Vars, optional
-        The capacity, if it is a variable.
+    limit : MemoryLimit
     number : str
         Number of the constraints, for the names of the records.
     deadline : Deadline
         Checked between parts of the work.
     """
+    capacity, unit, tau = limit
     steps = done.shape[1]
     begun, some_begun = _largest(model, "begun", number, layout.first, done, deadline=deadline)
     wanted, some_wanted = _largest(model, "wanted", number, layout.last, ~before, deadline=deadline)
@@ -79,7 +85,7 @@ def add_memory(
     terms = [(some_begun, size), (some_wanted, size), (done[working], workspace), (before[working], -workspace)]
     if tau is not None:
         terms.append((np.full((1, steps), tau.index[0]), np.full(1, -1)))
-    limit = float(size.sum()) + (capacity if tau is None else 0)
+    most = float(size.sum()) + (capacity if tau is None else 0)
     weight = np.concatenate([amount for _, amount in terms])
     rows = []
     for part in deadline.each(np.array_split(np.arange(steps), 1 + steps * len(weight) // ENTRIES), 1):
@@ -87,7 +93,7 @@ def add_memory(
         row = np.broadcast_to(np.arange(len(part)), literal.shape)
         rows.append(
             literal_rows(f"{number} memory", row.ravel(), literal.ravel(), np.repeat(weight, len(part)),
-                         upper=np.full(len(part), limit))
+                         upper=np.full(len(part), most))
         )  # fmt: skip
     begin = np.cumsum([0, *map(len, rows)])
     row = np.concatenate([each.row + at for each, at in zip(rows, begin[:-1], strict=True)])

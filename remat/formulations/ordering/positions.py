@@ -9,7 +9,7 @@ import numpy as np
 from remat.formulations.base import Values
 from remat.formulations.ordering import liveness
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
-from remat.formulations.ordering.liveness import Liveness, add_memory
+from remat.formulations.ordering.liveness import Liveness, MemoryLimit, add_memory
 from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, ranges
 from remat.modeling.rows import pieces
@@ -104,7 +104,7 @@ class OrderPositions(OrderFormulation):
             arc, before = ranges(first[part], last[part])
             model.add(Clauses.pairs("(3) precedence", done[u[part][arc], before], ~done[v[part][arc], before + 1]))
         held = add_memory(
-            model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau,
+            model, self.layout, done[:, 1:], done[:, :-1], MemoryLimit(self.capacity, self.unit, tau),
             number="(5)", deadline=self.deadline,
         )  # fmt: skip
         return model, z, held

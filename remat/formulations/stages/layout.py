@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from remat.formulations.staging import TABLE_BYTES, TensorUses, some_stages, useful_runs
+from remat.formulations.staging import TABLE_BYTES, RunNodes, TensorUses, some_stages, useful_runs
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -144,10 +144,10 @@ def may_run_in(problem: Problem, most_extra: int | None, ahead: bool, stages: In
     consumers, position = arrays.consumers.lists(), arrays.position.tolist()
     outputs = arrays.op_outputs.where(single)
     made = outputs.lists()
-    return useful_runs(
+    nodes = RunNodes(
         [[position[reader] for tensor in made[op] for reader in consumers[tensor]] for op in arrays.order.tolist()],
         arrays.cost[arrays.order],
         np.array([limit != 1 for limit in problem.compute_limits])[arrays.order],
         (outputs.sums(problem.kept.astype(np.int64)) > 0)[arrays.order],
-        stages, most_extra=most_extra, ahead=ahead, clock=clock,
-    )  # fmt: skip
+    )
+    return useful_runs(nodes, stages, most_extra=most_extra, ahead=ahead, clock=clock)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from remat.errors import GraphError
 from remat.graphs.builder import GraphBuilder
@@ -79,6 +79,30 @@ class _Call:
     flops: int
     params: int
     workspace: int
+
+
+class _Work(NamedTuple):
+    """Work of an op.
+
+    Attributes
+    ----------
+    flops : int
+    fixed : int
+        Bytes of parameters and their gradients.
+    workspace : int
+        Bytes.
+    moved : int or None
+        Bytes of inputs and outputs that the op moves; None: all.
+    """
+
+    flops: int = 0
+    fixed: int = 0
+    workspace: int = 0
+    moved: int | None = None
+
+
+#: Reads inputs and writes outputs, without arithmetic.
+_MOVE = _Work()
 
 
 class Tape:
@@ -258,15 +282,13 @@ class _Differentiation:
                 self.readers[value.name] = self.readers.get(value.name, 0) + 1
             read = 0 if RULES[call.kind].gathers else FLOAT * call.params
             self._op(
-                call.name, call.kind, call.inputs, call.outputs, module=call.module, phase="forward",
-                flops=call.flops, fixed=read, workspace=call.workspace,
+                call.name, call.kind, call.inputs, call.outputs, _Work(call.flops, read, call.workspace),
+                module=call.module, phase="forward",
             )  # fmt: skip
         loss = Value(LOSS, (1,))
         whole = LOSSES[self.loss]
-        self._op(
-            LOSS, self.loss, self.predictions, [loss], module=LOSS, phase="loss",
-            moved=None if whole else sum(prod(value.shape[:-1]) * value.itemsize for value in self.predictions),
-        )  # fmt: skip
+        moved = None if whole else sum(prod(value.shape[:-1]) * value.itemsize for value in self.predictions)
+        self._op(LOSS, self.loss, self.predictions, [loss], _Work(moved=moved), module=LOSS, phase="loss")
         made = [Value(self._gradient_name(LOSS, i, len(self.predictions)), value.shape, value.itemsize)
                 for i, value in enumerate(self.predictions)]  # fmt: skip
         self._op(
@@ -309,12 +331,10 @@ class _Differentiation:
             shared = buffers and self.readers[value.name] > 1
             name = f"grad_of_{value.name}" if shared else self._gradient_name(call.name, position, len(wanted))
             written.append(Value(name, value.shape, value.itemsize))
+        both = 2 * FLOAT * call.params  # the op reads parameters and writes their gradients
         self._op(
             f"grad_{call.name}", f"{call.kind}_backward", [*incoming, *saved], written,
-            module=call.module, phase="backward",
-            flops=int(call.flops * times),
-            fixed=2 * FLOAT * call.params,  # the op reads parameters and writes their gradients
-            workspace=call.workspace,
+            _Work(int(call.flops * times), both, call.workspace), module=call.module, phase="backward",
         )  # fmt: skip
         for value, gradient in zip(wanted, written, strict=True):
             self._contribute(value, gradient.name, call)
@@ -332,26 +352,25 @@ class _Differentiation:
         self.gradients[value.name] = name
 
     def _op(
-        self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], *, module: str, phase: str,
-        flops: int = 0, fixed: int = 0, moved: int | None = None, workspace: int = 0,
+        self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], work: _Work = _MOVE, *,
+        module: str, phase: str,
     ) -> None:  # fmt: skip
-        """Add an op that moves its inputs and outputs, or `moved` bytes instead, and `fixed` bytes of parameters."""
+        """Add an op; its cost follows from its work and the sizes of inputs and outputs."""
         if name in self.modules:
             raise GraphError(f"{self.tape.name}: two ops are named {name!r}", "name-taken")
         for value in outputs:
             if value.name not in self.shapes:
                 self.shapes[value.name] = list(value.shape)
                 self.builder.tensor(value.name, value.size)
-        if moved is None:
-            moved = sum(value.size for value in (*inputs, *outputs))
+        moved = sum(value.size for value in (*inputs, *outputs)) if work.moved is None else work.moved
         self.modules[name] = module
-        self.flops.append(flops)
+        self.flops.append(work.flops)
         self.builder.op(
             name,
             inputs=[value.name for value in inputs if value.name],
             outputs=[value.name for value in outputs],
-            cost=max(flops, FLOPS_PER_BYTE * moved) + FLOPS_PER_BYTE * fixed,
-            workspace=workspace,
+            cost=max(work.flops, FLOPS_PER_BYTE * moved) + FLOPS_PER_BYTE * work.fixed,
+            workspace=work.workspace,
             type=kind,
             phase=phase,
         )
