@@ -11,7 +11,7 @@ import common
 from remat import Problem
 from remat.errors import RematError
 from remat.graphs.layered import layered
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.hierarchy import identical_groups
 from remat.registry import make, partitioners
 

@@ -20,7 +20,7 @@ from remat.backends.linear_form import FormSolve
 from remat.backends.results import OnBound, OnIncumbent, RawResult, Values
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, PlainLinear, Record, violations
-from remat.modeling.linear_form import LinearForm
+from remat.modeling.alternatives import LinearForm
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.running import LeftBehindError, run_interruptible

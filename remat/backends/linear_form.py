@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Values
 from remat.modeling import Model
-from remat.modeling.linear_form import LinearForm
+from remat.modeling.alternatives import LinearForm
 
 
 class Solve(Protocol):

@@ -1,12 +1,11 @@
 """Lower bounds on peak and cost, each with its scope."""
 
 from remat.bounds.base import Bound, Measure
-from remat.bounds.cut import cut_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
+from remat.bounds.peak_bounds import cut_bound, structural_bound
 from remat.bounds.report import best_bound, bounds, bounds_in_turn
 from remat.bounds.stage_bound import stage_bound, stage_bounds
-from remat.bounds.structural import structural_bound
 
 __all__ = [
     "Bound",

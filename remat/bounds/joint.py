@@ -9,8 +9,8 @@ import numpy as np
 
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
-from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
+from remat.bounds.peak_bounds import cut_at, step_memory
 from remat.modeling import Model
 from remat.modeling.rows import difference_rows, rows_from
 from remat.problem import Problem
@@ -37,8 +37,8 @@ def joint_bound(
     and that is to be kept, or read by an op outside ``D``, whose first compute is still to come. Either the tensor is
     live now and takes memory, or ``u`` runs again later, at extra cost. The least cost of these choices over all ``D``
     is the optimum of an integer programme (:func:`joint_programme`). The bound is the largest value over the ops ``v``
-    whose cuts (see :func:`remat.bounds.cut.cut_bound`) exceed the budget the most: where the cut fits in the budget,
-    the value is 0.
+    whose cuts (see :func:`remat.bounds.peak_bounds.cut_bound`) exceed the budget the most: where the cut fits in the
+    budget, the value is 0.
 
     Parameters
     ----------

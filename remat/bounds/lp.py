@@ -9,7 +9,7 @@ from typing import Any
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.formulations.base import Formulation
-from remat.modeling.linear_form import LinearForm
+from remat.modeling.alternatives import LinearForm
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
 from remat.registry import load

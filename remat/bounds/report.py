@@ -7,12 +7,11 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 from remat.bounds.base import Bound, Measure
-from remat.bounds.cut import cut_bound
 from remat.bounds.isolated import isolated_bounds
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
+from remat.bounds.peak_bounds import cut_bound, structural_bound
 from remat.bounds.stage_bound import stage_bounds
-from remat.bounds.structural import structural_bound
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, covers

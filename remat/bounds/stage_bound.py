@@ -13,10 +13,9 @@ import numpy as np
 
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, lacks_memory, whole_units
-from remat.bounds.cut import step_memory
-from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
-from remat.bounds.stage_relaxation import StageRelaxation
+from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits

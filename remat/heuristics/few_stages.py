@@ -12,10 +12,9 @@ from remat.backends.highs import Highs
 from remat.backends.isolated import placed
 from remat.backends.results import RawResult
 from remat.bounds.base import lacks_memory, whole_units
-from remat.bounds.cut import step_memory
-from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
-from remat.bounds.stage_relaxation import StageRelaxation
+from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import ScheduleProfile

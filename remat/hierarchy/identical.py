@@ -52,7 +52,7 @@ def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) ->
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> from remat.hierarchy.partition.modules import Modules
     >>> from remat.problem import Problem
     >>> hierarchy = Modules().partition(Problem(gpt(layers=12)))

@@ -30,7 +30,7 @@ def figures(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) ->
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> from remat.hierarchy.partition.modules import Modules
     >>> problem = Problem(gpt(layers=12))
     >>> figures(problem, Modules().partition(problem).root)

@@ -106,9 +106,9 @@ class Model:
     _kind: list[NDArray[np.int8]] = field(default_factory=list)
     num_vars: int = 0
     overrides: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    """Alternatives of the formulation to the records, by family of backends.
+    """Alternatives to the records, by family of backends; see :mod:`remat.modeling.alternatives`.
 
-    An example is a :class:`~remat.modeling.written.WrittenModel`. Built on demand; a copy of the model has none."""
+    Built on demand; a copy of the model has none."""
 
     # -- variables -------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ import contextlib
 import math
 from dataclasses import replace
 
-from remat.bounds.non_recomputable import held_bound
-from remat.bounds.structural import structural_bound
+from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark

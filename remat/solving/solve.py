@@ -7,7 +7,7 @@ from typing import Any
 
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
-from remat.bounds.structural import structural_bound
+from remat.bounds.peak_bounds import structural_bound
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem

@@ -12,8 +12,8 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.graphs import ComputeGraph
 from remat.modeling import Model, PlainLinear, lower, violations
+from remat.modeling.alternatives import LinearForm
 from remat.modeling.bridges import kind_of
-from remat.modeling.linear_form import LinearForm
 from remat.problem import Problem
 from remat.problem.scope import Scope
 from remat.schedule import OrderRule, Schedule, validate

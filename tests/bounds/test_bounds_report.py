@@ -8,12 +8,12 @@ from helpers import Countdown
 
 from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, joint_bound, stage_bound
-from remat.bounds.non_recomputable import held_bound
+from remat.bounds.peak_bounds import held_bound
 from remat.bounds.report import applies, bounds_in_turn
 from remat.cli import main
 from remat.graphs import GraphBuilder, layered
 from remat.graphs.families import unit_chain
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.problem import Problem
 
 COST_BOUNDS = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remat.bounds import best_bound, bounds_in_turn, stage_bound, stage_bounds
-from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.stage_relaxation import prominent_peaks
 from remat.graphs import layered
 from remat.graphs.families import unit_chain
 from remat.problem import Problem

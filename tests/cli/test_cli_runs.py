@@ -12,7 +12,7 @@ from shell import RUN, facts, ok
 
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 

@@ -10,7 +10,7 @@ from shell import facts, ok
 from remat.graphs import ComputeGraph
 from remat.graphs.io import write_graph
 from remat.graphs.zoo import swiftnet_cell
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.schedule import Schedule, write_schedule
 
 

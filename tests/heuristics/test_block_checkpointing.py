@@ -12,7 +12,7 @@ from refusals import refused
 
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.heuristics import HeuristicRun
 from remat.heuristics.blocks import BlockCheckpointing, BlockOptions
 from remat.heuristics.blocks.heuristic import Measure

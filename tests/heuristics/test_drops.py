@@ -14,7 +14,7 @@ from helpers import RUN, judged
 from remat import registry
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.heuristics.drops.heuristic import (
     MANY,
     Drops,

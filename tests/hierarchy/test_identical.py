@@ -13,7 +13,7 @@ from refusals import refused
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, Tensor
 from remat.graphs.zoo import ZOO
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.hierarchy import Group
 from remat.hierarchy.classes import COST_TOLERANCE, Forms
 from remat.hierarchy.identical import identical_groups, translate

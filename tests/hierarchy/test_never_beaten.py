@@ -5,8 +5,7 @@ from helpers import ONE
 
 from remat import minimize, solve
 from remat.graphs.zoo.convolutional import resnet_ops
-from remat.graphs.zoo.gpt import gpt
-from remat.graphs.zoo.transformers import transformer
+from remat.graphs.zoo.transformers import gpt, transformer
 from remat.heuristics.blocks import BlockCheckpointing
 from remat.problem import Problem
 from remat.schedule import validate

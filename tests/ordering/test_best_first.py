@@ -6,7 +6,7 @@ import pytest
 from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN
 
 from remat.bounds import cut_bound, structural_bound
-from remat.bounds.non_recomputable import held_bound
+from remat.bounds.peak_bounds import held_bound
 from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.graphs.families import unit_chain
 from remat.ordering.best_first import Aim, explore

@@ -19,7 +19,7 @@ from remat.graphs.layered import layered
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import PlainLinear, lower
-from remat.modeling.bridges import clauses
+from remat.modeling.bridges import plain_rows
 from remat.modeling.matrix import to_matrix
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import StopReason
@@ -70,7 +70,7 @@ def test_models_are_not_built_after_the_deadline(kind):
 def test_large_tables_are_built_in_pieces(kind, ops, work, least, monkeypatch):
     """With thousands of ops each of these once ran for up to 5 s after the deadline."""
     monkeypatch.setattr(liveness, "ENTRIES", 1000)
-    monkeypatch.setattr(clauses, "PIECE", 1000)
+    monkeypatch.setattr(plain_rows, "PIECE", 1000)
     monkeypatch.setattr("remat.formulations.stages.formulation.ROWS", 500, raising=False)
     checks: list[None] = []
     formulation = kind(Problem(layered(ops, seed=1), "80%", "free" if kind is OrderPositions else "fixed"))

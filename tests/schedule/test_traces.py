@@ -250,7 +250,7 @@ def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:
 
 
 def test_equal_layers_are_one_row_and_files_say_the_same(tmp_path: Path) -> None:
-    from remat.graphs.zoo.gpt import gpt
+    from remat.graphs.zoo.transformers import gpt
 
     graph = gpt(layers=12, sequence=16, width=32, heads=2, vocabulary=50)
     plain_table = layer_table(graph, Schedule.reference(graph))

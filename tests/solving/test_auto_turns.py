@@ -13,7 +13,7 @@ import remat.solving.portfolio
 from remat import Problem, layered, solve
 from remat.backends.cp_sat import CpSat
 from remat.graphs.families import unit_chain
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.eviction import Eviction

@@ -29,7 +29,7 @@ from remat.modeling import (
     Reservoir,
     lower,
 )
-from remat.modeling.written import WrittenModel
+from remat.modeling.alternatives import WrittenModel
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes.guard import temporary_folder
 from remat.runtime.processes.process_trees import too_large
@@ -50,7 +50,7 @@ class MiniZinc(Backend):
     """Any solver that the ``minizinc`` program lists: ``minizinc:gecode``, ``minizinc:cp-sat``, ``minizinc:highs``...
 
     A model is passed in one of two ways. If its formulation has a MiniZinc text of its own (its override ``minizinc``,
-    a :class:`~remat.modeling.written.WrittenModel`), that text is used. Otherwise ``records.mzn`` is used, a fixed
+    a :class:`~remat.modeling.alternatives.WrittenModel`), that text is used. Otherwise ``records.mzn`` is used, a fixed
     text that states each kind of record once over arrays of a data file. Names of the model enter neither. Solvers of
     linear rows (tag ``mip``) get the model lowered by this package's bridges, which exploit more structure than
     MiniZinc's own linearisation.

@@ -17,10 +17,9 @@ from remat.formulations.retention_intervals.rows import IntervalRows
 from remat.formulations.retention_intervals.tables import NodeTables
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling import Cumulative, Model
+from remat.modeling.alternatives import LinearForm, WrittenModel
 from remat.modeling.check import cumulative_use
-from remat.modeling.linear_form import LinearForm
 from remat.modeling.size import ModelSize
-from remat.modeling.written import WrittenModel
 from remat.problem import Objective, Problem
 from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers, useful_schedule
 from remat.problem.scope import Restriction, Scope

@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.stages import Stages
 from remat.modeling import Model
-from remat.modeling.linear_form import LinearForm
+from remat.modeling.alternatives import LinearForm
 from remat.modeling.rows import NONE
 from remat.problem import Problem
 from remat.runtime.arrays import Int

@@ -13,7 +13,7 @@ from remat.formulations.base import Values
 from remat.formulations.retention_intervals.layout import grid_event
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.graphs.arrays import Csr
-from remat.modeling.written import WrittenModel
+from remat.modeling.alternatives import WrittenModel
 from remat.problem import Problem
 from remat.problem.op_sequence import MemoryScale, standing_buffers
 from remat.runtime.deadline import Deadline

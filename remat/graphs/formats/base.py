@@ -1,4 +1,4 @@
-"""Graph formats and the registry of all installed ones."""
+"""Graph formats, the registry of all installed ones, and valid names for the graphs of foreign files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from remat.errors import FormatError
-from remat.graphs.graph import ComputeGraph
+from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Formats, Source
-from remat.runtime.text import short
+from remat.io.limits import draw
+from remat.runtime.text import printable, short
 
 #: The formats of this package, as in its entry points: they also work without installed metadata.
 BUILT_IN = {
@@ -73,3 +74,29 @@ def check_model_options(views: str, control_flow: str, in_place: object) -> None
             raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(word)}", "option")
     if not isinstance(in_place, bool):
         raise FormatError(f"in_place must be true or false, not {short(in_place)}", "option")
+
+
+class UniqueNames:
+    """Generator of valid graph names: printable, of limited length, unique.
+
+    Examples
+    --------
+    >>> names = UniqueNames()
+    >>> [names.name(wanted) for wanted in ("a", "a", "", "a")]
+    ['a', 'a#2', 'unnamed', 'a#3']
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def name(self, wanted: str) -> str:
+        """Return `wanted`, or the nearest free valid name."""
+        draw(4 * min(len(wanted), MAX_NAME_LENGTH))
+        base = printable(wanted)[: MAX_NAME_LENGTH - 20] or "unnamed"
+        result = base
+        while result in self._taken:
+            self._next[base] = self._next.get(base, 1) + 1
+            result = f"{base}#{self._next[base]}"
+        self._taken.add(result)
+        return result

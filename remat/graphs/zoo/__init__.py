@@ -14,19 +14,16 @@ from typing import Any
 
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.autograd import Tape
-from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
 from remat.graphs.zoo.convolutional import regnet, resnet_ops, unet_ops
 from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.fourier import fno, u_fno, uno
-from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.inference import InferenceNetwork
+from remat.graphs.zoo.layered_networks import fcn8, mobilenet, resnet50, segnet, unet, vgg16, vgg19
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
-from remat.graphs.zoo.network import Layer, Network
+from remat.graphs.zoo.network import Layer, Network, training_graph
 from remat.graphs.zoo.randwire import REGIMES, randwire, watts_strogatz
-from remat.graphs.zoo.segmenters import fcn8, segnet, unet
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
-from remat.graphs.zoo.training import training_graph
-from remat.graphs.zoo.transformers import mlp_mixer, transformer
+from remat.graphs.zoo.transformers import gpt, mlp_mixer, transformer
 
 #: Training graphs by name; each takes a batch, an image shape and a number of classes, with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(

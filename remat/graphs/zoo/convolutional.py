@@ -5,7 +5,7 @@ from __future__ import annotations
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.autograd import INDEX, Accumulation, Value, checked_size
-from remat.graphs.zoo.images import ImageOperators
+from remat.graphs.zoo.operators import ImageOperators
 
 #: Blocks of each stage of the ResNets with bottlenecks, by depth.
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

@@ -7,7 +7,7 @@ from math import prod
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.autograd import COMPLEX, Accumulation, Output, Value, checked_size
-from remat.graphs.zoo.images import ImageOperators
+from remat.graphs.zoo.operators import ImageOperators
 
 Sides = tuple[int, ...]
 

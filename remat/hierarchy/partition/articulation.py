@@ -47,7 +47,7 @@ class Articulation(Partitioner):
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> [len(group.forward) for group in Articulation().partition(Problem(gpt(layers=3))).root.children]
     [2, 10, 5, 10, 5, 10, 5]
     """

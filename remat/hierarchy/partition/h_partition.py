@@ -67,7 +67,7 @@ class HPartition(Partitioner):
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> problem = Problem(gpt(layers=4))
     >>> print(HPartition(HPartitionOptions(max_top=10)).partition(problem).root)
     Group('gpt-b2', 68+67 ops, 8 children)

@@ -39,7 +39,7 @@ class Modules(Partitioner):
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> hierarchy = Modules().partition(Problem(gpt(layers=2)))
     >>> [group.name for group in hierarchy.groups()][:4]
     ['embedding', 'layers.0.attn', 'layers.0.mlp', 'layers.0']

@@ -3,15 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from remat.modeling.bridges.all_different import all_different_to_linear
 from remat.modeling.bridges.base import InapplicableError, PlainLinear, kind_of
-from remat.modeling.bridges.clauses import clauses_to_linear
 from remat.modeling.bridges.context import LoweringContext
-from remat.modeling.bridges.cumulative import cumulative_to_linear
-from remat.modeling.bridges.domain import domain_to_linear
-from remat.modeling.bridges.enforced import enforced_to_linear
 from remat.modeling.bridges.no_overlap import no_overlap_to_linear
-from remat.modeling.bridges.reservoir import reservoir_to_linear
+from remat.modeling.bridges.plain_rows import clauses_to_linear, enforced_to_linear
+from remat.modeling.bridges.resources import cumulative_to_linear, reservoir_to_linear
+from remat.modeling.bridges.values import all_different_to_linear, domain_to_linear
 from remat.modeling.records import (
     AllDifferent,
     Clauses,

@@ -157,7 +157,7 @@ def layer_table(
 
     Examples
     --------
-    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.graphs.zoo.transformers import gpt
     >>> graph = gpt(layers=12)
     >>> table = layer_table(graph, Schedule.reference(graph))
     >>> [(row.layer, row.count) for row in table.rows][:3]

@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.hierarchy import Group
 from remat.hierarchy.partition.base import groupable
 from remat.hierarchy.partition.blocks import Blocks, BlocksOptions, forward_blocks

@@ -15,7 +15,7 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
-from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.transformers import gpt
 from remat.hierarchy import Hierarchy, identical_groups
 from remat.hierarchy.partition.articulation import Articulation, ArticulationOptions
 from remat.hierarchy.partition.base import groupable

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.names import UniqueNames
+from remat.graphs.formats.base import UniqueNames
 from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
 from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.base import GraphFormat, check_model_options
-from remat.graphs.formats.names import UniqueNames
+from remat.graphs.formats.base import GraphFormat, UniqueNames, check_model_options
 from remat.graphs.formats.tflite.describing import describe
 from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables

@@ -1,21 +1,48 @@
-"""Lower bound on the peak from tensors that cannot be recomputed, since their ops may run only once."""
+"""Lower bounds on the peak: of a single step, of any order, and of schedules with limits of computes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
-from remat.bounds.structural import structural_bound
 from remat.graphs.arrays import staircase
 from remat.problem import Problem
-from remat.problem.scope import Restriction, Scope
+from remat.problem.scope import EVERY_SCHEDULE, Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
+
+
+def structural_bound(problem: Problem) -> Bound:
+    """Return a bound on the peak of any schedule: the largest memory that a single step, or the end, needs.
+
+    Every op is computed at least once. At that step the graph inputs, its own inputs and outputs, and its workspace are
+    in memory. At the last step of a schedule, every tensor to keep is live or being written.
+
+    Returns
+    -------
+    Bound
+        On the peak; `infeasible` if it exceeds the budget.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> structural_bound(Problem(unit_chain(8))).value
+    3
+    """
+    began = time.monotonic()
+    arrays, found = problem.graph.arrays, problem.graph.structural_bound
+    kept = arrays.input_bytes + int(arrays.size[problem.kept & ~arrays.is_input].sum())
+    peak, cause = found.peak, found.op or ""
+    if kept > peak:
+        peak, cause = kept, ""
+    peak += problem.constant_bytes
+    return bound_on_peak(problem, peak, "the structural bound", EVERY_SCHEDULE, cause=cause, began=began)
 
 
 def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
@@ -86,3 +113,49 @@ def _held_in_order(problem: Problem, held: Bool) -> Int:
     last[problem.kept] = n - 1
     size = np.where(held & (problem.kept | (arrays.consumers.counts > 0)), arrays.size, 0)
     return staircase(first, last, size, n)[arrays.position] - arrays.op_inputs.sums(size) - arrays.op_outputs.sums(size)
+
+
+def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
+    """Return a bound on the peak of every order without recomputation.
+
+    Let ``D`` be the ops computed before the step of op ``v``. ``D`` is closed under dependence, contains everything
+    that ``v`` depends on, and nothing that depends on ``v``. A tensor is live if an op in ``D`` has written it, at
+    least in part, and it is to be kept or read by an op outside ``D``. The peak is therefore at least the memory of the
+    step alone, plus the least size of such a boundary over all ``D``, a minimum cut. The bound is the largest such
+    value over all ``v``. The reference order gives one of these ``D``, so an op is skipped if its step there holds no
+    more than the best value so far.
+
+    Parameters
+    ----------
+    deadline : float, Deadline or None
+        At the deadline, the best value so far is the bound; it is at least the structural one.
+
+    Returns
+    -------
+    Bound
+        On the peak, in bytes; computed in exact integers. `infeasible` means that no schedule without recomputation
+        keeps the budget.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> cut_bound(Problem(unit_chain(8))).value  # no order needs less than the reference order
+    10
+    """
+    found = held_bound(replace(problem, order=OrderRule.FREE, max_computes=1), deadline=deadline)
+    return replace(found, kind="the cut bound", scope=Scope(OrderRule.FREE, staged=False, max_computes=1))
+
+
+def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:
+    """Return the least memory in bytes at the step of `op` in any order without recomputation."""
+    arrays = problem.graph.arrays
+    return int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size)
+
+
+def step_memory(problem: Problem) -> Int:
+    """Return the bytes at each step of the reference order without recomputation, with the tensors to keep kept."""
+    graph = problem.graph
+    if problem.keep:
+        names = graph.tensor_names
+        graph = graph.with_outputs([names[t] for t in np.flatnonzero(problem.kept)])
+    return graph.arrays.reference_memory + problem.constant_bytes

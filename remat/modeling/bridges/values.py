@@ -1,4 +1,4 @@
-"""Listed values as bounds or by the order encoding."""
+"""Listed values and pairwise different values by the order encoding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import literal_rows
-from remat.modeling.records import Domain, Linear, Record
+from remat.modeling.records import AllDifferent, Domain, Linear, Record
 
 
 def domain_to_linear(record: Domain, context: LoweringContext) -> list[Record]:
@@ -38,3 +38,36 @@ def domain_to_linear(record: Domain, context: LoweringContext) -> list[Record]:
     impossible = np.isin(variables, context.domains.impossible).sum()
     no_value = literal_rows("no value left", [], [], [], lower=np.ones(impossible))
     return [no_value, bounds, *context.order.encode(variables[~solid])]
+
+
+def all_different_to_linear(record: AllDifferent, context: LoweringContext) -> list[Record]:
+    """State that each value is taken at most once.
+
+    Reformulation
+    -------------
+    With ``y[x, v] = [x <= v]``
+    (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), for each value v that two or more variables can
+    take: ``sum(y[x, v] - y[x, value of x before v]) <= 1`` over those variables.
+
+    Source
+    ------
+    :class:`AllDifferent`
+
+    Target
+    ------
+    :class:`Linear`, without literals.
+    """
+    context.domains.require_encodable(record.variable)
+    encoding = context.order.encode(record.variable)
+    owner, value = context.order.values(record.variable)
+    distinct, row = np.unique(value, return_inverse=True)
+    shared = (np.bincount(row) > 1)[row]
+    variable, value, row = record.variable[owner[shared]], value[shared], row[shared]
+    rows = literal_rows(
+        record.name,
+        np.concatenate([row, row]),
+        np.concatenate([context.order.at_most(variable, value), context.order.at_most(variable, value - 1)]),
+        np.repeat([1.0, -1.0], len(row)),
+        upper=np.ones(len(distinct)),
+    )
+    return [*encoding, rows]
