@@ -1,4 +1,4 @@
-"""Fixtures of the tests of PyTorch."""
+"""Fixtures of tests of PyTorch."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Several workers share the cores, and a second thread gains nothing on small tensors."""
+    """Use one thread: workers share the cores, and small tensors gain nothing from a second."""
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

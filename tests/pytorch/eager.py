@@ -1,4 +1,4 @@
-"""What training steps leave behind, recorded so that two modules can be compared bit by bit."""
+"""Records of training steps, for bitwise comparison of two modules."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ Record = dict[str, Tensor | None]
 
 
 def record(module: nn.Module, *values: Tensor | None) -> Record:
-    """Copy what a step left behind; `values` are its loss, outputs and the like."""
+    """Copy the state after a step; `values` are its loss, outputs and the like."""
     found: Record = {f"value {number}": value for number, value in enumerate(values)}
     found |= {f"gradient of {name}": parameter.grad for name, parameter in module.named_parameters()}
     found |= {f"state {name}": value for name, value in module.state_dict().items()}
@@ -23,7 +23,7 @@ def record(module: nn.Module, *values: Tensor | None) -> Record:
 
 
 def total(out: Any) -> Tensor:
-    """Return `out` if it is a tensor, otherwise the sum of all that has a gradient."""
+    """Return `out` if it is a tensor, otherwise the sum of all leaves with a gradient."""
     leaves = [each for each in pytree.tree_leaves(out) if isinstance(each, Tensor) and each.requires_grad]
     return out if isinstance(out, Tensor) else sum(each.sum() for each in leaves)
 
@@ -38,7 +38,7 @@ def step(
     seed: int = 3,
     around: AbstractContextManager[Any] | None = None,
 ) -> Record:
-    """Record one step of `call`, whose parameters are those of `module`; `around` is on while it runs."""
+    """Record one step of `call`, whose parameters belong to `module`, within the context `around`."""
     module.zero_grad()
     torch.manual_seed(seed)
     with around or nullcontext():
@@ -61,7 +61,7 @@ def train(
     count: int = 2,
     **how: Any,
 ) -> list[Record]:
-    """Record some steps, each followed by one of an optimizer."""
+    """Record `count` steps with an optimizer, and the final state."""
     trainer, found = optimizer(module.parameters(), lr=1e-2), []
     for number in range(count):
         found.append(step(call, module, *given, seed=number, **how))
@@ -70,7 +70,7 @@ def train(
 
 
 def different(ours: Record, theirs: Record, *, bitwise: bool = True) -> list[str]:
-    """Return the names of what is not equal, bit by bit or up to rounding; strides must be equal, too."""
+    """Return the names of unequal values, bitwise or up to rounding; strides must be equal."""
 
     def same(mine: Tensor | None, other: Tensor | None) -> bool:
         if mine is None or other is None:
@@ -82,7 +82,7 @@ def different(ours: Record, theirs: Record, *, bitwise: bool = True) -> list[str
 
 
 def greatest_difference(ours: Record, theirs: Record) -> float:
-    """Return the greatest difference of a gradient, relative to the greatest entry of all."""
+    """Return the greatest difference of a gradient, relative to the largest entry of all gradients."""
     pairs = [pair for name, pair in _pairs(ours, theirs) if name.startswith("gradient") and None not in pair]
     largest = max(float(other.abs().max()) for _, other in pairs)
     return max(float((mine - other).abs().max()) for mine, other in pairs) / (largest or 1.0)
@@ -94,7 +94,7 @@ def _pairs(ours: Record, theirs: Record) -> list[tuple[str, tuple[Any, Any]]]:
 
 
 def assert_equal(ours: Record | list[Record], theirs: Record | list[Record], *, bitwise: bool = True) -> None:
-    """Require that both records, or each pair of them, are equal."""
+    """Assert that two records, or each pair of two lists, are equal."""
     pairs = [(ours, theirs)] if isinstance(ours, dict) else zip(ours, theirs, strict=True)
     for number, (mine, other) in enumerate(pairs):
         assert not different(mine, other, bitwise=bitwise), f"record {number}"

@@ -1,8 +1,7 @@
-"""Small models of the kinds that real ones are, of any size by arguments: each a module and its sample arguments.
+"""Small models of common kinds, each a module and its sample arguments, scalable by arguments.
 
-A module called with targets returns the loss (a scalar), without them its logits. All of `gpt`, `bert` and
-`encoder_decoder` have dropout, `resnet` and `unet` batch norm. With their real sizes they are GPT-2, ResNet-50, ...:
-``resnet(**FULL["resnet"])``.
+A module called with targets returns the loss (a scalar), otherwise its logits. `gpt`, `bert` and `encoder_decoder`
+have dropout, `resnet` and `unet` batch norm. Their real sizes are in `FULL`: ``resnet(**FULL["resnet"])``.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer layer: attention, attention to a memory where there is one, two linear maps."""
+    """Transformer layer: attention, optional cross attention, two linear maps."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool, cross: bool = False) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Embedded(nn.Module):
-    """Tokens and their places as vectors."""
+    """Embeddings of tokens and positions."""
 
     def __init__(self, width: int, vocabulary: int, length: int, dropout: float) -> None:
         super().__init__()
@@ -78,7 +77,7 @@ class Embedded(nn.Module):
 
 
 class Gpt(Embedded):
-    """The weights of the token embedding and of the last linear map are one parameter, as in GPT-2."""
+    """Token embedding and last linear map share their weight, as in GPT-2."""
 
     def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
         super().__init__(width, vocabulary, length, dropout)
@@ -96,7 +95,7 @@ class Gpt(Embedded):
 
 
 class Bert(Embedded):
-    """Encoder with a head for masked tokens, and a pooler that a loss of tokens does not use (no gradient)."""
+    """Encoder with a head for masked tokens, and a pooler without gradient from a token loss."""
 
     def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
         super().__init__(width, vocabulary, length, dropout)
@@ -135,7 +134,7 @@ class EncoderDecoder(Embedded):
 
 
 def normed(*convolutions: nn.Module) -> list[nn.Module]:
-    """Return convolutions, each with batch norm and ReLU after it."""
+    """Return the convolutions, each followed by batch norm and ReLU."""
     return [part for each in convolutions for part in (each, nn.BatchNorm2d(each.out_channels), nn.ReLU())]
 
 
@@ -147,12 +146,12 @@ class Bottleneck(nn.Module):
             nn.Conv2d(width, width, 3, stride, 1, bias=False),
             nn.Conv2d(width, 4 * width, 1, bias=False),
         )
-        self.body, self.beside = nn.Sequential(*inner), nn.Sequential()
+        self.body, self.shortcut = nn.Sequential(*inner), nn.Sequential()
         if stride != 1 or channels != 4 * width:
-            self.beside.extend(normed(nn.Conv2d(channels, 4 * width, 1, stride, bias=False))[:2])
+            self.shortcut.extend(normed(nn.Conv2d(channels, 4 * width, 1, stride, bias=False))[:2])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.body(x) + self.beside(x))
+        return self.relu(self.body(x) + self.shortcut(x))
 
 
 class Resnet(nn.Module):
@@ -172,7 +171,7 @@ class Resnet(nn.Module):
         return logits if targets is None else functional.cross_entropy(logits, targets)
 
 
-def twice(channels: int, width: int) -> nn.Module:
+def double_convolution(channels: int, width: int) -> nn.Module:
     """Return two convolutions with batch norm."""
     return nn.Sequential(*normed(nn.Conv2d(channels, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)))
 
@@ -180,12 +179,12 @@ def twice(channels: int, width: int) -> nn.Module:
 class Unet(nn.Module):
     def __init__(self, levels: int, width: int, classes: int) -> None:
         super().__init__()
-        self.first = twice(3, width)
-        self.down = nn.ModuleList(twice(width << k, width << (k + 1)) for k in range(levels - 1))
+        self.first = double_convolution(3, width)
+        self.down = nn.ModuleList(double_convolution(width << k, width << (k + 1)) for k in range(levels - 1))
         self.pool = nn.MaxPool2d(2)
         upwards = [width << k for k in reversed(range(levels - 1))]
         self.up = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, 2) for each in upwards)
-        self.join = nn.ModuleList(twice(2 * each, each) for each in upwards)
+        self.join = nn.ModuleList(double_convolution(2 * each, each) for each in upwards)
         self.last = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -200,7 +199,7 @@ class Unet(nn.Module):
 
 
 class Net(nn.Module):
-    """Dropout, batch norm, a tied weight, a branch, an option: a dictionary comes out."""
+    """Dropout, batch norm, a tied weight, a branch and an option; returns a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +216,7 @@ class Net(nn.Module):
 
 
 def transformer(kind: Callable[..., nn.Module], sequences: int) -> Callable[..., Sample]:
-    """A maker of transformers, whose sample arguments are `sequences` of ids and, with `loss`, targets."""
+    """Return a maker of transformers with `sequences` of ids and, with `loss`, targets as sample arguments."""
 
     def make(
         *, vocabulary: int = 64, length: int = 16, batch: int = 2, dropout: float = 0.1, loss: bool = True, **sizes: int
@@ -245,7 +244,7 @@ def resnet(
     batch: int = 2,
     loss: bool = True,
 ) -> Sample:
-    """Sample arguments: images and, with `loss`, classes."""
+    """Return a ResNet; sample arguments are images and, with `loss`, classes."""
     args = (torch.randn(batch, 3, image, image), torch.randint(classes, (batch,)))
     return Resnet(blocks, width, classes), args[: 1 + loss]
 
@@ -253,20 +252,20 @@ def resnet(
 def unet(
     *, levels: int = 3, width: int = 8, image: int = 32, classes: int = 4, batch: int = 2, loss: bool = True
 ) -> Sample:
-    """Sample arguments: images and, with `loss`, the class of each pixel."""
+    """Return a U-Net; sample arguments are images and, with `loss`, the class of each pixel."""
     args = (torch.randn(batch, 3, image, image), torch.randint(classes, (batch, image, image)))
     return Unet(levels, width, classes), args[: 1 + loss]
 
 
-#: All of them, for tests of everything.
+#: All models.
 MODELS = {"gpt": gpt, "bert": bert, "encoder_decoder": encoder_decoder, "resnet": resnet, "unet": unet}
-#: The least of each kind.
+#: Smallest sizes of each model.
 SMALLEST: dict[str, dict[str, Any]] = {
     **{name: {"layers": 1} for name in ("gpt", "bert", "encoder_decoder")},
     "resnet": {"blocks": (1,)},
     "unet": {"levels": 2},
 }
-#: Those that are trained in earnest.
+#: Real sizes.
 FULL: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
     "bert": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 30522, "length": 512, "batch": 8},
@@ -278,7 +277,7 @@ FULL: dict[str, dict[str, Any]] = {
 
 @cache
 def captured(name: str, **sizes: Any) -> tuple[nn.Module, Captured]:
-    """A model on fake tensors, the smallest but for `sizes`, and its joint graph; captured once in each process."""
+    """Return a model on fake tensors, smallest except for `sizes`, and its joint graph; cached."""
     with fake_tensors():
         module, args = MODELS[name](**{**SMALLEST[name], **sizes})
     return module, capture(module, args, route="joint", costs="flops")

@@ -1,4 +1,4 @@
-"""Capture of training steps: ops, tensors, storages, phases; of modules that return and take all kinds of things."""
+"""Capture of training steps: ops, tensors, storages, phases, arguments and outputs of all kinds."""
 
 import operator
 import time
@@ -25,8 +25,8 @@ def step(request: pytest.FixtureRequest) -> tuple[nn.Module, Captured]:
     return captured(request.param)
 
 
-def test_every_node_is_an_op_or_lives_in_what_one_writes(step: tuple[nn.Module, Captured]) -> None:
-    """By storages, which this test looks up itself: nothing is counted twice, and nothing is left out."""
+def test_every_node_is_an_op_or_a_view_of_an_output(step: tuple[nn.Module, Captured]) -> None:
+    """Compared by storage: each is counted exactly once."""
     captured = step[1]
     storage_of: dict[str, set[int]] = {}
     constants = set()
@@ -52,8 +52,8 @@ def test_every_node_is_an_op_or_lives_in_what_one_writes(step: tuple[nn.Module, 
     assert all(captured.op_of(node) is None for node in views)
 
 
-def test_ops_read_what_their_nodes_read(step: tuple[nn.Module, Captured]) -> None:
-    """Random ops are listed."""
+def test_inputs_of_ops_match_their_nodes(step: tuple[nn.Module, Captured]) -> None:
+    """Also the list of random ops."""
     module, captured = step
     for op, node in zip(captured.graph.ops, captured.nodes, strict=True):
         if node is not None:
@@ -66,7 +66,7 @@ def test_ops_read_what_their_nodes_read(step: tuple[nn.Module, Captured]) -> Non
     assert {types[name] for name in captured.random_ops} == ({"aten.native_dropout.default"} if drops else set())
 
 
-def test_the_backward_pass_begins_when_the_forward_pass_is_done(step: tuple[nn.Module, Captured]) -> None:
+def test_backward_pass_begins_after_the_forward_pass(step: tuple[nn.Module, Captured]) -> None:
     captured = step[1]
     graph = captured.graph
     phases = [op.phase for op in graph.ops]
@@ -83,7 +83,7 @@ def test_the_backward_pass_begins_when_the_forward_pass_is_done(step: tuple[nn.M
     assert any(forward.intersection(op.inputs) for op in graph.ops[place + 1 :])
 
 
-def test_every_parameter_has_its_gradient(step: tuple[nn.Module, Captured]) -> None:
+def test_every_used_parameter_has_a_gradient(step: tuple[nn.Module, Captured]) -> None:
     module, captured = step
     named = dict(module.named_parameters())
     gradients = {each.name: each.node for each in captured.results_of("gradient") if each.name in named}
@@ -102,7 +102,7 @@ def test_every_parameter_has_its_gradient(step: tuple[nn.Module, Captured]) -> N
     assert captured.graph.constant_memory == sum(memory.values())
 
 
-def test_modules_and_lines_are_known_in_both_passes(step: tuple[nn.Module, Captured]) -> None:
+def test_modules_and_source_lines_in_both_passes(step: tuple[nn.Module, Captured]) -> None:
     module, captured = step
     modules, lines = captured.graph.meta["modules"], captured.graph.meta["source_lines"]
     parts = {name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.LayerNorm)}
@@ -118,7 +118,7 @@ def test_modules_and_lines_are_known_in_both_passes(step: tuple[nn.Module, Captu
 
 
 @pytest.mark.slow
-def test_real_and_fake_modules_give_the_same_graph_and_stay_as_they_are() -> None:
+def test_real_and_fake_modules_give_equal_graphs_and_are_unchanged() -> None:
     module, args = resnet(blocks=(1,))
     before = {name: (tensor, tensor.clone()) for name, tensor in module.state_dict(keep_vars=True).items()}
     real = capture(module, args)
@@ -132,7 +132,7 @@ def test_real_and_fake_modules_give_the_same_graph_and_stay_as_they_are() -> Non
 
 
 class Everything(nn.Module):
-    """Takes and returns all kinds of things, and counts its calls in a buffer."""
+    """Arguments and outputs of all kinds; counts its calls in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def test_trees_of_arguments_and_outputs() -> None:
 
 
 @pytest.mark.parametrize("loss", ["loss", 0, lambda out: out["y"].sum()])
-def test_a_loss_alone_has_a_tangent(loss: object) -> None:
+def test_only_the_loss_has_a_tangent(loss: object) -> None:
     module, args, kwargs = everything()
     captured = capture(module, args, kwargs, loss=loss)
     (tangent,) = captured.inputs_of("tangent")
@@ -182,8 +182,7 @@ def test_a_loss_alone_has_a_tangent(loss: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_the_two_routes_agree(name: str) -> None:
-    """They record in their own ways: the same ops of the same sizes, in the same order."""
+def test_routes_give_equal_graphs(name: str) -> None:
     with fake_tensors():
         module, args = MODELS[name](**SMALLEST[name])
     joint, recorded = captured(name)[1], capture(module, args, route="make_fx", costs="flops")
@@ -216,17 +215,17 @@ class Experts(nn.Module):
         return torch.nn.functional.grouped_mm(x, self.weight, offs=ends).tanh()
 
 
-@pytest.mark.skipif(not hasattr(nn.functional, "grouped_mm"), reason="this PyTorch has no grouped product")
+@pytest.mark.skipif(not hasattr(nn.functional, "grouped_mm"), reason="needs grouped products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_products_by_groups_are_captured_in_all_types(dtype: torch.dtype) -> None:
-    """PyTorch's fake kernel takes BF16 alone, its kernel for CPUs does not; two products in the backward pass."""
+def test_grouped_products_of_all_types(dtype: torch.dtype) -> None:
+    """PyTorch's fake kernel accepts only BF16, unlike its CPU kernel; the backward pass has two products."""
     x, ends = torch.randn(12, 8, dtype=dtype, requires_grad=True), torch.tensor([2, 6, 6, 12], dtype=torch.int32)
     step = capture(Experts(dtype), (x, ends), route="make_fx", costs="flops")
     costs = [op.cost for op in step.graph.ops if "grouped" in op.type]
     assert costs == [2 * 12 * 8 * 16] * 3
 
 
-def test_inference_is_the_forward_pass_in_evaluation_mode() -> None:
+def test_inference_captures_the_forward_pass_in_evaluation_mode() -> None:
     module, args = MODELS["bert"](layers=1, loss=False)
     module.layers[0].eval()
     captured = capture(module, args, mode="inference")
@@ -243,8 +242,8 @@ def test_inference_is_the_forward_pass_in_evaluation_mode() -> None:
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(("file", "name", "classes"), [("resnet50_train", "resnet", 1000), ("unet_train", "unet", 21)])
-def test_networks_that_others_captured(file: str, name: str, classes: int, shared) -> None:
-    """Sizes, reference peak and constants are those of the captures in the data folder."""
+def test_captures_equal_published_ones(file: str, name: str, classes: int, shared) -> None:
+    """Sizes, reference peaks and constants of captures in the data folder."""
     other = read_graph(shared / "data" / "graphs" / f"{file}.json")
     graph = captured(name, **{**FULL[name], "classes": classes})[1].graph
     tangents = {"tangents_1": 4}
@@ -256,8 +255,8 @@ def test_networks_that_others_captured(file: str, name: str, classes: int, share
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_gpt_of_96_layers() -> None:
-    """In less than two minutes, without memory for its weights; its layers are the same, and it can be scheduled."""
+def test_gpt_of_96_layers() -> None:
+    """Under two minutes without memory for weights; layers are identical, and `hierarchical` schedules it."""
     layers, process = 96, psutil.Process()
     before, begun = process.memory_info().rss, time.process_time()
     with fake_tensors():

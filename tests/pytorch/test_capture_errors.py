@@ -1,4 +1,4 @@
-"""What is told where a module cannot be captured, and what the other route then makes of it."""
+"""Errors of capture, and the fallback to the other route."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ARGS = (torch.ones(2, 4),)
 
 
 class Does(nn.Module):
-    """What a function does with a linear map and the arguments."""
+    """Module that applies a function to a linear map and the arguments."""
 
     def __init__(self, function: Callable[..., Any] = lambda linear, x: linear(x)) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Does(nn.Module):
         return self.function(self.linear, *args)
 
     def places(self) -> dict[str, str]:
-        """Return what stands for the lines of the function and of its call."""
+        """Return replacements for the lines of the function and of its call."""
         lines = (self.function.__code__.co_firstlineno, Does.forward.__code__.co_firstlineno + 1)
         return {f"{__file__}, line {line}": "<place>" for line in lines}
 
@@ -45,23 +45,23 @@ class Does(nn.Module):
         ("capture.fails", lambda linear, x: linear(x[:, :3])),
     ],
 )
-def test_what_users_get_wrong_is_named(kind: str, function: Callable[..., Any], route: str) -> None:
+def test_errors_of_modules(kind: str, function: Callable[..., Any], route: str) -> None:
     module = Does(function)
     with refused(kind, culprit="Does", hide=module.places()):
         capture(module, ARGS, route=route)
 
 
-def test_the_users_line_stands_before_that_of_an_installed_package() -> None:
-    """``torch_geometric`` begins as ``torch`` does; its frames are not torch's, and a model may have no others."""
+def test_user_line_precedes_lines_of_packages() -> None:
+    """``torch_geometric`` shares a prefix with ``torch``; without user lines its line is named."""
     installed = Path(torch.__file__).parent.with_name("torch_geometric") / "conv.py"
     names: dict[str, Any] = {}
     exec(compile("def conv(linear, x):\n    return linear(x)[x.sum(1).nonzero()]", installed, "exec"), names)
-    there = {f"{installed}, line 2": "<installed>"}
+    places = {f"{installed}, line 2": "<installed>"}
     module = Does(names["conv"])
     for _ in range(2):
-        with refused("capture.data-dependent", culprit="Does", hide=there | module.places()):
+        with refused("capture.data-dependent", culprit="Does", hide=places | module.places()):
             capture(module, ARGS, route="make_fx")
-        module.forward = functools.partial(module.function, module.linear)  # without a line of this file
+        module.forward = functools.partial(module.function, module.linear)  # no line of this file remains
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_the_users_line_stands_before_that_of_an_installed_package() -> None:
         ("capture.loss-value", {"loss": lambda y: y.tolist}),
     ],
 )
-def test_wrong_arguments_of_capture_are_named(kind: str, arguments: dict) -> None:
+def test_errors_of_arguments(kind: str, arguments: dict) -> None:
     route = {} if "mode" in arguments else {"route": "make_fx" if "loss" in arguments else "auto"}
     with refused(kind):
         capture(Does(), **{"args": ARGS, **route, **arguments})
 
 
-def test_what_is_no_module_or_has_nothing_to_train_is_refused() -> None:
+def test_errors_of_module_kinds() -> None:
     with torch.device("meta"):
         meta = Does()
     with fake_tensors():
@@ -102,7 +102,7 @@ def test_what_is_no_module_or_has_nothing_to_train_is_refused() -> None:
             capture(module, args)
 
 
-def test_where_dynamo_stops_the_other_route_goes_on_and_says_so() -> None:
+def test_fallback_after_dynamo_errors() -> None:
     module = Does(lambda linear, x: (torch._dynamo.graph_break(), linear(x))[1])
     captured = capture(module, ARGS)
     assert captured.route == "make_fx"
@@ -112,7 +112,7 @@ def test_where_dynamo_stops_the_other_route_goes_on_and_says_so() -> None:
     assert "fallback" not in capture(Does(), ARGS).graph.meta
 
 
-def test_tensors_that_are_no_parameters_are_kept() -> None:
+def test_tensor_attributes_become_constants() -> None:
     module = Does(lambda linear, x: linear(x) * linear.factor)
     module.linear.factor = torch.ones(4)
     captured = capture(module, ARGS)

@@ -1,4 +1,4 @@
-"""What a captured step is made of, and the models that the tests of remat.torch share."""
+"""Captured steps, public names and versions of remat.torch."""
 
 import importlib.metadata
 import tomllib
@@ -27,7 +27,7 @@ def square() -> Captured:
     return capture(Square(), (torch.ones(2, 2),), mode="inference", name="square")
 
 
-def test_ops_and_nodes_find_each_other(square: Captured) -> None:
+def test_ops_and_nodes_map_to_each_other(square: Captured) -> None:
     (y,), view = square.nodes, square.results[0].node
     assert square.node_of("mul") is y
     assert (square.op_of(y), square.op_of(view)) == ("mul", None)
@@ -37,7 +37,7 @@ def test_ops_and_nodes_find_each_other(square: Captured) -> None:
         square.node_of("elsewhere")
 
 
-def test_public_names_are_there_and_others_are_not() -> None:
+def test_public_names() -> None:
     assert {name: getattr(remat.torch, name) for name in remat.torch.__all__}
     assert set(remat.torch.__all__) <= set(dir(remat.torch))
     with pytest.raises(AttributeError, match="'nothing'"):
@@ -57,7 +57,7 @@ def test_other_versions_of_torch_are_refused(installed: str | None, kind: str, m
         remat.torch.Captured  # noqa: B018
 
 
-def test_the_tested_versions_are_those_of_the_extra() -> None:
+def test_tested_versions_equal_the_extra() -> None:
     from packaging.requirements import Requirement
 
     from remat.torch.versions import TESTED

@@ -1,4 +1,4 @@
-"""``torch.compile`` around and within rematerialized modules, and with the package as its backend."""
+"""``torch.compile`` around and inside rematerialized modules, and with the package as its backend."""
 
 import copy
 from typing import Any
@@ -14,12 +14,12 @@ from torch import nn  # noqa: E402
 from remat.torch import backend as within  # noqa: E402
 from remat.torch import profiled_memory, rematerialize, track_storages  # noqa: E402
 
-#: Dynamo takes its time; what is quick runs with docs/pytorch/rematerialize.md.
+#: Dynamo is slow; the quick cases run with docs/pytorch/rematerialize.md.
 pytestmark = pytest.mark.slow
 
 
 def network(blocks: int = 3) -> nn.Module:
-    """Linear maps, batch norm, dropout; the same weights each time."""
+    """Return linear maps, batch norm and dropout with fixed weights."""
     torch.manual_seed(1)
     parts = [(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.2)) for _ in range(blocks)]
     return nn.Sequential(*(each for part in parts for each in part))
@@ -31,7 +31,7 @@ def x() -> Any:
 
 
 def check(call: Any, module: nn.Module, eager: nn.Module) -> None:
-    """Two steps with SGD are those of eager."""
+    """Assert that two steps with SGD equal eager ones."""
     assert_equal(*(train(each, own, (x(),), loss=squares) for each, own in ((call, module), (eager, eager))))
 
 
@@ -40,15 +40,15 @@ def squares(out: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Any:
+def reset_dynamo() -> Any:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compiled_afterwards_a_step_runs_as_it_is_scheduled(backend: str) -> None:
-    """The compiler takes what is around, and evaluation; dropout that runs again would draw other numbers with it."""
+def test_compiling_a_rematerialized_module_keeps_the_schedule(backend: str) -> None:
+    """The compiler takes surrounding code and evaluation; it would draw other numbers for repeated dropout."""
     original = network()
     model = rematerialize(original, (x(),), "60%", method="greedy")
     assert model.report.recomputations
@@ -70,8 +70,8 @@ def test_compiled_afterwards_a_step_runs_as_it_is_scheduled(backend: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["compile", "in place"])
-def test_a_module_that_was_compiled_before_is_captured_through(how: str) -> None:
-    """The schedule takes the compiler's place in training; evaluation is that of the compiled module."""
+def test_rematerializing_a_compiled_module(how: str) -> None:
+    """The schedule replaces the compiler in training; evaluation uses the compiled module."""
     original = network()
     if how == "compile":
         module = torch.compile(original, backend="eager")
@@ -85,7 +85,7 @@ def test_a_module_that_was_compiled_before_is_captured_through(how: str) -> None
     check(model, original, eager)
 
 
-def test_a_part_of_a_compiled_model() -> None:
+def test_part_of_a_compiled_model() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -100,11 +100,11 @@ def test_a_part_of_a_compiled_model() -> None:
     check(torch.compile(original, backend="aot_eager"), original, eager)
 
 
-# -- the package as a backend ----------------------------------------------------------------------------------------
+# -- the package as a backend of torch.compile -------------------------------------------------------------------------
 
 
 class Breaks(nn.Module):
-    """Two graphs, whose second changes its input; an output that is a view, and one that is an input."""
+    """Two graphs, the second of which changes its input; outputs include a view and an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Breaks(nn.Module):
 
 
 def peak(call: Any) -> int:
-    """Of the allocator, for a step; the second one, as the first compiles what is left to compile."""
+    """Return the allocator's peak for the second step; the first compiles."""
     found = []
     for _ in range(2):
         for each in call.parameters():
@@ -134,8 +134,8 @@ def peak(call: Any) -> int:
 
 
 @pytest.mark.parametrize("make", [network, Breaks])
-def test_a_backend_trains_as_eager_does(make: Any) -> None:
-    """Dropout, statistics and graph breaks; the peak is the predicted one; no gradients, no schedule."""
+def test_backend_trains_as_eager(make: Any) -> None:
+    """Dropout, statistics, graph breaks; the peak is as predicted; without gradients there is no schedule."""
     original, eager = make(), make()
     backend = within("70%", method="greedy")
     compiled = torch.compile(original, backend=backend)
@@ -161,7 +161,7 @@ def test_a_backend_trains_as_eager_does(make: Any) -> None:
         assert len(backend.reports) == 2
 
 
-def test_what_a_backend_cannot_do_is_said() -> None:
+def test_errors_of_the_backend() -> None:
     failed = torch._dynamo.exc.BackendCompilerFailed
     with pytest.raises(failed, match=r"ProblemError: no schedule of 'graph 1': no schedule exists: budget"):
         torch.compile(network(), backend=within("5%", method="greedy"))(x())

@@ -1,4 +1,4 @@
-"""Costs of ops: known counts, nothing silently free, rooflines by hand."""
+"""Costs of ops: known counts, unknown ops, rooflines by hand, tables of this machine."""
 
 import math
 import re
@@ -55,14 +55,14 @@ def gradients(*mask: bool, groups: int = 1):
 @pytest.mark.parametrize(
     ("function", "shapes", "expected"),
     [
-        # products, as PyTorch counts them
+        # products, by PyTorch's counter
         (torch.mm, ((2, 3), (3, 4)), 48),
         (torch.addmm, ((4,), (2, 3), (3, 4)), 48),
         (torch.bmm, ((5, 2, 3), (5, 3, 4)), 5 * 48),
         (torch.mv, ((2, 3), (3,)), 12),
         (partial(torch.conv2d, padding=1), ((2, 3, 8, 8), (5, 3, 3, 3)), 2 * 2 * 64 * 5 * 27),
         (partial(torch.conv_transpose2d, stride=2), ((2, 3, 8, 8), (3, 5, 2, 2)), 2 * 2 * 64 * 15 * 4),
-        # gradients of a convolution as asked for; with one filter per channel a quarter of the products
+        # gradients of a convolution; with one filter per channel a quarter of the products
         (gradients(True, False, False), (IMAGE, IMAGE, (4, 4, 3, 3)), 36_864),
         (gradients(False, True, False), (IMAGE, IMAGE, (4, 4, 3, 3)), 36_864),
         (gradients(True, True, True), (IMAGE, IMAGE, (4, 4, 3, 3)), 2 * 36_864 + 512),
@@ -73,7 +73,7 @@ def gradients(*mask: bool, groups: int = 1):
             lambda *given: aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, False),
             (Q, Q, K, K, Q, (2, 3, 16)), 5 * PRODUCT,
         ),
-        # everything else by its elements: views are free, moves are not
+        # all else by elements: views are free, moves are not
         (torch.add, ((6, 4), (6, 4)), 24),
         (lambda x: x.t().reshape(24), ((6, 4),), 24),
         (lambda x: x.view(24)[:3].unsqueeze(0), ((6, 4),), 0),
@@ -91,11 +91,11 @@ def gradients(*mask: bool, groups: int = 1):
         (lambda x: aten.bernoulli.p(x, 0.5), ((6, 4),), 24 * flops.RANDOM),
     ],
 )  # fmt: skip
-def test_operations_of_single_ops(function, shapes: tuple, expected: int) -> None:
+def test_flops_of_single_ops(function, shapes: tuple, expected: int) -> None:
     assert sum(Flops().costs(traced(function, *shapes))) == expected
 
 
-def test_what_nobody_knows_is_not_free_and_is_named() -> None:
+def test_unknown_ops_cost_their_elements_with_a_remark() -> None:
     nodes = traced(lambda x: x * 2, (6, 4))
     with torch.library._scoped_library("remat_costs", "DEF") as library:
         library.define("strange(Tensor x) -> Tensor")
@@ -110,12 +110,12 @@ def test_what_nobody_knows_is_not_free_and_is_named() -> None:
         assert Roofline("A100").nanoseconds(call) >= 5000
         register_flop_formula(call.packet)(lambda shape, **_: 7 * math.prod(shape))
         try:
-            assert flops.count_flops(call) == 7 * 24, "a formula of the user's own"
+            assert flops.count_flops(call) == 7 * 24, "formula of the user"
         finally:
             del flop_registry[call.packet]
 
 
-#: Those that are not slow are a transformer and a network with batch norm, pooling and concatenation.
+#: The first two are not slow: a transformer, and a network with batch norm, pooling and concatenation.
 STEPS = [("gpt", {}), ("unet", {}), *((name, {}) for name in ("bert", "encoder_decoder", "resnet"))]
 STEPS += [("gpt", {"dropout": 0.0}), ("bert", {"loss": False})]
 
@@ -123,7 +123,7 @@ STEPS += [("gpt", {"dropout": 0.0}), ("bert", {"loss": False})]
 @pytest.mark.parametrize(
     ("name", "sizes"), [pytest.param(*step, marks=[pytest.mark.slow][: k > 1]) for k, step in enumerate(STEPS)]
 )
-def test_nothing_in_training_steps_is_unknown_or_free(name: str, sizes: dict) -> None:
+def test_ops_of_training_steps_are_known_and_not_free(name: str, sizes: dict) -> None:
     nodes = step_nodes(name, **sizes)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CostRemark)
@@ -134,7 +134,7 @@ def test_nothing_in_training_steps_is_unknown_or_free(name: str, sizes: dict) ->
                 assert bytes_moved(call) > 0 or call.free, call.name
 
 
-def test_tables_name_ops_that_there_are_once() -> None:
+def test_tables_name_existing_ops_once() -> None:
     tables = (
         flops.PER_OUTPUT, flops.PER_INPUT, flops.PER_TRAFFIC, flops.NOTHING, flops.TAPS,
         flops.WINDOWS, flops.SORTS, matrix.OWN,
@@ -147,13 +147,13 @@ def test_tables_name_ops_that_there_are_once() -> None:
     ]
 
 
-def test_traffic_reads_once_and_writes_once() -> None:
+def test_traffic_counts_each_tensor_once() -> None:
     def moved(function, *shapes) -> int:
         return sum(bytes_moved(call) for call in map(call_of, traced(function, *shapes)))
 
     assert moved(torch.add, (6, 4), (6, 4)) == 3 * 96
     assert moved(lambda x: x * x, (6, 4)) == 2 * 96, "one tensor, read once"
-    assert moved(lambda x: x.expand(6, 4) + 1, (1, 4)) == 16 + 96, "a row that is repeated is read once"
+    assert moved(lambda x: x.expand(6, 4) + 1, (1, 4)) == 16 + 96, "a repeated row is read once"
     assert moved(lambda x: x.add_(1), (6, 4)) == 2 * 96
     assert moved(lambda x: x.t(), (6, 4)) == 0
     chosen = lambda w: torch.nn.functional.embedding(torch.zeros(5, dtype=torch.long), w)  # noqa: E731
@@ -164,16 +164,14 @@ def test_traffic_reads_once_and_writes_once() -> None:
     assert moved(norm, (8, 2, 4, 4)) == 3 * 1024 + 2 * 8, "read twice"
 
 
-def test_a_roofline_by_hand() -> None:
+def test_roofline_by_hand() -> None:
     device = Device("toy", {"fp32": 1e12, "bf16": 4e12}, vector=2e12, bandwidth=1e11, launch=100)
     assert Roofline(device).costs(traced(torch.mm, (512, 512), (512, 512))) == [round(2 * 512**3 / 1e3) + 100]
     half = traced(torch.mm, (512, 512), (512, 512), dtype=torch.bfloat16)
     assert Roofline(device).costs(half) == [round(2 * 512**3 / 4e3) + 100]
     assert Roofline(device).costs(traced(torch.relu, (1000, 1000))) == [8_000_000 // 100 + 100]
     assert Roofline(device).costs(traced(torch.relu, (1,))) == [100]
-    assert Roofline(Device("none", {}, 1e12, 1e12, launch=0)).costs(traced(torch.relu, (1,))) == [1], (
-        "never rounded away"
-    )
+    assert Roofline(Device("none", {}, 1e12, 1e12, launch=0)).costs(traced(torch.relu, (1,))) == [1], "at least 1"
     exact, rounded = (
         Roofline("A100", tf32=tf32).costs(traced(torch.mm, (4096, 4096), (4096, 4096)))[0] for tf32 in (0, 1)
     )
@@ -181,21 +179,21 @@ def test_a_roofline_by_hand() -> None:
     assert math.isclose(rounded, 2 * 4096**3 / 156e3, rel_tol=0.01)
 
 
-def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from remat.torch.costs import machine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(machine, "EACH", 0.01)
     monkeypatch.setattr(machine, "SIDES", {"cpu": 128})
     monkeypatch.setattr(machine, "COPIED", 1 << 16)
-    monkeypatch.setattr(machine, "AGREE", 1e9)  # whatever else this machine does
+    monkeypatch.setattr(machine, "AGREE", 1e9)  # for any load of this machine
     monkeypatch.setattr(machine, "doubt", lambda table: "")
     machine._measured.cache_clear()
     nodes = traced(torch.mm, (64, 64), (64, 64))
     real, busy = machine._measure, iter([1.0, 0.01, 1.0, 1.0])
 
     def measure(kind: str) -> list[float]:
-        assert not isinstance(torch.empty(1), FakeTensor), "measured without computing anything"
+        assert not isinstance(torch.empty(1), FakeTensor), "fake tensors compute nothing"
         share = next(busy)
         *rates, launch, random = real(kind)
         return [*(share * rate for rate in rates), launch / share, share * random]
@@ -206,7 +204,7 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     machine._measured.cache_clear()
     monkeypatch.setattr(machine, "_measure", lambda kind: pytest.fail("measured again"))
     assert Roofline("this-machine").costs(nodes) == first
-    assert next(busy, None) is None  # several rounds, of which a slow one does not count
+    assert next(busy, None) is None  # several rounds; a slow one does not count
     assert machine.this_machine().bandwidth > 1e8
     (file,) = tmp_path.rglob("costs-*.json")
     file.write_text("{damaged")
@@ -217,10 +215,8 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     machine._measured.cache_clear()
 
 
-def test_tables_that_are_stale_or_not_plausible_are_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two threads slower than one, rounds that differ, old tables, other CPUs: measured again, and said."""
+def test_stale_and_implausible_tables_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads slower than one, differing rounds, old tables, other CPUs; each with a remark."""
     from remat.torch.costs import machine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -228,7 +224,7 @@ def test_tables_that_are_stale_or_not_plausible_are_measured_again(
     seen: list[dict[str, float]] = []
 
     def device(*rounds: dict[str, float]) -> Device:
-        """Of a new process; the last of the rounds is repeated."""
+        """Return the table of a new process; the last of the rounds repeats."""
         given = chain(rounds, repeat(rounds[-1])) if rounds else repeat(None)
         seen.clear()
 
@@ -253,8 +249,8 @@ def test_tables_that_are_stale_or_not_plausible_are_measured_again(
         (file,) = tmp_path.rglob("costs-*.json")
         file.unlink()
     with pytest.warns(CostRemark, match=r"Capture on a quiet machine, .* or name a device"):
-        assert device(busy).bandwidth == 26_800_000_000  # at least what one thread does
-    assert device().bandwidth == 26_800_000_000  # for a short time
+        assert device(busy).bandwidth == 26_800_000_000  # at least that of one thread
+    assert device().bandwidth == 26_800_000_000  # valid for a short time
     later = time.time() + machine.SHORT + 60
     with monkeypatch.context() as patch:
         patch.setattr(machine, "time", SimpleNamespace(time=lambda: later))
@@ -266,7 +262,7 @@ def test_tables_that_are_stale_or_not_plausible_are_measured_again(
     (file,) = tmp_path.rglob("costs-*.json")
     file.unlink()
     assert device({}, {"bandwidth": 1e9}, busy, busy, busy, {"bandwidth": 5e10}).bandwidth == 5e10
-    assert len(seen) == 6  # as many rounds as it takes
+    assert len(seen) == 6  # until two rounds agree
     file.unlink()
     device({})
     assert device().bandwidth == 4e10
@@ -274,7 +270,7 @@ def test_tables_that_are_stale_or_not_plausible_are_measured_again(
     with monkeypatch.context() as patch:
         patch.setattr(machine, "time", SimpleNamespace(time=lambda: later))
         assert device({"bandwidth": 4.5e10}).bandwidth == 4.5e10
-    assert device({"bandwidth": 4.6e10}).bandwidth == 4.6e10, "the table is of the future"
+    assert device({"bandwidth": 4.6e10}).bandwidth == 4.6e10, "the table is dated in the future"
     for name, value in (("METHOD", 99), ("available_cpus", lambda: 99)):
         with monkeypatch.context() as patch:
             patch.setattr(machine, name, value)
@@ -283,7 +279,7 @@ def test_tables_that_are_stale_or_not_plausible_are_measured_again(
     machine._measured.cache_clear()
 
 
-def test_the_page_has_the_table_of_devices() -> None:
+def test_page_has_the_table_of_devices() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/pytorch/costs.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page.partition("## Devices")[2], re.MULTILINE)
     shown = {name: [float(cell) if cell != "–" else None for cell in cells.split(" | ")] for name, cells in rows}
@@ -298,7 +294,7 @@ def test_the_page_has_the_table_of_devices() -> None:
     }
 
 
-def test_models_by_name() -> None:
+def test_cost_models_by_name() -> None:
     assert cost_model("FLOPS").name == "flops"
     assert cost_model("roofline").name == "roofline:this-machine"
     assert cost_model("roofline:rtx 4090").name == "roofline:RTX4090"
@@ -319,7 +315,7 @@ def test_models_by_name() -> None:
         Device("wrong", {"int7": 1.0}, 1.0, 1.0)
 
 
-def test_costs_of_a_model_of_ones_own_are_looked_at() -> None:
+def test_costs_of_own_models_are_checked() -> None:
     class Own(CostModel):
         name = "own"
         unit = "flop"
@@ -337,7 +333,7 @@ def test_costs_of_a_model_of_ones_own_are_looked_at() -> None:
             Own(found).checked(nodes)
 
 
-def test_values_that_are_not_known_are_named() -> None:
+def test_unknown_values_are_refused() -> None:
     (node,) = traced(torch.relu, (3,))
     with refused("measurement.no-cost"):
         Flops().costs([node.args[0]])
@@ -356,7 +352,7 @@ def test_values_that_are_not_known_are_named() -> None:
         ("resnet", {}, 777.6),
         ("unet", {"classes": 21}, 1157.1),
         ("gpt", {}, 1633.9),
-        # with attention in one kernel, of which PyTorch's counter for CPUs sees nothing (1518.0): 2 + 5 products of 24
+        # PyTorch's counter for CPUs ignores fused attention (1518.0): 2 + 5 products of 24
         ("gpt", {"dropout": 0.0}, 1653.3),
         ("bert", {}, 2895.4),
     ],
@@ -365,4 +361,4 @@ def test_known_totals_of_real_sizes(name: str, sizes: dict, billions: float) -> 
     nodes = step_nodes(name, **{**FULL[name], **sizes})
     calls = [call for call in map(call_of, nodes) if not call.free]
     assert math.isclose(sum(product_flops(call) or 0 for call in calls) / 1e9, billions, rel_tol=3e-4)
-    assert 1 < sum(Flops().costs(nodes)) / 1e9 / billions < 1.02, "all else is little"
+    assert 1 < sum(Flops().costs(nodes)) / 1e9 / billions < 1.02, "all other ops are a small share"

@@ -1,4 +1,4 @@
-"""Measured costs: real tensors that ops accept, each distinct op once, nothing lost, the caller's state untouched."""
+"""Measured costs: valid arguments for ops, each distinct op once, cache, unchanged caller state."""
 
 import json
 import warnings
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Few calls of each op, a cache folder of one's own."""
+    """Measure few calls of each op, with a cache folder per test."""
     monkeypatch.setattr(measured, "ENOUGH", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -44,23 +44,23 @@ def count_measurements(monkeypatch: pytest.MonkeyPatch, stop_after: int | None =
     return done
 
 
-def test_equal_ops_are_measured_once_and_remembered(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_ops_are_measured_once_and_cached(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = count_measurements(monkeypatch)
     nodes = traced(lambda x, y: ((x * y) * y).t() * (x * x).t(), (8, 4), (8, 4))
     calls, steps = [call_of(node) for node in nodes], []
     first = Measured(on_progress=lambda *step: steps.append(step)).costs(nodes)
-    # x·y and (x·y)·y are equal; x·x reads one tensor; the last one reads other strides
+    # x·y and (x·y)·y are equal; x·x reads one tensor; the last reads other strides
     assert len(done) == 3
     assert [(number, total) for number, total, _ in steps] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert all((cost == 0) == call.free and type(cost) is int for call, cost in zip(calls, first, strict=True))
     assert first[0] == first[1]
     assert cost_model("measured").costs(nodes) == first
-    assert len(done) == 3, "known"
+    assert len(done) == 3, "cached"
     (file,) = quick.rglob("costs-*.json")
     assert {key.split()[0] for key in json.loads(file.read_text())["values"]} == {"time"}
 
 
-def test_what_was_measured_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_measurements_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = traced(lambda x: x.exp().log().sin(), (8, 4))
     with refused("measurement.overdue", culprit="exp"):
         Measured(deadline=0).costs(nodes)
@@ -74,19 +74,19 @@ def test_what_was_measured_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatc
     assert done == ["sin"]
 
 
-def test_the_state_of_the_caller_stays_and_fake_modes_do_not_count() -> None:
-    """A capture runs under fake tensors: under them an op would take the time of its shapes and no memory."""
+def test_caller_state_is_unchanged_and_fake_modes_are_disabled() -> None:
+    """Under the fake tensors of a capture, an op would take no time for its data."""
     nodes = traced(lambda x: aten.native_dropout(x, 0.5, True), (64, 64))
     seen = []
 
-    def looked(call) -> int:
+    def inspected(call) -> int:
         seen.extend(real_arguments(call)[0])
         return 7
 
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode():
-        patch.setattr(measured, "_time", looked)
+        patch.setattr(measured, "_time", inspected)
         assert Measured().costs(nodes)[0] == 7
     assert not isinstance(seen[0], FakeTensor)
     Measured().costs(traced(lambda x: aten.native_dropout(x, 0.25, True), (64, 64)))
@@ -127,7 +127,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ops_get_arguments_that_they_accept(case: str) -> None:
+def test_ops_get_valid_arguments(case: str) -> None:
     function, shapes = CASES[case]
     nodes = traced(function, *shapes)
     assert len(nodes) > 8
@@ -137,7 +137,7 @@ def test_ops_get_arguments_that_they_accept(case: str) -> None:
     assert all((cost == 0) == call_of(node).free for node, cost in zip(nodes, costs, strict=True))
 
 
-def test_real_tensors_lie_as_the_fake_ones_do() -> None:
+def test_real_tensors_have_the_layout_of_fake_ones() -> None:
     nodes = traced(lambda x, y: x.t() * y.expand(6, 4) + x.t(), (4, 6), (1, 4))
     product = next(node for node in nodes if node.target is aten.mul.Tensor)
     left, right = real_arguments(call_of(product))[0]
@@ -155,7 +155,7 @@ def test_real_tensors_lie_as_the_fake_ones_do() -> None:
 
 @pytest.fixture
 def own_ops() -> Iterator[object]:
-    """An op that takes 4000 bytes for itself, and one that cannot run alone."""
+    """An op with a workspace of 4000 bytes, and one that fails alone."""
     with torch.library._scoped_library("remat_measured", "DEF") as library:
 
         def greedy(x):
@@ -163,7 +163,7 @@ def own_ops() -> Iterator[object]:
             return x.clone().fill_(len(table))
 
         def refuses(x):
-            raise RuntimeError("not without its friends\nand more")
+            raise RuntimeError("needs other ops\nand more")
 
         for name, function in (("greedy", greedy), ("refuses", refuses)):
             library.define(f"{name}(Tensor x) -> Tensor")
@@ -172,27 +172,27 @@ def own_ops() -> Iterator[object]:
         yield torch.ops.remat_measured
 
 
-def test_workspaces_to_the_byte(own_ops) -> None:
+def test_exact_workspaces(own_ops) -> None:
     nodes = traced(lambda x: own_ops.greedy(x.exp()).t().relu(), (8, 4))
     with FakeTensorMode():
         assert measured_workspaces(nodes) == [0, 4000, 0, 0]
-    assert measured_workspaces(nodes, deadline=0) == [0, 4000, 0, 0], "known"
+    assert measured_workspaces(nodes, deadline=0) == [0, 4000, 0, 0], "cached"
     more = traced(lambda x: own_ops.greedy(x).log(), (8, 5))
     with refused("measurement.overdue"):
         measured_workspaces(more, deadline=0)
 
 
-def test_an_op_that_cannot_run_alone_is_named(own_ops) -> None:
+def test_failing_op_is_named(own_ops) -> None:
     nodes = traced(lambda x: own_ops.refuses(x).exp(), (8, 4))
-    with pytest.warns(CostRemark, match=r"'refuses': remat_measured.refuses.default .* not without its friends$"):
+    with pytest.warns(CostRemark, match=r"'refuses': remat_measured.refuses.default .* needs other ops$"):
         costs = Measured().costs(nodes)
     assert all(cost > 0 for cost in costs)
     with pytest.warns(CostRemark, match="workspace"):
         assert measured_workspaces(nodes) == [0, 0]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_ops_on_a_gpu_are_not_measured_without_one() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+def test_gpu_ops_need_a_gpu() -> None:
     (node,) = traced(torch.relu, (3,))
     with FakeTensorMode() as mode:
         for each in (node, node.args[0]):
@@ -216,7 +216,7 @@ def test_all_ops_of_training_steps_can_be_measured() -> None:
         assert all(size >= 0 for size in workspaces)
 
 
-def test_a_capture_has_the_costs_and_workspaces_that_were_measured(own_ops) -> None:
+def test_capture_with_measured_costs_and_workspaces(own_ops) -> None:
     from remat.torch import capture
 
     class Greedy(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Steps by the executor against steps of eager autograd: equal to the bit, and in memory as predicted to the byte."""
+"""Executed steps against eager autograd: bitwise equal, memory as predicted to the byte."""
 
 import copy
 from collections import Counter
@@ -27,7 +27,7 @@ SEED = 11
 
 
 class Held:
-    """Called after each run of an op: the most that was held while it ran, and what was held when it had run."""
+    """Compare memory with the schedule after each run of an op: its maximum during the run, and the rest after it."""
 
     def __init__(self, executor: Executor, tracker: StorageTracker) -> None:
         self.executor, self.tracker = executor, tracker
@@ -36,7 +36,6 @@ class Held:
         self._samples = 0
 
     def __call__(self, run: OpRun) -> None:
-        """Both must be what the schedule says."""
         self.runs += 1
         during = [sample.live for sample in self.tracker.timeline[self._samples :]]
         self._samples = len(self.tracker.timeline)
@@ -46,7 +45,7 @@ class Held:
 
 
 def run_held(executor: Executor, module: Any, args: tuple[Any, ...]) -> Step:
-    """One step that holds at each op, and at its peak, what was predicted, to the byte."""
+    """Run one step and assert the predicted memory at each op and at the peak."""
     with track_storages(constants=(module, args), timeline=True) as tracker:
         held = Held(executor, tracker)
         step = executor.step(module, *args, on_op=held)
@@ -57,7 +56,7 @@ def run_held(executor: Executor, module: Any, args: tuple[Any, ...]) -> Step:
 
 
 def pinned(graph: ComputeGraph, schedule: Schedule) -> Schedule:
-    """The same, but graph outputs are never freed: they are live when their ops run again for other outputs."""
+    """Return the schedule without frees of graph outputs, which stay live when their ops repeat."""
     outputs = set(graph.outputs)
     steps = [step for step in with_frees(graph, schedule).steps() if step[0] == "compute" or step[1] not in outputs]
     kept = Schedule.from_steps(steps, source=f"{schedule.source}, outputs pinned")
@@ -66,7 +65,7 @@ def pinned(graph: ComputeGraph, schedule: Schedule) -> Schedule:
 
 
 def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any, ...], *, bitwise: bool = True) -> None:
-    """One step: results to the bit (or up to rounding), and what is held at each op to the byte."""
+    """Assert results (bitwise or up to rounding) and memory at each op of one step."""
     module = copy.deepcopy(module)
     torch.manual_seed(SEED)
     step = run_held(executor, module, args)
@@ -75,14 +74,14 @@ def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any,
 
 
 def check_split(theirs: Record, captured: Captured, schedule: Schedule, module: Any, args: tuple[Any, ...]) -> None:
-    """One step by the forward and the backward graph; the peak is the certified one."""
+    """Assert results and certified peak of one step of the forward and backward graph."""
     module, parts = copy.deepcopy(module), split(captured, schedule)
     program, tensors = Program(parts), module.state_dict(keep_vars=True)
     inputs = [captured.inputs[position] for position in parts.forward_inputs]
     given = [args[int(each.name)] if each.kind == "input" else tensors[each.name] for each in inputs]
     tracker = track_storages(constants=(args, module))
     assert_equal(step(lambda *_: program(given)[0], module, args, seed=SEED, around=tracker), theirs)
-    # the scalar 1 that backward() begins with is no op; new statistics are freed when they are in their buffers
+    # no op makes the scalar 1 that starts backward(); new statistics are freed once in their buffers
     peak = validate(captured.graph, schedule).peak
     assert tracker.peak <= peak + 8
     assert parts.recomputed or tracker.peak >= 0.98 * peak
@@ -94,13 +93,13 @@ def seeded(name: str, **sizes: Any) -> Any:
 
 
 def half_budget(graph: ComputeGraph) -> Schedule:
-    """At half of the reference peak, or as near to it as greedy comes."""
+    """Return a schedule at half of the reference peak, or the nearest budget that greedy reaches."""
     for share in ("50%", "60%", "70%", "80%", "90%"):
         result = solve(Problem(graph, share), method="greedy", stop=60)
         if result.schedule is not None:
             assert result.schedule.num_computes > len(graph.ops)
             return result.schedule
-    raise AssertionError("greedy finds nothing below the reference peak")
+    raise AssertionError("greedy found no schedule below the reference peak")
 
 
 @pytest.fixture(scope="module", params=["gpt", "resnet"])
@@ -110,7 +109,7 @@ def small(request: pytest.FixtureRequest) -> tuple[Any, tuple[Any, ...], Capture
 
 
 def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
-    """In the reference order, and with random recomputations, in which random ops and batch norms run again."""
+    """Reference order, and random recomputations of random ops and batch norms."""
     module, args, captured = small
     graph = captured.graph
     theirs = eager(module, args, seed=SEED)
@@ -123,8 +122,8 @@ def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
     check_step(theirs, Executor(captured, pinned(graph, schedule)), module, args)
 
 
-def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
-    """Gradients add up, statistics go on, an optimizer sees the same; autocast outside does not reach inside."""
+def test_several_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
+    """Gradients accumulate, statistics continue, optimizers see equal values; outer autocast has no effect."""
     module, args, captured = small
     executor = Executor(captured, dropping(captured.graph, 2))
     ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
@@ -145,8 +144,8 @@ def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captur
     assert_equal(record(ours), record(theirs))
 
 
-def test_a_loss_from_outside() -> None:
-    """The module returns a dictionary; the loss is made of it between the passes."""
+def test_loss_computed_between_the_passes() -> None:
+    """The module returns a dictionary."""
     module, args = Net(), (torch.randn(16, 8),)
     captured = capture(module, args, route="joint")
 
@@ -170,8 +169,8 @@ def test_a_loss_from_outside() -> None:
         executor.step(ours, *args, loss=lambda out: out["y"].detach().zero_().sum() + loss(out))
 
 
-def test_values_that_a_kernel_leaves_out() -> None:
-    """A batch norm that comes first makes no gradient of its input, though its fake kernel does."""
+def test_values_omitted_by_a_kernel() -> None:
+    """A first batch norm computes no gradient of its input, unlike its fake kernel."""
     module = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
     args = (torch.randn(16, 8),)
     captured = capture(module, args, route="make_fx", loss=lambda out: out.square().mean())
@@ -195,7 +194,7 @@ def test_inference() -> None:
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_all_models(name: str, route: str) -> None:
-    """In the reference order, at half of its peak, and with up to a dozen computes of one op; also as two graphs."""
+    """Reference order, half of its peak, and up to a dozen computes of one op; also as two graphs."""
     module, args = seeded(name)
     captured = capture(module, args, route=route)
     graph = captured.graph
@@ -211,8 +210,8 @@ def test_all_models(name: str, route: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "unet", "gpt"])
-def test_full_size_without_memory(name: str) -> None:
-    """Under fake tensors the tracker sees what real ones would take: the models of the benchmark, to the byte."""
+def test_full_size_under_fake_tensors(name: str) -> None:
+    """The tracker sees the memory that real tensors would take."""
     with fake_tensors():
         module, args = seeded(name, **FULL[name])
         captured = capture(module, args)
@@ -230,7 +229,7 @@ def test_full_size_without_memory(name: str) -> None:
 
 
 class Dropped(torch.nn.Module):
-    """``mm`` writes 128 bytes, ``native_dropout`` 128 and a mask of 32, ``mul`` 128: all of 32 elements."""
+    """``mm`` writes 128 bytes, ``native_dropout`` 128 and a mask of 32, ``mul`` 128; each has 32 elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,11 +260,11 @@ def steps_of(captured: Captured, text: str) -> Schedule:
     [
         "m d u",
         "m d -m -d0 m d u -u m d u",
-        "m d -d0 -m m d -m u -d1 -u m d u",  # the mask is live while its op runs again: it is not held twice
-        "m m d d u u",  # what is live already is not made again
+        "m d -d0 -m m d -m u -d1 -u m d u",  # the mask is live while its op repeats: counted once
+        "m m d d u u",  # live outputs are kept
     ],
 )
-def test_any_schedule_gives_the_same_values_and_holds_what_it_says(three: Captured, text: str) -> None:
+def test_schedules_give_equal_values_and_predicted_memory(three: Captured, text: str) -> None:
     module, x = Dropped(), torch.randn(4, 2)
     torch.manual_seed(3)
     expected, state = module(x), torch.get_rng_state()
@@ -276,7 +275,7 @@ def test_any_schedule_gives_the_same_values_and_holds_what_it_says(three: Captur
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_the_validator_refuses_is_not_executed(three: Captured) -> None:
+def test_invalid_schedules_are_not_executed(three: Captured) -> None:
     with refused("schedule.not-executed"):
         Executor(three, steps_of(three, "d m u"))
     with refused("schedule.not-executed"):
@@ -294,27 +293,27 @@ def test_what_the_validator_refuses_is_not_executed(three: Captured) -> None:
         ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (3,)),
     ],
 )
-def test_what_is_given_must_be_like_what_was_captured(
+def test_arguments_must_match_the_capture(
     three: Captured, kind: str, culprit: str, parameters: dict[str, torch.Tensor], args: tuple[object, ...]
 ) -> None:
     with refused(kind, culprit=f"{culprit!r}"):
         Executor(three, Schedule.reference(three.graph))(parameters, {}, args)
 
 
-def test_an_op_that_changes_its_input_is_refused() -> None:
+def test_in_place_op_is_refused() -> None:
     captured = capture(Dropped(), (torch.ones(4, 2),), mode="inference")
     captured.node_of("mm").target = aten.relu_.default
     with refused("execution.in-place"):
         Executor(captured, Schedule.reference(captured.graph))
 
 
-def test_gradients_are_given_as_autograd_gives_them() -> None:
-    """Added where there is one; never two with one memory; in the strides of the parameter."""
+def test_gradients_are_accumulated_as_in_autograd() -> None:
+    """Added to existing ones, never aliased, in the strides of the parameter."""
     first, second, third = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(3))
     shared, turned = torch.ones(2, 3), torch.arange(6.0).view(3, 2).t()
     targets = {"first": first, "second": second, "third": third}
     give_gradients(targets, {"first": shared, "second": shared, "third": turned})
-    assert first.grad is shared  # not copied where it need not be
+    assert first.grad is shared  # no needless copy
     assert third.grad is not None and third.grad.stride() == (3, 1) and torch.equal(third.grad, turned)
     give_gradients(targets, {"first": torch.ones(2, 3)})
     assert torch.equal(first.grad, torch.full((2, 3), 2.0))

@@ -1,4 +1,4 @@
-"""Models of Hugging Face with random weights: known figures, ``rematerialize``, their checkpointing as a schedule."""
+"""Models of Hugging Face with random weights: known figures, ``rematerialize``, checkpointing as a schedule."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ BERT = {
 
 
 def texts(seed: int = 1) -> dict[str, Any]:
-    """Ids, a mask with some padding, and labels some of which do not count."""
+    """Return ids, a mask with padding, and labels with ignored entries."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(4, WORDS, (2, 12), generator=generator)
     mask = torch.ones_like(ids)
@@ -103,8 +103,8 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_train_bit_by_bit_as_eager_does(name: str) -> None:
-    """Arguments by name, outputs as a ModelOutput, tied weights, masks, dropout; evaluation is the original's."""
+def test_models_train_bitwise_as_eager(name: str) -> None:
+    """Arguments by name, ModelOutput, tied weights, masks, dropout; evaluation uses the original."""
     make, sample = MODELS[name]
     torch.manual_seed(0)
     kwargs = sample()
@@ -128,8 +128,8 @@ def test_models_train_bit_by_bit_as_eager_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [mixtral, qwen3_moe])
-def test_mixtures_of_experts_are_captured_by_both_routes(make: Callable[[], Any]) -> None:
-    """In 32 bits, too, where PyTorch's fake kernel of a grouped product takes BF16 alone."""
+def test_both_routes_capture_mixtures_of_experts(make: Callable[[], Any]) -> None:
+    """Also in 32 bits, where PyTorch's fake kernel of grouped products accepts only BF16."""
     module = make().train()
     targets = {}
     for route in ("make_fx", "joint"):
@@ -141,14 +141,14 @@ def test_mixtures_of_experts_are_captured_by_both_routes(make: Callable[[], Any]
     assert model.report.recomputations > 20
 
 
-def test_a_cache_among_the_outputs_is_refused_with_what_to_do() -> None:
+def test_cache_among_the_outputs_is_refused_with_advice() -> None:
     with pytest.raises(CaptureError, match=r"returns a DynamicCache \(output \d\), .*: pass use_cache=False"):
         rematerialize(gpt2(), (), "60%", sample_kwargs=texts())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_their_checkpointing_is_a_schedule_of_the_step(reentrant: bool) -> None:
-    """``gradient_checkpointing_enable``: both kinds compute layers again, dropout included, and need less memory."""
+def test_gradient_checkpointing_is_a_schedule(reentrant: bool) -> None:
+    """Both kinds recompute layers with dropout, and need less memory."""
     base, module = gpt2(use_cache=False).train(), gpt2(use_cache=False).train()
     module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
     step, traced = (capture(each, (), texts(), route="make_fx", loss="loss", costs="flops") for each in (base, module))
@@ -162,8 +162,8 @@ def test_their_checkpointing_is_a_schedule_of_the_step(reentrant: bool) -> None:
 
 
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
-def test_gpt_2_of_hugging_face(route: str) -> None:
-    """Ops, tensors and peak as in notes of captures by others (and ``begin_backward``, and a tangent)."""
+def test_gpt2_of_hugging_face(route: str) -> None:
+    """Ops, tensors and peak equal published captures, plus ``begin_backward`` and its tangent."""
     with fake_tensors():
         module = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False)).train()
         ids, labels = (torch.zeros(4, 512, dtype=torch.long) for _ in range(2))
@@ -179,7 +179,7 @@ def test_gpt_2_of_hugging_face(route: str) -> None:
 
 
 @pytest.mark.shared
-def test_bert_of_hugging_face_without_its_backward_pass(shared) -> None:
+def test_inference_of_bert_of_hugging_face(shared) -> None:
     other = read_graph(shared / "data" / "graphs" / "bert_base_infer.json")
     with fake_tensors():
         module = transformers.BertModel(transformers.BertConfig())

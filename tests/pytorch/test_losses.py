@@ -1,4 +1,4 @@
-"""Losses and copies into parts of tensors: kernels keep more memory than fake ones say."""
+"""Losses and copies into parts of tensors, whose kernels keep more memory than fake kernels state."""
 
 import inspect
 
@@ -30,9 +30,9 @@ TARGETS = {
     "triplet_margin_loss": (SIGNS, SIGNS.flip(0)),
     "triplet_margin_with_distance_loss": (SIGNS, SIGNS.flip(0)),
 }
-#: The first reads values of the variance in Python; of the others the targets are sequences and weights.
+#: The first reads values of the variance in Python; the others' targets are sequences and weights.
 LEFT_OUT = {"gaussian_nll_loss", "ctc_loss", "linear_cross_entropy"}
-#: torch computes them by other ops, which round otherwise.
+#: torch decomposes them into ops with other rounding.
 DECOMPOSED = {"multi_margin_loss", "multilabel_margin_loss"}
 LOSSES = sorted(
     name
@@ -58,7 +58,7 @@ class WithLoss(nn.Module):
 
 
 class IntoParts(nn.Module):
-    """Writes its results into rows, columns, a diagonal and nested parts of one tensor."""
+    """Write results into rows, columns, a diagonal and nested parts of one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class IntoParts(nn.Module):
 
 
 def check(module: nn.Module, *targets: Tensor, route: str, bitwise: bool = True) -> ComputeGraph:
-    """Require that a step holds at each op what was predicted, and return the captured graph."""
+    """Assert the predicted memory at each op of a step; return the captured graph."""
     args = (torch.linspace(0, 1, ROWS * WIDTH).reshape(ROWS, WIDTH), *targets)
     captured = capture(module, args, route=route, costs="flops")
     executor = Executor(captured, Schedule.reference(captured.graph))
@@ -93,20 +93,20 @@ def check(module: nn.Module, *targets: Tensor, route: str, bitwise: bool = True)
     [(loss, "make_fx", "mean") for loss in LOSSES if loss not in LEFT_OUT]
     + [(loss, "joint", "sum") for loss in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")],
 )
-def test_a_loss_inside_takes_the_memory_that_was_predicted(loss: str, route: str, reduction: str) -> None:
+def test_memory_of_losses(loss: str, route: str, reduction: str) -> None:
     targets = TARGETS.get(loss, (SIGNS.clamp(0, 1),))
     graph = check(WithLoss(loss, reduction), *targets, route=route, bitwise=loss not in DECOMPOSED)
     assert graph.tensors[graph.tensor_index[graph.outputs[0]]].size == 4
 
 
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
-def test_copies_into_parts_take_the_memory_that_was_predicted(route: str) -> None:
+def test_memory_of_copies_into_parts(route: str) -> None:
     graph = check(IntoParts(), route=route)
-    # each would clone all of the tensor that it copies into a part of
+    # each would clone the whole destination
     assert not any(op.type == "aten.copy.default" for op in graph.ops if op.phase == "forward")
 
 
-def test_a_module_with_a_mean_loss_is_verified() -> None:
+def test_verification_with_a_mean_loss() -> None:
     args = torch.rand(512, WIDTH), torch.rand(512, WIDTH)
     made = rematerialize(WithLoss("mse_loss", "mean"), args, "100%", verify=True, costs="flops")
     assert made.report.verification.bitwise

@@ -1,4 +1,4 @@
-"""Memory that is measured is the memory that there is: known bytes of tiny code, each way of measuring."""
+"""Measured memory: known bytes of small programs for each way of measuring."""
 
 import gc
 from pathlib import Path
@@ -13,14 +13,14 @@ from remat.torch.memory import measure_peak, profiled_memory, track_storages  # 
 from remat.torch.memory.measure import AllocatorRecord, fill  # noqa: E402
 
 
-def test_storages_count_once_and_until_the_last_view_dies() -> None:
+def test_storages_live_until_their_last_view() -> None:
     with track_storages(timeline=True) as tracker:
         x = torch.zeros(100)
         row = x.view(10, 10)[3]
         assert tracker.live == 400
         del x
         gc.collect()
-        assert tracker.live == 400, "a view holds all of it"
+        assert tracker.live == 400, "a view holds the whole storage"
         y = row + 1
         del row
         assert tracker.live == 40
@@ -30,10 +30,10 @@ def test_storages_count_once_and_until_the_last_view_dies() -> None:
         (400, 400), (400, 0), (400, 0), (440, 40), (40, 0),
     ]  # fmt: skip
     del y
-    assert tracker.live == 0, "freed after the mode has ended"
+    assert tracker.live == 0, "freed after the context"
 
 
-def test_what_was_there_before_does_not_count_and_constants_never_do() -> None:
+def test_earlier_tensors_and_constants_are_not_counted() -> None:
     layer = torch.nn.Linear(10, 10, bias=False)
     x = torch.ones(10, 10)
     kept = torch.ones(50)
@@ -52,21 +52,21 @@ def test_what_was_there_before_does_not_count_and_constants_never_do() -> None:
         assert tracker.live == made.nbytes == 8
 
 
-def test_a_training_step_to_the_byte() -> None:
-    """Saved for the backward pass, gradients, dead outputs (the statistics of the batch norm) and all."""
+def test_training_step_to_the_byte() -> None:
+    """Saved tensors, gradients and unread outputs such as batch norm's statistics."""
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 1, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
     x = torch.randn(8, 2, 16, 16)
     image = 8 * 4 * 16 * 16 * 4
     with track_storages() as tracker:
         out = model(x)
-        # the convolution and ReLU's result, mean and 1/std; the norm's own result is needed by nobody
+        # outputs of convolution and ReLU, mean and 1/std; batch norm's own output is unread
         assert tracker.live == 2 * image + 2 * 16
         out.sum().backward()
     assert tracker.live == image + sum(p.numel() * 4 for p in model.parameters())
     assert tracker.peak > 3 * image
 
 
-def test_storages_that_change_their_size_and_sparse_ones() -> None:
+def test_resized_and_sparse_storages() -> None:
     with track_storages() as tracker:
         x = torch.empty(10)
         x.resize_(100)
@@ -80,7 +80,7 @@ def test_storages_that_change_their_size_and_sparse_ones() -> None:
     assert sparse._nnz() == 4
 
 
-def test_fake_tensors_take_what_real_ones_would() -> None:
+def test_fake_tensors_count_as_real_ones() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def step() -> None:
@@ -93,7 +93,7 @@ def test_fake_tensors_take_what_real_ones_would() -> None:
     assert (real.peak, real.live) == (16000 + 4 + 4, 0)  # x, exp(x), both gradients, the sum and its gradient
 
 
-def test_the_allocator_sees_workspaces_that_storages_do_not() -> None:
+def test_allocator_includes_workspaces() -> None:
     x = torch.randn(2, 8, 32, 32)
     layer = torch.nn.Conv2d(8, 8, 3, padding=1)
 
@@ -109,13 +109,13 @@ def test_the_allocator_sees_workspaces_that_storages_do_not() -> None:
     assert measure_peak(plain, by="profiler").peak == measure_peak(plain).peak == 2 * x.nbytes
     held = torch.ones(1000)
     with profiled_memory() as record:
-        del held  # from before: neither held nor freed
+        del held  # allocated earlier: neither counted nor freed
         y = x.softmax(1)
     assert (record.peak, record.live, record.timeline) == (y.nbytes, y.nbytes, [y.nbytes])
     assert record.peak_op == "aten::_softmax"
 
 
-def test_events_are_summed_in_the_order_in_which_they_happened() -> None:
+def test_events_are_summed_in_order() -> None:
     def event(index: int, address: int, size: int, device: int = 0) -> dict:
         numbers = {"Ev Idx": index, "Addr": address, "Bytes": size, "Device Type": device}
         return {"name": "[memory]", "ph": "i", "ts": 5.0, "tid": 1, "args": numbers}
@@ -128,7 +128,7 @@ def test_events_are_summed_in_the_order_in_which_they_happened() -> None:
     assert (record.peak, record.live, record.timeline, record.peak_op) == (100, 50, [100, 0, 50], "inner")
 
 
-def test_ways_that_there_are_not_are_named() -> None:
+def test_unknown_ways_of_measuring_are_refused() -> None:
     with refused("measurement.way", culprit="guessing"):
         measure_peak(lambda: None, by="guessing")
     if not torch.cuda.is_available():
@@ -137,14 +137,14 @@ def test_ways_that_there_are_not_are_named() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_counters_of_the_gpu() -> None:
+def test_gpu_counters() -> None:
     x = torch.ones(1024, device="cuda")
     step = lambda: x.neg().exp()  # noqa: E731
     use = measure_peak(step, by="cuda")
     assert (use.peak, use.live) == (measure_peak(step).peak, x.nbytes) == (8192, 4096)
 
 
-def test_no_trace_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with profiled_memory():
         torch.ones(3)

@@ -1,4 +1,4 @@
-"""Method ``torch-min-cut``: torch's own choices on graphs that torch did not trace, certified."""
+"""Method ``torch-min-cut``: choices of torch's partitioner on graphs from other sources."""
 
 from itertools import combinations
 
@@ -20,8 +20,8 @@ from remat.torch.capture import capture  # noqa: E402
 from remat.torch.min_cut import TorchMinCut, TorchMinCutOptions, _JointGraph  # noqa: E402
 
 
-def test_the_knapsack_of_a_chain_is_the_best() -> None:
-    """Of a chain with costs, the saved set costs least to recompute among those with as many bytes or fewer."""
+def test_knapsack_of_a_chain_is_optimal() -> None:
+    """The saved set costs least to recompute among all sets with at most as many bytes."""
     b, costs = GraphBuilder("chain"), [3, 8, 5, 9, 4, 7]
     for k, cost in enumerate(costs):
         b.op(f"f{k}", inputs=[f"f{k - 1}"] if k else [], size=10, cost=cost, phase="forward")
@@ -30,8 +30,8 @@ def test_the_knapsack_of_a_chain_is_the_best() -> None:
         b.op(f"g{k}", inputs=[f"f{k}", f"g{k + 1}" if k < 5 else "loss"], size=10, cost=1, phase="backward")
     problem = Problem(b.build())
     joint = _JointGraph(problem)
-    for knob in (0.8, 0.5, 0.3):
-        saved = joint.saved(knob, "dp")
+    for memory_budget in (0.8, 0.5, 0.3):
+        saved = joint.saved(memory_budget, "dp")
         extra = judged(problem, joint.schedule(saved, "torch")).cost - problem.graph.base_cost
         kept = [k for k in range(6) if f"f{k}" in saved]
         assert 0 < len(kept) < 6
@@ -40,8 +40,8 @@ def test_the_knapsack_of_a_chain_is_the_best() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_rule_is_kept_at_every_knob(seed: int) -> None:
-    """Several outputs, kept statistics and ops that run once; buffers that several ops write are refused."""
+def test_schedules_are_valid_for_every_memory_budget(seed: int) -> None:
+    """Several outputs, kept statistics, ops that run once; buffers with several writers are refused."""
     graph = training_graph(seed, 10, full=True)
     problem = Problem(graph, "80%")
     if (graph.arrays.producers.counts > 1).any():
@@ -50,8 +50,8 @@ def test_every_rule_is_kept_at_every_knob(seed: int) -> None:
         problem = Problem(training_graph(seed, 10), "80%")
     joint = _JointGraph(problem)
     costs = []
-    for knob in TorchMinCutOptions().knobs:
-        found = judged(problem, joint.schedule(joint.saved(knob, "greedy"), "torch"))
+    for memory_budget in TorchMinCutOptions().knobs:
+        found = judged(problem, joint.schedule(joint.saved(memory_budget, "greedy"), "torch"))
         assert found.verdict is not Verdict.INVALID
         costs.append(found.cost)
     assert costs[0] <= min(costs) and costs[-1] == max(costs)
@@ -59,8 +59,8 @@ def test_every_rule_is_kept_at_every_knob(seed: int) -> None:
     assert schedule is not None and schedule.source == "torch-min-cut"
 
 
-def test_a_network_within_its_budget_and_below_it() -> None:
-    """The knapsack counts saved bytes: 66.7 % is its least peak on the U-Net, and on a chain it saves nothing."""
+def test_feasible_and_infeasible_budgets_of_a_network() -> None:
+    """The knapsack counts saved bytes: its least peak is 66.7 % on the U-Net, and chains gain nothing."""
     assert accepted(Problem(unet(), "70%"), TorchMinCut().run(Problem(unet(), "70%"), RUN)).overhead < 2
     least = TorchMinCut().run(Problem(unet(), "60%"), RUN)
     assert least is not None
@@ -68,7 +68,7 @@ def test_a_network_within_its_budget_and_below_it() -> None:
     assert judged(Problem(unit_chain(8), 9), TorchMinCut().run(Problem(unit_chain(8), 9), RUN)).peak == 10
 
 
-def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
+def test_captured_step() -> None:
     nn = torch.nn
     net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     graph = capture(net, (torch.zeros(32, 8),), route="joint", costs="flops").graph
@@ -78,7 +78,7 @@ def test_a_captured_step_is_a_training_graph_like_any_other() -> None:
     assert (schedule.meta["torch"], schedule.meta["solver"]) == (torch.__version__, "dp")
 
 
-def test_faults_of_torch_are_errors_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(unit_chain(8), 7)
     with monkeypatch.context() as patch, refused("problem.no-torch"):
         patch.setattr("remat.torch.versions.version", lambda _: "1.0")
@@ -88,8 +88,8 @@ def test_faults_of_torch_are_errors_in_one_line(monkeypatch: pytest.MonkeyPatch)
         TorchMinCut().run(problem, RUN)
 
 
-def test_no_partition_begins_that_would_end_late() -> None:
-    """One on the U-Net takes some tenths of a second, which nothing interrupts."""
+def test_no_partition_starts_without_enough_time() -> None:
+    """Partitioning the U-Net takes some tenths of a second and cannot be interrupted."""
     for seconds, found in ((0.1, False), (30, True)):
         run = HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1))
         assert (TorchMinCut().run(Problem(unet(), "70%"), run) is not None) is found

@@ -1,4 +1,4 @@
-"""ONNX models as PyTorch's exporter writes them: counts, bytes and FLOPs against formulas and published totals."""
+"""ONNX models of PyTorch's exporter: counts, bytes and FLOPs against formulas and published totals."""
 
 import warnings
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def exported(module: nn.Module, *inputs: torch.Tensor, optimize: bool = True, **options: object) -> bytes:
-    pytest.importorskip("onnxscript")  # a second, which every process that collects tests would spend
+    pytest.importorskip("onnxscript")  # importing takes a second
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(module.eval(), inputs, dynamo=True, optimize=optimize, verbose=False, **options)
@@ -27,7 +27,7 @@ def exported(module: nn.Module, *inputs: torch.Tensor, optimize: bool = True, **
     return bytes(program.model_proto.SerializeToString())
 
 
-def test_an_attention_layer_with_open_dimensions_has_the_same_products_optimized_or_not() -> None:
+def test_products_of_an_attention_layer_with_open_dimensions() -> None:
     """For each of 3·7 tokens 2·(4·16² + 2·16·32) FLOPs in matrix products, and 4·7·16 in attention."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -43,8 +43,8 @@ def test_an_attention_layer_with_open_dimensions_has_the_same_products_optimized
         assert set(graph.meta["modules"].values()) >= {"self_attn", "linear1", "linear2", "norm1", "norm2"}
 
 
-def test_resnet50_has_the_known_flops() -> None:
-    """4.09 G multiply-accumulates an image in convolutions and the last layer."""
+def test_flops_of_resnet50() -> None:
+    """4.09 G multiply-accumulates per image in convolutions and the last layer."""
     module, args = resnet(**{**FULL["resnet"], "batch": 8}, loss=False)
     graph = graph_from_onnx(exported(module, *args))
     products = sum(op.cost for op in graph.ops if op.type in ("Conv", "Gemm"))
@@ -54,8 +54,8 @@ def test_resnet50_has_the_known_flops() -> None:
     assert 25.5e6 * 4 < graph.constant_memory < 25.7e6 * 4
 
 
-def test_bert_has_the_known_flops_and_its_file_is_read_without_its_weights(tmp_path: Path) -> None:
-    """12·(24·768² + 4·512·768) FLOPs for each of 8·512 tokens, and what goes element by element; 436 MB of weights."""
+def test_flops_and_constants_of_bert(tmp_path: Path) -> None:
+    """12·(24·768² + 4·512·768) FLOPs for each of 8·512 tokens, plus element-wise ops; 436 MB of weights."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(attn_implementation="eager")
     model = transformers.BertModel(config, add_pooling_layer=False)
@@ -64,7 +64,7 @@ def test_bert_has_the_known_flops_and_its_file_is_read_without_its_weights(tmp_p
     assert path.stat().st_size > 400_000_000
     graph = read_graph(path)
     path.unlink()
-    # the weights, and the embeddings of positions and token types, which do not depend on the tokens
+    # weights, and embeddings of positions and token types, which do not depend on the tokens
     assert 435e6 < graph.constant_memory < 460e6
     products = sum(op.cost for op in graph.ops if op.type in ("MatMul", "Gemm"))
     expected = 8 * 512 * 12 * (24 * 768**2 + 4 * 512 * 768)

@@ -1,4 +1,4 @@
-"""What torch would do with a captured step, as schedules: its partitioner, saved sets, tags of policies."""
+"""Schedules that torch would choose for a captured step: partitioner, saved sets, tags of policies."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ def again(schedule: Schedule) -> set[str]:
 
 
 class Layers(torch.nn.Module):
-    """As little as a transformer has: matrix products, dropout, additions, and ends of layers that begin the next."""
+    """Minimal transformer: matrix products, dropout, additions; ends of layers begin the next."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -75,32 +75,32 @@ def step() -> Captured:
 
 @pytest.fixture(scope="module")
 def selective() -> Captured:
-    """Two layers, each in a region of selective checkpointing that saves what matrix products write."""
+    """Two layers in regions of selective checkpointing that save the outputs of matrix products."""
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     with fake_tensors():
         module, args = checkpointed(Layers(2), context_fn=contexts), (torch.zeros(8, 4, 16),)
     return capture(module, args, route="joint", costs="flops")
 
 
-def test_each_budget_is_a_certified_schedule(step: Captured) -> None:
+def test_partitioner_gives_certified_schedules(step: Captured) -> None:
     found = {budget: partitioner_schedule(step, budget) for budget in (1, 0.3, 0)}
     for schedule in found.values():
         assert validate(step.graph, schedule).accepted
         computes = schedule.computes()
         assert set(computes) == set(step.graph.op_names)
         begin = computes.index(BEGIN_BACKWARD)
-        assert all(computes[begin + 1 :].count(op) <= 1 for op in computes)  # once more at most
+        assert all(computes[begin + 1 :].count(op) <= 1 for op in computes)  # at most once more
     assert again(found[1]) < again(found[0.3]) < again(found[0])
-    # what issue 197838 of PyTorch is about: with nothing saved, the peak is what it is with everything saved
+    # issue 197838 of PyTorch: with nothing saved, the peak equals that with everything saved
     points = {budget: Point.of(step.graph, schedule) for budget, schedule in found.items()}
     assert points[0.3].peak < points[0].peak == step.graph.reference_peak
 
 
 @pytest.mark.parametrize(("budget", "solver"), [(0.3, "dp"), (0.1, "greedy")])
-def test_what_is_computed_again_is_what_torch_says(
+def test_recomputations_match_torch(
     step: Captured, monkeypatch: pytest.MonkeyPatch, budget: float, solver: str
 ) -> None:
-    """In both of torch's graphs, by their names, and by the saved values that it logs."""
+    """By names in both of torch's graphs, and by the saved values that it logs."""
     made: list[Any] = []
     logged: list[dict[str, Any]] = []
 
@@ -108,21 +108,21 @@ def test_what_is_computed_again_is_what_torch_says(
         made.extend(real(*args, **options))
         return made
 
-    def taken(_kind: str, metadata_fn: Any, payload_fn: Any) -> None:
+    def log(_kind: str, metadata_fn: Any, payload_fn: Any) -> None:
         logged.append(json.loads(payload_fn()))
 
     real = by_torch.min_cut_rematerialization_partition
     monkeypatch.setattr(by_torch, "min_cut_rematerialization_partition", partitioned)
-    # logged with AOT_PARTITIONER_DEBUG, which the partitioner reads when it is imported
+    # the partitioner reads AOT_PARTITIONER_DEBUG, which enables the log, at import
     monkeypatch.setattr(torch._functorch.partitioners, "AOT_PARTITIONER_DEBUG", True)
-    monkeypatch.setattr(ac_logging_utils, "trace_structured", taken)
+    monkeypatch.setattr(ac_logging_utils, "trace_structured", log)
     names = {node.name for node in step.module.graph.nodes}
     schedule = partitioner_schedule(step, budget, solver)
     assert {node.name for node in step.module.graph.nodes} == names  # torch works on a copy
     first, second = ({node.name for node in graph.graph.nodes if node.op == "call_function"} for graph in made)
     assert again(schedule) == {name for name in first & second if name in step.graph.op_index}
     assert (schedule.meta["budget"], schedule.meta["solver"]) == (budget, solver)
-    # random ops that torch draws again without their state are named
+    # names random ops that torch repeats without their state
     assert set(schedule.meta["unsafe"]) == again(schedule) & set(step.random_ops)
     assert schedule.meta["unsafe"]
     saved = schedule_of_saved_set(step, logged[0]["Min Cut Solution Saved Values"])
@@ -131,8 +131,8 @@ def test_what_is_computed_again_is_what_torch_says(
     assert (found.verdict, found.peak, found.cost) == (expected.verdict, expected.peak, expected.cost)
 
 
-def test_tags_of_a_policy_are_what_both_partitions_honour(selective: Captured) -> None:
-    """Random ops that are tagged become wrappers, which are mapped back; what begins a region stays."""
+def test_both_partitioners_follow_tags_of_a_policy(selective: Captured) -> None:
+    """Tagged random ops become wrappers, which are mapped back; starts of regions stay."""
     tagged = tagged_schedule(selective)
     for theirs in (partitioner_schedule(selective, 1), default_partition_schedule(selective)):
         assert validate(selective.graph, theirs).accepted
@@ -161,7 +161,7 @@ def test_saved_sets_by_tensors_nodes_and_views(step: Captured) -> None:
     assert schedule_of_saved_set(step, [view]).computes() == expected != nothing.computes()
 
 
-def test_faults_are_named(step: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors(step: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("capture.partitioner"):
         partitioner_schedule(step, 2)
     with refused("capture.partitioner", culprit="best"):
@@ -196,7 +196,7 @@ def test_faults_are_named(step: Captured, monkeypatch: pytest.MonkeyPatch) -> No
     ]  # fmt: skip
 
 
-def test_a_comparison_at_the_peaks_of_torch(step: Captured) -> None:
+def test_comparison_at_the_peaks_of_torch(step: Captured) -> None:
     found = compare_peers(
         step, methods=["greedy"], knobs=(1, 0.3, 0.1, 0), others={"none": lambda s: Schedule.reference(s.graph)}
     )
@@ -207,8 +207,8 @@ def test_a_comparison_at_the_peaks_of_torch(step: Captured) -> None:
     pairs = at_equal_peak(found, "torch's partitioner (dp)")
     assert [pair.peer.knob for pair in pairs] == ["1", "0.3", "0.1", "0"]
     assert all(pair.ours.peak <= pair.peer.peak for pair in pairs)
-    assert pairs[0].ratio is None  # no extra time, nothing to compare
-    assert pairs[-1].ratio == 0  # and what saves nothing is beaten by the reference order
+    assert pairs[0].ratio is None  # no overhead to compare
+    assert pairs[-1].ratio == 0  # the reference order beats saving nothing
     ours = sorted((point.peak, point.overhead) for point in found.by_maker()["greedy"])
     assert [over for _, over in ours] == sorted((over for _, over in ours), reverse=True)
 
@@ -231,11 +231,10 @@ def traced(kind: type[Layers], *, batch: int = 8, checkpoints: bool = False, ree
 
 
 @pytest.mark.parametrize(("kind", "reentrant"), [(Layers, False), (Normed, False), (Layers, True)])
-def test_eager_checkpointing_is_a_schedule_of_the_step_without(kind: type[Layers], reentrant: bool) -> None:
-    """As the trace has it, dropout by its arguments, and with the second update of statistics.
+def test_eager_checkpointing_is_a_schedule(kind: type[Layers], reentrant: bool) -> None:
+    """As in the trace, including dropout and the second update of statistics.
 
-    The reentrant kind runs within ``backward()`` only: its gradients are those that are added up there, each in its
-    place.
+    The reentrant kind runs only within ``backward()``, which accumulates its gradients.
     """
     base, trace = (traced(kind, checkpoints=each, reentrant=reentrant) for each in (False, True))
     schedule = schedule_of_trace(base, trace)
@@ -252,7 +251,7 @@ def test_eager_checkpointing_is_a_schedule_of_the_step_without(kind: type[Layers
         assert point.peak == own.peak < base.graph.reference_peak
 
 
-def test_a_trace_of_something_else_is_refused() -> None:
+def test_trace_of_another_step_is_refused() -> None:
     with refused("schedule.other-trace", culprit="Layers"):
         schedule_of_trace(traced(Layers), traced(Layers, batch=4))
 

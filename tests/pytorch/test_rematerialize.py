@@ -1,4 +1,4 @@
-"""A rematerialized module trains as the original does, within its budget."""
+"""Rematerialized modules: training equal to the original's, within the budget."""
 
 import copy
 import shutil
@@ -27,11 +27,11 @@ slow = pytest.mark.slow
 
 
 def wild_schedule(graph, share: float, seed: int) -> Schedule:
-    """Many computes of many ops; what is handed out stays."""
+    """Return a schedule with many recomputations that keeps all outputs."""
     return dropping(graph, seed, share, keep=graph.outputs)
 
 
-def test_a_schedule_that_draws_other_numbers_is_refused() -> None:
+def test_schedule_with_another_order_of_random_ops_is_refused() -> None:
     torch.manual_seed(0)
 
     class Two(nn.Module):
@@ -54,8 +54,8 @@ def test_a_schedule_that_draws_other_numbers_is_refused() -> None:
 
 @slow
 @pytest.mark.parametrize("kind", models.MODELS)
-def test_training_is_bitwise_that_of_eager(kind: str) -> None:
-    """Several steps, dropout and statistics included, from the same seed."""
+def test_training_is_bitwise_equal_to_eager(kind: str) -> None:
+    """Three steps with dropout and statistics."""
     torch.manual_seed(1)
     original, args = models.MODELS[kind]()
     model = rematerialize(copy.deepcopy(original), args, "75%", verify=True, **QUICK)
@@ -73,13 +73,13 @@ def data(rows: int = 32):
 
 @pytest.fixture(scope="module")
 def pair():
-    """The original, and the one that keeps 70 % of its peak; each test leaves them as they were."""
+    """The original and its rematerialization at 70 % of the peak; tests restore both."""
     torch.manual_seed(0)
     module = models.Net()
     x, target = data()
-    told = []
-    model = rematerialize(module, (x, target), "70%", verify=True, on_progress=told.append, **QUICK)
-    assert told
+    reported = []
+    model = rematerialize(module, (x, target), "70%", verify=True, on_progress=reported.append, **QUICK)
+    assert reported
     return module, model
 
 
@@ -93,7 +93,7 @@ def state(pair):
     module.load_state_dict(before)
 
 
-def test_it_says_what_it_predicts_before_the_first_step(pair) -> None:
+def test_report_before_the_first_step(pair) -> None:
     module, model = pair
     text = str(model.report)
     for word in (
@@ -108,11 +108,11 @@ def test_it_says_what_it_predicts_before_the_first_step(pair) -> None:
         assert word in text, text
     assert model.report.recomputations > 0 and model.report.certificate.accepted
     assert "predicted" in repr(model) or "Net" in repr(model)
-    assert module.first.weight.grad is None  # verification leaves nothing behind
+    assert module.first.weight.grad is None  # verification leaves no gradients
 
 
-def test_what_crosses_to_the_backward_pass(pair) -> None:
-    """Not the new statistics, which autograd hands to batch norm's backward pass, as that does not read them."""
+def test_tensors_saved_for_the_backward_pass(pair) -> None:
+    """New statistics are not saved: batch norm's backward pass receives but does not read them."""
     captured = pair[1].captured
     changed = {each.node.name for each in captured.results_of("mutation")}
     assert len(changed) == 3
@@ -123,12 +123,12 @@ def test_what_crosses_to_the_backward_pass(pair) -> None:
     states = {each.name for each in parts.saved if each.kind == "state"}
     assert states and all(name.endswith("_state") for name in states)
     assert set(captured.random_ops) & set(parts.recomputed)
-    # a parameter that backward reads crosses as it is and takes no memory
+    # parameters cross unchanged and take no memory
     assert any(each.kind == "input" and each.size == 0 for each in parts.saved)
 
 
-def test_it_is_used_like_the_original(state) -> None:
-    """One set of parameters and names; evaluation and no_grad are the original's; several calls; accumulation."""
+def test_interface_of_the_original(state) -> None:
+    """Shared parameters and names; evaluation and no_grad use the original; repeated calls; accumulation."""
     module, model = state
     x, target = data()
     assert list(model.state_dict()) == list(module.state_dict())
@@ -141,7 +141,7 @@ def test_it_is_used_like_the_original(state) -> None:
         torch.manual_seed(4)
         with torch.no_grad():
             each(x, target)
-        for scale in (1.0, 0.5):  # two steps whose gradients add up, by a loss that is not the plain one
+        for scale in (1.0, 0.5):  # accumulated gradients of scaled losses
             (each(x, target)["loss"] * scale).backward()
         out = each(x, target=target)
         (out["loss"] + out["y"].sum()).backward()
@@ -149,12 +149,12 @@ def test_it_is_used_like_the_original(state) -> None:
     assert_equal(*results)
     model.eval()
     assert not module.training and not module.dropout.training
-    assert torch.equal(model(x)["y"], module(x)["y"])  # also with other arguments than the sample's
+    assert torch.equal(model(x)["y"], module(x)["y"])  # also with arguments unlike the sample
     model.load_state_dict(start)
 
 
-def test_a_mode_set_without_train_reaches_the_original(state) -> None:
-    """As Lightning restores it after validation."""
+def test_setting_training_reaches_the_original(state) -> None:
+    """Lightning sets it so after validation."""
     module, model = state
     modes = {name: part.training for name, part in model.named_modules()}
     model.eval()
@@ -164,7 +164,7 @@ def test_a_mode_set_without_train_reaches_the_original(state) -> None:
     model(*data())["loss"].backward()
 
 
-def test_a_graph_is_kept_where_asked_and_gradients_of_gradients_are_refused(state) -> None:
+def test_retain_graph_works_and_double_backward_is_refused(state) -> None:
     module, model = state
     loss = model(*data())["loss"]
     loss.backward(retain_graph=True)
@@ -178,7 +178,7 @@ def test_a_graph_is_kept_where_asked_and_gradients_of_gradients_are_refused(stat
         torch.autograd.grad(model(*data())["loss"], module.first.weight, create_graph=True)
 
 
-def test_calls_unlike_the_sample_are_refused_by_name(state) -> None:
+def test_calls_unlike_the_sample_are_refused(state) -> None:
     module, model = state
     x, target = data()
     for culprit, args, kwargs in (
@@ -193,7 +193,7 @@ def test_calls_unlike_the_sample_are_refused_by_name(state) -> None:
             model(*args, **kwargs)
     with refused("execution.not-callable", culprit="nonsense"):
         model(x, target, nonsense=2.0)
-    model(x, target, scale=1.0)  # the default, written out
+    model(x, target, scale=1.0)  # the default value
     with refused("execution.other-autocast"), torch.autocast("cpu"):
         model(x, target)
     module.norm.eval()
@@ -201,7 +201,7 @@ def test_calls_unlike_the_sample_are_refused_by_name(state) -> None:
         model(x, target)
 
 
-def test_copies_have_their_own_parameters_and_nothing_is_pickled(state, tmp_path) -> None:
+def test_deep_copies_have_their_own_parameters_and_pickling_is_refused(state, tmp_path) -> None:
     module, model = state
     other = copy.deepcopy(model)
     assert other.original is not module and other.first.weight is other.second.weight
@@ -213,7 +213,7 @@ def test_copies_have_their_own_parameters_and_nothing_is_pickled(state, tmp_path
         torch.save(model, tmp_path / "model.pt")
 
 
-def test_a_sequence_stays_one_and_shallow_copies_share_everything() -> None:
+def test_sequences_stay_sequences_and_shallow_copies_share() -> None:
     module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
     model = rematerialize(module, x, "100%", costs="flops")
     assert len(model) == 3 and model[0] is module[0] and list(model) == list(module) and len(model[:2]) == 2
@@ -225,7 +225,7 @@ def test_a_sequence_stays_one_and_shallow_copies_share_everything() -> None:
         len(rematerialize(module[0], x, "100%", costs="flops"))
 
 
-def test_what_keeps_a_module_from_being_captured_or_compared_is_named(tmp_path) -> None:
+def test_modules_that_cannot_be_captured_or_verified(tmp_path) -> None:
     class Reentrant(nn.Linear):
         def forward(self, x):
             return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=True)
@@ -245,7 +245,7 @@ def test_what_keeps_a_module_from_being_captured_or_compared_is_named(tmp_path) 
         torch.distributed.destroy_process_group()
 
 
-def test_other_shapes_keep_the_budget_of_the_sample_in_bytes() -> None:
+def test_other_shapes_keep_the_budget_in_bytes() -> None:
     module = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(16, 16), nn.Tanh())))
     model = rematerialize(module, torch.randn(64, 16), "95%", other_shapes="capture", costs="flops", **QUICK)
     budget = model.report.budget
@@ -259,11 +259,11 @@ def test_other_shapes_keep_the_budget_of_the_sample_in_bytes() -> None:
         model(torch.randn(640, 16))
 
 
-def test_a_schedule_can_be_given(state, tmp_path, monkeypatch) -> None:
+def test_given_schedule(state, tmp_path, monkeypatch) -> None:
     module, model = state
     model.save_schedule(tmp_path / "schedule.json")
     x, target = data()
-    # by other costs, as on another machine: the schedule is as good
+    # costs do not matter for a given schedule
     again = rematerialize(module, (x, target), schedule=tmp_path / "schedule.json", costs="flops")
     assert again.schedule == model.schedule and again.report.result is None
     assert again.report.predicted_peak == model.report.predicted_peak
@@ -272,7 +272,7 @@ def test_a_schedule_can_be_given(state, tmp_path, monkeypatch) -> None:
         rematerialize(module, (x, target), 100, schedule=model.schedule)
 
 
-def test_what_cannot_be_is_refused(state, monkeypatch) -> None:
+def test_wrong_arguments_are_refused(state, monkeypatch) -> None:
     module, model = state
     sample = data()
     for kind, given, options in (
@@ -288,8 +288,8 @@ def test_what_cannot_be_is_refused(state, monkeypatch) -> None:
         rematerialize(module, sample, "1KiB", **QUICK)
 
 
-def test_verification_finds_a_difference(state) -> None:
-    """A backward pass that gives another gradient, or statistics updated twice, do not go unnoticed."""
+def test_verification_finds_differences(state) -> None:
+    """In gradients, statistics and peak."""
     module, model = state
 
     def scaled(x, target):
@@ -324,8 +324,8 @@ def test_verification_compares_imaginary_parts() -> None:
             verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, 10**9)
 
 
-def test_threads_take_turns() -> None:
-    """Dropout in each: verification must not see the numbers that another thread draws."""
+def test_concurrent_verification() -> None:
+    """Dropout: verification must not see numbers drawn by other threads."""
 
     def made(width: int):
         module = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(width, width), nn.Tanh(), nn.Dropout())))
@@ -336,8 +336,8 @@ def test_threads_take_turns() -> None:
 
 
 @slow
-def test_workspaces_are_counted_where_asked() -> None:
-    """The convolutions take memory for themselves, which the allocator gives out: it keeps to the peak all the same."""
+def test_counted_workspaces() -> None:
+    """The allocator's peak, which includes workspaces of convolutions, stays within the predicted one."""
     layers = [part for k in range(6) for part in (nn.Conv2d(16 if k else 3, 16, 3, padding=1), nn.ReLU())]
     module, x = nn.Sequential(*layers), torch.randn(4, 3, 48, 48)
     model = rematerialize(module, (x,), "85%", workspaces="measured", verify=True, **QUICK)
@@ -352,9 +352,9 @@ def test_workspaces_are_counted_where_asked() -> None:
 
 
 @slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_inductor_compiles_both_graphs() -> None:
-    """Values up to rounding, dropout from the same numbers also where it runs again, statistics updated once."""
+    """Values up to rounding, equal random numbers in repeated dropout, one update of statistics."""
     torch.manual_seed(0)
     module, args = models.Net(), data()
     captured = capture(module, args)
@@ -366,17 +366,17 @@ def test_inductor_compiles_both_graphs() -> None:
 
 
 @slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
-def test_inductor_draws_the_same_numbers_without_recomputation() -> None:
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_inductor_draws_equal_numbers_without_recomputation() -> None:
     module, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout()), torch.randn(4, 8)
     found = rematerialize(module, x, "100%", engine="inductor", verify=True, costs="flops").report
     assert found.recomputations == 0 and found.verification.difference < 1e-3
 
 
-def test_functions_keep_their_names_when_folders_are_imported() -> None:
+def test_importing_a_folder_does_not_hide_a_function() -> None:
     import sys
 
     import remat.torch
 
-    remat.torch.capture = sys.modules["remat.torch.capture"]  # what an import of the folder does
+    remat.torch.capture = sys.modules["remat.torch.capture"]  # as an import of the folder does
     assert callable(remat.torch.capture)

@@ -1,4 +1,4 @@
-"""What newcomers try first, through ``rematerialize``: modules and outputs of all kinds; each works or is refused."""
+"""``rematerialize`` on modules and outputs of all kinds: each trains as eager or is refused."""
 
 import inspect
 import random
@@ -28,7 +28,7 @@ SIZE = (4, 6, 8)
 
 
 class Small(nn.Module):
-    """A linear map twice, and what a subclass does between."""
+    """Linear map, applied repeated around `between`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class Small(nn.Module):
         return y
 
 
-# -- what works ----------------------------------------------------------------------------------------------------
+# -- supported modules -------------------------------------------------------------------------------------------------
 
 
 class Outputs(Small):
-    """Parameters and inputs are returned as they are; what comes out beside tensors; an attribute that is a tensor."""
+    """Return parameters, inputs, views and non-tensors; use a tensor attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,19 +62,19 @@ class Symmetric(nn.Module):
         return weight.triu() + weight.triu(1).T
 
 
-def twice(layer: nn.Module) -> nn.Module:
-    """A module that has a part twice, under two names."""
+def repeated(layer: nn.Module) -> nn.Module:
+    """Return a module that contains a part under two names."""
     return nn.Sequential(layer, nn.Tanh(), nn.Dropout(0.2), layer)
 
 
 def parametrized() -> nn.Module:
     layer = nn.Linear(8, 8)
     parametrize.register_parametrization(layer, "weight", Symmetric())
-    return twice(layer)
+    return repeated(layer)
 
 
 class Broken(Small):
-    """Dynamo refuses it; two outputs are one memory; batch norm, dropout, a constant made in forward."""
+    """Graph break for Dynamo, aliased outputs, batch norm, dropout, a constant made in forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Broken(Small):
 
 
 class Penalty(Small):
-    """A gradient within forward."""
+    """Gradient within forward."""
 
     def forward(self, x: Any) -> Any:
         with torch.enable_grad():
@@ -118,8 +118,8 @@ def ids() -> Any:
     return torch.arange(24).reshape(4, 6) % 10
 
 
-def after(first: nn.Module) -> nn.Module:
-    """Ids first: an embedding, then something."""
+def with_head(first: nn.Module) -> nn.Module:
+    """Return ids -> `first` -> linear layers."""
     return nn.Sequential(first, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
 
 
@@ -130,9 +130,9 @@ SLOW: dict[str, Callable[[], nn.Module]] = {
     "cells": Cells,
     "lstm": partial(nn.LSTM, 8, 5, 2, batch_first=True),
     "gru": partial(nn.GRU, 8, 5, bidirectional=True),
-    "embedding": lambda: after(nn.Embedding(10, 8, padding_idx=0)),
-    "max_norm": lambda: after(nn.Embedding(10, 8, max_norm=0.5)),
-    "bag": lambda: after(nn.EmbeddingBag(10, 8, mode="mean")),
+    "embedding": lambda: with_head(nn.Embedding(10, 8, padding_idx=0)),
+    "max_norm": lambda: with_head(nn.Embedding(10, 8, max_norm=0.5)),
+    "bag": lambda: with_head(nn.EmbeddingBag(10, 8, mode="mean")),
     "conv1d": lambda: nn.Sequential(
         nn.Conv1d(6, 12, 3), nn.GroupNorm(3, 12), nn.SiLU(), nn.Conv1d(12, 4, 3, groups=2)
     ),
@@ -142,29 +142,29 @@ SLOW: dict[str, Callable[[], nn.Module]] = {
     ),
     "attention": partial(nn.MultiheadAttention, 8, 2, dropout=0.1),
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2),
-    "weight_norm": lambda: after(parametrizations.weight_norm(nn.Linear(8, 8))),
-    "spectral_norm": lambda: after(parametrizations.spectral_norm(nn.Linear(8, 8))),
+    "weight_norm": lambda: with_head(parametrizations.weight_norm(nn.Linear(8, 8))),
+    "spectral_norm": lambda: with_head(parametrizations.spectral_norm(nn.Linear(8, 8))),
     "shared": Small,
 }  # fmt: skip
-#: Arguments that are not one tensor of SIZE.
+#: Arguments other than one tensor of SIZE.
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     **dict.fromkeys(("outputs", "shared"), lambda: (floats(*SIZE).requires_grad_(),)),
     **dict.fromkeys(("embedding", "max_norm", "bag"), lambda: (ids(),)),
     "conv3d": lambda: (floats(2, 2, 4, 4, 4),),
     "attention": lambda: (floats(*SIZE),) * 3,
 }
-#: Eager fuses what a step runs op by op.
+#: Eager fuses ops that a step runs one by one.
 ROUNDED = ("cells", "lstm")
 
 
 def losses(out: Any) -> list[Any]:
-    """Of all that is returned, and of each output alone: the others then have no gradient."""
+    """Return losses of all outputs, and of two single ones, where the others have no gradient."""
     leaves = [each for each in pytree.tree_leaves(out) if isinstance(each, torch.Tensor) and each.requires_grad]
     return [sum((each * each).sum() for each in leaves), (leaves[-1] * 3).sum(), (leaves[0] * 2).sum()]
 
 
 def steps(call: nn.Module, args: tuple[Any, ...], autocast: bool) -> list[Record]:
-    """Two micro-batches that add up, then a step for single outputs."""
+    """Record two accumulated micro-batches, then steps for single outputs."""
     torch.manual_seed(3)
     trainer = torch.optim.SGD(call.parameters(), lr=0.01, weight_decay=0.1)
     inputs = [each for each in args if each.requires_grad]
@@ -184,7 +184,7 @@ def steps(call: nn.Module, args: tuple[Any, ...], autocast: bool) -> list[Record
 
 @pytest.fixture
 def wild(monkeypatch):
-    """Schedules that compute much again, whatever was asked for."""
+    """Replace solve() by schedules with many recomputations."""
 
     def solve(problem: Any, *_: Any, **__: Any) -> Any:
         return SimpleNamespace(
@@ -195,7 +195,7 @@ def wild(monkeypatch):
 
 
 def check(make: Callable[[], nn.Module], args: tuple[Any, ...], *, bitwise: bool = True, autocast: bool = False) -> Any:
-    """The same steps of both are equal; capture leaves the original as it was; evaluation is the original's."""
+    """Assert equal steps and evaluation, and an unchanged original."""
     made = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -213,8 +213,8 @@ def check(make: Callable[[], nn.Module], args: tuple[Any, ...], *, bitwise: bool
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=slow) for name in SLOW)])
-def test_it_trains_as_eager_does(wild, name: str) -> None:
-    """Outputs that nothing is asked of have no gradient, gradients add up, what is returned is what eager returns."""
+def test_training_equals_eager(wild, name: str) -> None:
+    """Unused outputs have no gradient, gradients accumulate, outputs are those of eager."""
     torch.manual_seed(2)
     args = ARGUMENTS.get(name, lambda: (floats(*SIZE),))()
     model = check((QUICK | SLOW)[name], args, bitwise=name not in ROUNDED)
@@ -225,14 +225,14 @@ def test_it_trains_as_eager_does(wild, name: str) -> None:
 
 @slow
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
-def test_under_autocast(wild, monkeypatch, route: str) -> None:
-    """Without dropout, and with each weight used once: otherwise half precision rounds at other places."""
+def test_training_under_autocast(wild, monkeypatch, route: str) -> None:
+    """Without dropout and with each weight used once: half precision rounds at the same places."""
     monkeypatch.setattr(entry, "capture", partial(capture, route=route))
     torch.manual_seed(2)
-    check(lambda: after(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))), (floats(*SIZE),), autocast=True)
+    check(lambda: with_head(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))), (floats(*SIZE),), autocast=True)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- unsupported modules -----------------------------------------------------------------------------------------------
 
 
 class Counts(Small):
@@ -268,7 +268,7 @@ class Lists(Small):
 
 
 class Cached:
-    """What a model of Hugging Face returns unless it is told not to."""
+    """Output of Hugging Face models unless `use_cache` is off."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -302,11 +302,10 @@ class Shows(Small):
         ("capture.opaque-output", Caches),
         pytest.param("execution.foreign-parameter", Lists, marks=slow),
         pytest.param("capture.data-dependent", Ctc, marks=slow),
-        pytest.param("capture.sparse", lambda: after(nn.Embedding(10, 8, sparse=True)), marks=slow),
+        pytest.param("capture.sparse", lambda: with_head(nn.Embedding(10, 8, sparse=True)), marks=slow),
     ],
 )
-def test_what_a_step_would_do_wrong_is_refused(kind: str, make: Callable[[], nn.Module]) -> None:
-    """The module is as before."""
+def test_unsupported_modules_are_refused_and_unchanged(kind: str, make: Callable[[], nn.Module]) -> None:
     module = make()
     before, state = dict(module.__dict__), random.getstate()
     place = f"{__file__}, line {inspect.getsourcelines(Ctc.between)[1] + 1}"
@@ -316,7 +315,7 @@ def test_what_a_step_would_do_wrong_is_refused(kind: str, make: Callable[[], nn.
 
 
 class Installs(Shows):
-    """At its first call it does something else, as models of Hugging Face install hooks then."""
+    """Module that installs a hook at its first call, as models of Hugging Face do."""
 
     first = True
 
@@ -327,7 +326,7 @@ class Installs(Shows):
         return super().between(y)
 
 
-def test_what_a_first_call_does_is_done_once() -> None:
+def test_first_call_effects_happen_once() -> None:
     module = Installs()
     assert check_python_state(module, (floats(*SIZE),), {}) == ("shown",)
     assert not module.first
@@ -337,7 +336,7 @@ def test_what_a_first_call_does_is_done_once() -> None:
 
 
 @slow
-def test_what_forward_only_sets_is_a_remark() -> None:
+def test_attributes_that_forward_only_sets_are_remarked() -> None:
     module = Shows()
     model = rematerialize(module, floats(*SIZE), "100%", method="greedy")
     assert model.report.unset == ("shown",)
@@ -345,8 +344,8 @@ def test_what_forward_only_sets_is_a_remark() -> None:
     assert not hasattr(module, "shown")
 
 
-def test_recording_leaves_nothing_fake_behind() -> None:
-    """Neither attributes, nor lists, nor parameters of a part that is there twice."""
+def test_recording_leaves_no_fake_tensors() -> None:
+    """Attributes, lists, and parameters of a repeated part."""
     module = nn.Sequential(Shows(), nn.Tanh())
     module.append(module[0])
     module[0].seen = seen = []

@@ -1,4 +1,4 @@
-"""rematerialize() starts its search also from what torch's partitioner would do."""
+"""Start of rematerialize() from schedules of torch's partitioner."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ from remat.torch.rematerialized import entry, planning  # noqa: E402
 
 @pytest.fixture(scope="module")
 def step():
-    """A small U-Net: its loss has a second output, so that torch computes it again; at the peak of torch."""
+    """A small U-Net whose loss op has a second output, which torch recomputes, and torch's certificate."""
     torch.manual_seed(0)
     module, args = models.unet(levels=2)
     captured = models.captured("unet")[1]
     return module, args, captured, validate(captured.graph, partitioner_schedule(captured, 0.4))
 
 
-def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
+def test_result_at_least_as_good_as_torch(step, monkeypatch) -> None:
     module, args, captured, peer = step
     monkeypatch.setattr(entry, "capture", lambda *_, **__: captured)
     seen = []
@@ -39,19 +39,19 @@ def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
     solve = planning.solve
     monkeypatch.setattr(planning, "solve", hurried)
     report = rematerialize(module, args, peer.peak, time_limit=60).report
-    (begun,) = seen
-    assert begun.accepted
-    assert begun.recomputations
-    assert begun.overhead <= peer.overhead
-    assert report.certificate.cost <= begun.cost
+    (first,) = seen
+    assert first.accepted
+    assert first.recomputations
+    assert first.overhead <= peer.overhead
+    assert report.certificate.cost <= first.cost
     assert report.predicted_peak <= peer.peak
     assert {"capture", "start", "solve"} == set(report.seconds)
-    monkeypatch.setattr(planning, "torch_start", None)  # a method that is named does what it does
+    monkeypatch.setattr(planning, "torch_start", None)  # named methods run without it
     monkeypatch.setattr(planning, "solve", lambda *given, **options: solve(*given, **{**options, "stop": 5}))
     assert "start" not in rematerialize(module, args, peer.peak, method="greedy").report.seconds
 
 
-def test_a_module_that_checkpoints_itself_is_never_worse_than_its_checkpoints(monkeypatch) -> None:
+def test_result_at_least_as_good_as_own_checkpoints(monkeypatch) -> None:
     class Checkpointed(torch.nn.Sequential):
         def forward(self, x):
             for part in self:
@@ -60,41 +60,41 @@ def test_a_module_that_checkpoints_itself_is_never_worse_than_its_checkpoints(mo
 
     nn, x = torch.nn, torch.randn(256, 64)
     blocks = [nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh()) for _ in range(4)]
-    solve, begun = planning.solve, []
+    solve, first = planning.solve, []
     monkeypatch.setattr(
-        planning, "solve", lambda *given, **options: begun.append(options["warm_start"]) or solve(*given, **options)
+        planning, "solve", lambda *given, **options: first.append(options["warm_start"]) or solve(*given, **options)
     )
-    with pytest.warns(CaptureRemark, match="'Checkpointed' checkpoints itself .* 1,314,816 bytes") as told:
+    with pytest.warns(CaptureRemark, match="'Checkpointed' checkpoints itself .* 1,314,816 bytes") as remarks:
         model = rematerialize(Checkpointed(*blocks), x, 1_314_816, time_limit=0.1, costs="flops")
-    assert [Path(each.filename).name for each in told] == [Path(__file__).name]
-    start = validate(model.captured.graph, begun[0])
+    assert [Path(each.filename).name for each in remarks] == [Path(__file__).name]
+    start = validate(model.captured.graph, first[0])
     assert start.peak == 1_314_816 < model.report.reference_peak
     assert model.report.certificate.cost <= start.cost
 
 
-def test_the_cheapest_of_a_few_within_the_budget(step, monkeypatch) -> None:
+def test_cheapest_of_a_few_partitions_within_the_budget(step, monkeypatch) -> None:
     captured, peak = step[2], step[3].peak
-    asked = []
+    tried = []
 
     def counted(captured, knob):
-        asked.append(knob)
+        tried.append(knob)
         return partitioner_schedule(captured, knob)
 
     monkeypatch.setattr(planning, "partitioner_schedule", counted)
-    roomy = Problem(captured.graph, captured.graph.reference_peak - 1, OrderRule.FIXED)
-    found = validate(captured.graph, planning.torch_start(captured, roomy, 0, None), roomy.rules)
-    assert asked == [0.4, 0.6, 0.8]
+    loose = Problem(captured.graph, captured.graph.reference_peak - 1, OrderRule.FIXED)
+    found = validate(captured.graph, planning.torch_start(captured, loose, 0, None), loose.rules)
+    assert tried == [0.4, 0.6, 0.8]
     assert found.accepted
     assert found.cost <= step[3].cost
     tight = Problem(captured.graph, captured.graph.reference_peak // 4, OrderRule.FIXED)
     assert planning.torch_start(captured, tight, 0, None) is None
-    assert asked[3:] == [0.4, 0.3, 0.2]
+    assert tried[3:] == [0.4, 0.3, 0.2]
     at_peak = Problem(captured.graph, peak, OrderRule.FIXED)
-    # no time, nothing to do, or a torch that fails: no start, and no error
+    # no start and no error without time, without a tight budget, or if torch fails
     assert planning.torch_start(captured, at_peak, 3.1, 10) is None
     assert planning.torch_start(captured, Problem(captured.graph, "100%", OrderRule.FIXED), 0, None) is None
     assert planning.torch_start(captured, Problem(captured.graph), 0, None) is None
-    assert len(asked) == 6
+    assert len(tried) == 6
 
     def broken(captured, knob):
         raise CaptureError("no luck")

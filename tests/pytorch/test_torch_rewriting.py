@@ -1,4 +1,4 @@
-"""Captured modules: described ops compute what torch computes; rewrites apply, and views and the like stay."""
+"""Captured modules of PyTorch: numerics of described ops, rewrites."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Cell(nn.Module):
 
 
 class Values(torch.fx.Interpreter):
-    """Values of all nodes."""
+    """Interpreter that records the values of all nodes."""
 
     def __init__(self, module):
         super().__init__(module)
@@ -51,7 +51,7 @@ class Values(torch.fx.Interpreter):
         return self.values[n]
 
 
-def test_described_ops_compute_what_torch_computes_and_so_do_their_parts() -> None:
+def test_described_ops_and_parts_match_torch() -> None:
     torch.manual_seed(0)
     module, x = Cell().double(), torch.randn(2, 3, 8, 9, dtype=torch.double)
     captured = capture(module, (x,), mode="inference", costs="flops")
@@ -81,7 +81,7 @@ def test_described_ops_compute_what_torch_computes_and_so_do_their_parts() -> No
 
 
 class Traps(nn.Module):
-    """Concatenations of what is read otherwise than it was written, and ops on them that are not plain."""
+    """Concatenations of views, and ops on them without a plain description."""
 
     def __init__(self):
         super().__init__()
@@ -93,20 +93,20 @@ class Traps(nn.Module):
         a, b, c = (torch.tanh(x @ (self.weight * n)) for n in (1, 2, 3))
         turned = torch.cat([a.t(), b.t(), c.t()], 1) @ torch.cat([self.weight] * 3)
         image = torch.cat([torch.tanh(each.view(1, 4, 2, 2)) for each in (a, b, c)], 1)
-        strange = F.conv2d(torch.cat([a.view(1, 4, 2, 2)] * 3, 1), turned[:1].repeat(2, 3).view(2, 12, 1, 1))
-        return turned, self.conv(image), self.transposed(image), strange
+        dynamic = F.conv2d(torch.cat([a.view(1, 4, 2, 2)] * 3, 1), turned[:1].repeat(2, 3).view(2, 12, 1, 1))
+        return turned, self.conv(image), self.transposed(image), dynamic
 
 
-def test_traps_stay_as_they_are() -> None:
-    """Transposed views have the shape of what they look at, and another content."""
+def test_views_and_special_ops_are_not_rewritten() -> None:
+    """A transposed view may have the shape of its base, but other content."""
     captured = capture(Traps(), (torch.randn(4, 4),), mode="inference", costs="flops")
     done = rewrite_graph(captured.graph, RewriteOptions(min_parts=2))
     assert not done.rewrites
     assert check_numerics(captured.graph, done.graph).difference == 0
 
 
-def test_the_shell_rewrites_a_training_step_or_says_why_not(tmp_path, monkeypatch) -> None:
-    """The backward pass is not described, and reads concatenations in one piece."""
+def test_rewrite_command_on_captured_steps(tmp_path, monkeypatch) -> None:
+    """The backward pass has no description and reads concatenations whole."""
     monkeypatch.chdir(tmp_path)
     step = capture(Cell(), (torch.randn(2, 3, 8, 9),), costs="flops").graph
     write_graph(step, "step.json")
