@@ -1,4 +1,4 @@
-"""The default method: right on problems small enough to know, honest about what it proved, and it stops in time."""
+"""Default method: optima of small problems, claims, reports, stopping, models and solvers."""
 
 import json
 import time
@@ -35,15 +35,15 @@ from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.testing import optimum, random_budget, random_graph
 
-#: 17 ops and 5 of the 10 bytes of the reference peak: the optimum costs 22, and a heuristic finds it.
+#: 17 ops, 5 of the 10 bytes of the reference peak; the optimum costs 22, which heuristics find.
 CHAIN = Problem(unit_chain(8), 5)
-#: 7 ops that need 16 bytes; the structural bound is 14.
+#: 7 ops; least feasible budget 16, structural bound 14.
 TIGHT = KNOWN[0].graph
 
 
 @pytest.fixture(autouse=True)
-def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal does not look for a smaller budget for long."""
+def short_budget_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the search for a sufficient budget after an infeasible result."""
     monkeypatch.setattr(remat.solving.least_known_budget, "LEAST_SECONDS", 0.01)
 
 
@@ -53,14 +53,14 @@ def no_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def models_alone(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
-    """Only models can prove anything."""
+def only_models_prove(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
+    """Disable all proofs except those of models."""
     monkeypatch.setattr(remat.solving.portfolio, "raise_bounds", lambda *_: None)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages prove something, too
+    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages can prove optimality
 
 
 def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> Iterator[Problem]:
-    """Random tiny problems that the reference order does not solve."""
+    """Yield random tiny problems whose reference order exceeds the budget."""
     for seed in range(1000):
         tiny = random_graph(seed, **graph)
         problem = Problem(tiny, random_budget(tiny, seed), order, max_computes=limit)
@@ -72,7 +72,7 @@ def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> I
 
 
 def check_steps(result: Result) -> None:
-    """Cost falls and the bound rises from step to step, and only the last step closes the gap."""
+    """Assert falling costs and rising bounds, and that only the last step closes the gap."""
     costs = [step.objective for step in result.steps if step.objective is not None]
     bounds = [step.bound for step in result.steps]
     assert costs == sorted(costs, reverse=True)
@@ -82,15 +82,15 @@ def check_steps(result: Result) -> None:
         assert result.steps[-1].objective == result.steps[-1].bound == result.objective
 
 
-# -- tiny problems: the optimum, proved --------------------------------------------------------------------------------
+# -- tiny problems -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize(("limit", "buffers"), [(None, False), (2, False), (None, True)])
-def test_tiny_problems_are_closed(order: str, limit: int | None, buffers: bool) -> None:
-    """Several outputs, workspace, graph inputs, kept tensors, ops that run once: the optimum and its proof.
+def test_tiny_problems_are_proved(order: str, limit: int | None, buffers: bool) -> None:
+    """Several outputs, workspace, graph inputs, kept tensors, ops that run once.
 
-    An accumulation buffer may be filled twice, which the reference search does not try: it can only be dearer.
+    The reference search does not refill accumulation buffers, so its optimum may be higher.
     """
     for problem in tight_problems(order, limit, 5 if buffers else 9, **({"buffers": True} if buffers else {})):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
@@ -108,7 +108,7 @@ def test_tiny_problems_are_closed(order: str, limit: int | None, buffers: bool) 
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
-def test_where_there_is_no_schedule_that_is_proved(order: str) -> None:
+def test_infeasibility_is_proved(order: str) -> None:
     result = solve(Problem(TIGHT, 15, order), options=ONE)
     assert (result.status, result.stop, result.schedule) == (Status.INFEASIBLE, StopReason.FINISHED, None)
     assert str(result.scope) == {"fixed": "fixed order", "free": "any order"}[order] + ", any number of computes"
@@ -119,7 +119,7 @@ def test_where_there_is_no_schedule_that_is_proved(order: str) -> None:
 
 @pytest.mark.usefixtures("no_exhaustive_search")
 @pytest.mark.parametrize("order", ["fixed", "free"])
-def test_the_other_steps_claim_nothing_false(order: str) -> None:
+def test_claims_without_exhaustive_search(order: str) -> None:
     solved = 0
     for problem in tight_problems(order, 2 if order == "free" else None, 4):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
@@ -134,19 +134,19 @@ def test_the_other_steps_claim_nothing_false(order: str) -> None:
     assert solved >= 2
 
 
-def test_limits_by_op_are_named_in_the_scope() -> None:
+def test_scope_names_limits_by_op() -> None:
     graph = unit_chain(5)
     problem = Problem(graph, 4, max_computes=dict.fromkeys(graph.op_names[:6], 2))
     result = solve(problem, options=ONE)
     assert result.status is Status.OPTIMAL
     assert str(result.scope) in {
-        "fixed order, any number of computes",  # a bound that holds without the limits
+        "fixed order, any number of computes",  # of a bound that ignores the limits
         "fixed order, any number of computes, limits of computes by op",
     }
     assert covers(result.scope, problem)
 
 
-def test_a_graph_without_costs() -> None:
+def test_graph_without_costs() -> None:
     graph = unit_chain(4)
     free = replace(graph, ops=tuple(replace(op, cost=0) for op in graph.ops))
     result = solve(Problem(free, 3), options=ONE)
@@ -154,10 +154,10 @@ def test_a_graph_without_costs() -> None:
     assert "cost 0" in str(result)
 
 
-# -- what it tells -----------------------------------------------------------------------------------------------------
+# -- reports -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_steps_are_told() -> None:
+def test_result_lists_steps() -> None:
     result = solve(CHAIN, options=ONE)
     names = [step.name for step in result.steps]
     assert names[-1] == "exhaustive search"
@@ -174,14 +174,14 @@ def test_the_steps_are_told() -> None:
     assert all(seconds >= 0 for _, seconds, _, _ in steps)
 
 
-def test_nothing_is_done_where_nothing_is_needed() -> None:
+def test_no_steps_for_trivial_budgets() -> None:
     for budget in ("100%", None):
         assert solve(Problem(unit_chain(8), budget)).steps == ()
     assert solve(Problem(unit_chain(8), 2)).steps == ()
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
-def test_it_ends_where_bound_and_cost_meet() -> None:
+def test_stops_when_bound_and_cost_meet() -> None:
     problem = Problem(layered(16, seed=2), "80%")
     result = solve(problem, stop=60, options=ONE)
     assert (result.status, result.stop) == (Status.OPTIMAL, StopReason.FINISHED)
@@ -190,7 +190,7 @@ def test_it_ends_where_bound_and_cost_meet() -> None:
     assert result.timings["total"] < 25, "annealing alone may take half of the time"
 
 
-def test_better_schedules_are_told_as_they_are_found() -> None:
+def test_progress_reports_improvements() -> None:
     news: list[Progress] = []
     assert Drops().prepared()
     result = solve(Problem(layered(60, 0.3, 6), "75%", "free"), stop=1, on_progress=news.append, options=ONE)
@@ -204,10 +204,10 @@ def test_better_schedules_are_told_as_they_are_found() -> None:
     assert points == sorted(set(costs), reverse=True)
 
 
-# -- when it stops -----------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_deadline_is_kept() -> None:
+def test_deadline() -> None:
     began = time.monotonic()
     result = solve(Problem(layered(200, 0.3, 1), "70%"), stop=0.5, options=ONE)
     assert time.monotonic() - began < 10
@@ -217,7 +217,7 @@ def test_the_deadline_is_kept() -> None:
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
-def test_ctrl_c_keeps_the_best() -> None:
+def test_ctrl_c_keeps_the_best_schedule() -> None:
     def interrupt(moment: Progress) -> None:
         if moment.objective is not None:
             raise KeyboardInterrupt
@@ -230,7 +230,7 @@ def test_ctrl_c_keeps_the_best() -> None:
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
-def test_the_gap_that_was_asked_for_is_enough() -> None:
+def test_stops_at_the_relative_gap() -> None:
     result = solve(CHAIN, options=SolveOptions(threads=1, relative_gap=0.25))
     assert (result.status, result.stop, result.objective, result.bound) == (Status.FEASIBLE, StopReason.GAP, 22, 17)
     quick = {"block-checkpointing", "drops", "rotor", "lower-sets", "few-stages", "eviction", "greedy"}
@@ -244,8 +244,8 @@ def test_the_gap_that_was_asked_for_is_enough() -> None:
 # -- models and solvers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("models_alone")
-def test_what_is_proved_of_fewer_schedules_is_a_remark() -> None:
+@pytest.mark.usefixtures("only_models_prove")
+def test_proof_in_a_narrow_scope_is_a_remark() -> None:
     result = solve(CHAIN, options=ONE)
     assert (result.status, result.objective, result.bound) == (Status.FEASIBLE, 22, 17)
     assert result.scope == EVERY_SCHEDULE
@@ -257,15 +257,15 @@ def test_what_is_proved_of_fewer_schedules_is_a_remark() -> None:
     assert result.variables is not None
 
 
-@pytest.mark.usefixtures("models_alone")
-def test_that_no_staged_schedule_exists_is_a_remark() -> None:
-    result = solve(Problem(TIGHT, 15), options=ONE)  # nor does any other, but no model says so
+@pytest.mark.usefixtures("only_models_prove")
+def test_infeasibility_in_a_narrow_scope_is_a_remark() -> None:
+    result = solve(Problem(TIGHT, 15), options=ONE)  # infeasible in any scope, but no model proves it
     assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.EXHAUSTED)
     assert "proved that no schedule exists within fixed order, staged recomputation" in result.message
 
 
-@pytest.mark.usefixtures("models_alone")
-def test_what_a_model_proves_of_every_schedule_counts() -> None:
+@pytest.mark.usefixtures("only_models_prove")
+def test_proof_in_the_full_scope_counts() -> None:
     best = optimum(Problem(TIGHT, 16, "free", max_computes=2), Scope(OrderRule.FREE, staged=False))
     assert best is not None
     result = solve(Problem(TIGHT, 16, "free", max_computes=2), options=ONE)
@@ -279,31 +279,31 @@ def test_what_a_model_proves_of_every_schedule_counts() -> None:
 BROKEN = RuntimeError("out of\nluck")
 
 
-@pytest.mark.usefixtures("models_alone")
+@pytest.mark.usefixtures("only_models_prove")
 @pytest.mark.parametrize(
     ("problem", "status", "objective"), [(CHAIN, Status.FEASIBLE, 22), (Problem(TIGHT, 15), Status.UNKNOWN, None)]
 )
-def test_a_solver_that_fails_is_a_remark(problem: Problem, status: Status, objective: int | None) -> None:
+def test_solver_failure_is_a_remark(problem: Problem, status: Status, objective: int | None) -> None:
     result = solve(problem, backend=Scripted(BROKEN), options=ONE)
     assert (result.status, result.objective, result.backend) == (status, objective, "scripted")
     assert "backend 'scripted' crashed: RuntimeError: out of luck" in result.message
     assert ("stages was left out: backend 'scripted' crashed" in result.message) == (objective is None)
 
 
-@pytest.mark.usefixtures("models_alone")
-def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "somebody took it away"))
+@pytest.mark.usefixtures("only_models_prove")
+def test_missing_solver_is_one_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "not on this machine"))
     monkeypatch.setattr(remat.solving.auto, "SHARES", {"lns": 0.5, "bounds": 0.5})  # annealing would take all the time
     result = solve(CHAIN, backend=Scripted(BROKEN), stop=3, options=ONE)
-    assert result.stop is StopReason.EXHAUSTED, "what is missing is not asked for again and again"
+    assert result.stop is StopReason.EXHAUSTED, "a missing solver is not tried again"
     assert result.objective is not None
-    assert result.message.count("backend 'scripted' was left out: somebody took it away") == 1
+    assert result.message.count("backend 'scripted' was left out: not on this machine") == 1
     assert result.message.count("lns was left out: ") == 1
 
 
-@pytest.mark.usefixtures("models_alone")
-def test_options_of_the_solver_are_for_no_other_one() -> None:
-    """What is meant for CP-SAT does not reach HiGHS, which solves the first model."""
+@pytest.mark.usefixtures("only_models_prove")
+def test_solver_options_reach_only_that_solver() -> None:
+    """Options for CP-SAT do not reach HiGHS, which solves the first model."""
     result = solve(CHAIN, options=SolveOptions(threads=1, solver={"no_such_option": 2}))
     first, second = [step.name for step in result.steps][-2:]
     assert (first, second) == ("stages by highs", "retention-intervals by cp-sat")
@@ -318,22 +318,22 @@ def test_auto_takes_no_options() -> None:
 
 @pytest.mark.usefixtures("no_exhaustive_search")
 @pytest.mark.parametrize(
-    "lie",
+    "bound",
     [
-        Bound(23, "a bound of dreams", EVERY_SCHEDULE, 17),
-        Bound(None, "a bound of dreams", EVERY_SCHEDULE, 17, infeasible=True),
+        Bound(23, "a wrong bound", EVERY_SCHEDULE, 17),
+        Bound(None, "a wrong bound", EVERY_SCHEDULE, 17, infeasible=True),
     ],
 )
-def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: lie)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # or it is decided before
-    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of .* costs"):
+def test_contradicted_bound_is_an_error(bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: bound)
+    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages would prove it first
+    with pytest.raises(BackendError, match=r"a wrong bound claims .*, but the schedule of .* costs"):
         solve(CHAIN, options=ONE)
 
 
-def test_a_warm_start_is_used() -> None:
+def test_warm_start_is_used() -> None:
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
-    assert Annealing().prepared()  # loading compiled code is not what is looked at here
+    assert Annealing().prepared()  # load compiled code first
     first = solve(problem, stop=0.5, options=ONE)
     assert first.schedule is not None
     again = solve(problem, stop=0.1, warm_start=first.schedule, options=ONE)

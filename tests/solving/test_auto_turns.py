@@ -1,4 +1,4 @@
-"""How the default method shares its time: on a clock that only work moves, with heuristics that a test makes up."""
+"""Sequence and shares of the default method, on a simulated clock with made-up heuristics."""
 
 import statistics
 from collections.abc import Callable
@@ -30,7 +30,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class Clock(Deadline):
-    """A deadline on a clock of its own; it ends early once `done` is true."""
+    """Deadline on a simulated clock; expires early when `done` is true."""
 
     now: ClassVar[list[float]] = [0.0]
     started: float = 0.0
@@ -52,25 +52,25 @@ class Clock(Deadline):
 
 
 def work(deadline: Deadline, seconds: float) -> None:
-    """Move the clock by some seconds in small steps, not beyond the deadline."""
+    """Advance the clock by `seconds` in small steps, at most to the deadline."""
     end = Clock.now[0] + seconds
     while Clock.now[0] < end and not deadline.expired:
         Clock.now[0] = min(end, Clock.now[0] + 0.05)
 
 
 class Stages:
-    """An `Auto` whose steps do nothing but take time.
+    """`Auto` whose steps only take time.
 
     Parameters
     ----------
     problem : Problem
     seconds : float
     takes : dict of str to float
-        Seconds of each heuristic, of the bounds and of each model; 0.1 for others.
+        Seconds of each heuristic, of the bounds and of each model; 0.1 by default.
     ready : dict of str to float
-        Time at which each heuristic is compiled; from the start for others.
+        Time at which each heuristic is compiled; 0 by default.
     finds : tuple of str
-        Heuristics that find a schedule, which fits and is not optimal.
+        Heuristics that find a feasible, suboptimal schedule.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ TINY = Problem(layered(16, seed=2), "80%")
 BLOCKS, DROPS = "block-checkpointing", "drops"
 MODELS = "stages retention-intervals"
 COLD = {BLOCKS: NEVER, DROPS: NEVER, "rotor": NEVER, "annealing": NEVER}
-#: By promise: the problem, what is known of its steps, and the first of them.
+#: By statement: problem, durations and results of steps, and expected sequence.
 TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
-    "drops come first, then what is quick, bounds, annealing, models and turns": (
+    "drops come first, then quick heuristics, bounds, annealing, models and turns": (
         RANDOM, {"finds": (DROPS,)}, f"order drops eviction greedy bounds annealing bounds {MODELS} lns annealing"
     ),
     "greedy and models would take too long on large graphs": (
@@ -146,7 +146,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "without a schedule drops have more time, and annealing comes before bounds": (
         LARGE, {}, "order drops eviction drops annealing bounds lns"
     ),
-    "what is compiled later is tried again": (
+    "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
         f"order greedy eviction greedy bounds annealing bounds {MODELS} lns drops annealing",
     ),
@@ -154,10 +154,10 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
         "order greedy drops eviction greedy bounds",
     ),
-    "what is never compiled is said once": (
+    "a missing kernel is one note": (
         RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order greedy eviction greedy bounds"
     ),
-    "tiny problems are searched before anything is waited for": (
+    "tiny problems are searched before waiting for kernels": (
         TINY, {"ready": {DROPS: 30.0}, "seconds": 1.0}, "order eviction greedy exhaustive annealing"
     ),
     "training graphs have starts of their own": (
@@ -168,7 +168,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
         f"order greedy lower-sets few-stages eviction greedy bounds bounds {MODELS} lns lns",
     ),
-    "block checkpointing is waited for where nothing else finds a schedule": (
+    "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
         f"order greedy lower-sets few-stages eviction greedy {BLOCKS} bounds",
     ),
@@ -186,9 +186,9 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("promise", TRACES)
-def test_steps(monkeypatch: pytest.MonkeyPatch, promise: str) -> None:
-    problem, facts, expected = TRACES[promise]
+@pytest.mark.parametrize("statement", TRACES)
+def test_sequence_of_steps(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    problem, facts, expected = TRACES[statement]
     stages = Stages(monkeypatch, problem, **facts)
     assert stages.run().startswith(expected)
     late = [name for name, since in facts.get("ready", {}).items() if since > Clock.now[0]]
@@ -196,20 +196,19 @@ def test_steps(monkeypatch: pytest.MonkeyPatch, promise: str) -> None:
 
 
 def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drops take half a minute to compile on a fresh machine: there was no schedule before they had been."""
+    """Drops take half a minute to compile on a new machine."""
     monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (20, 1.0)})
     stages = Stages(monkeypatch, TRAINING, ready=COLD | {BLOCKS: 1.5}, finds=(BLOCKS,))
     assert stages.run().startswith(f"order {BLOCKS} greedy")
 
 
-def test_bounds_are_not_asked_again_in_less_time_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would say the same."""
+def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = Stages(monkeypatch, LARGE, seconds=2.5, takes={"bounds": 99})
     assert stages.run().split().count("bounds") == 1
 
 
-def test_turns_go_by_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Annealing has three times the time of the others as long as nothing is found."""
+def test_turns_follow_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annealing gets three times the time of each other method while nothing improves."""
     stages = Stages(monkeypatch, LARGE, seconds=40, takes=dict.fromkeys(("annealing", "lns", "bounds"), 0.5))
     steps = stages.run().split()
     assert steps.count("annealing") == pytest.approx(3 * steps.count("lns"), abs=4)
@@ -219,7 +218,7 @@ def test_turns_go_by_shares(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- on a real clock ---------------------------------------------------------------------------------------------------
 
 
-def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
+def test_drops_give_large_graphs_a_schedule_within_a_second() -> None:
     assert Drops().prepared()
     result = solve(Problem(layered(1000, seed=1), "80%"), stop=1, options=ONE)
     assert result.steps[0].name == "drops"
@@ -228,8 +227,7 @@ def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
     assert result.objective <= result.steps[0].objective
 
 
-def test_graphs_of_five_thousand_ops_have_a_bound() -> None:
-    """They had none beyond the cost of computing each op once."""
+def test_bound_for_five_thousand_ops() -> None:
     problem = Problem(gpt(layers=180, width=64, heads=4, sequence=64), "50%")
     result = solve(problem, stop=60, options=SolveOptions(threads=1, relative_gap=0.02))
     assert result.stop is StopReason.GAP
@@ -241,11 +239,11 @@ def test_graphs_of_five_thousand_ops_have_a_bound() -> None:
 @pytest.mark.parametrize(
     ("ops", "budget", "order", "seeds"), [(100, "70%", "fixed", 1), (1000, "80%", "free", 5), (3000, "90%", "fixed", 1)]
 )
-def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: str, seeds: int) -> None:
-    """Given the whole time: within 10 % of the overhead, and as much again for the noise of a search.
+def test_auto_is_close_to_its_best_step(ops: int, budget: str, order: str, seeds: int) -> None:
+    """Within 10 % of the overhead of each step with the whole time, plus 10 % for noise.
 
-    With the free order one seed says little: ten seconds of annealing end near 0.78 % or anywhere up to 1.4 %, and four
-    times as long changes that little. So the means of several seeds are compared.
+    With the free order, ten seconds of annealing end anywhere from 0.78 to 1.4 % depending on the seed, and longer runs
+    hardly less. So means over several seeds are compared.
     """
     problem = Problem(layered(ops, seed=1), budget, order)
     found = {}
@@ -259,8 +257,8 @@ def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: st
     assert found["auto"] < float("inf")
 
 
-def test_a_schedule_known_to_fit_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all steps come to nothing in time, the look for a budget that suffices may find one within the budget."""
+def test_search_for_a_sufficient_budget_may_give_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no step finds a schedule, this search may find one within the budget."""
     monkeypatch.setattr(Auto, "run", lambda _: None)
     result = solve(Problem(layered(40, seed=1), "90%"), stop=5, options=ONE)
     assert result.status is Status.FEASIBLE
@@ -269,9 +267,9 @@ def test_a_schedule_known_to_fit_is_an_answer(monkeypatch: pytest.MonkeyPatch) -
     assert solve(Problem(layered(40, seed=1), "90%"), "annealing", stop=Deadline(0.0), options=ONE).schedule is None
 
 
-def test_a_proved_result_does_not_mention_what_was_left_out() -> None:
-    """With a budget of 100 % the reference order is optimal; with 60 % nothing was found."""
-    for budget, told in (("100%", False), ("60%", True)):
+def test_proved_result_does_not_mention_skipped_methods() -> None:
+    """At 100 % the reference order is optimal; at 60 % nothing was found."""
+    for budget, mentioned in (("100%", False), ("60%", True)):
         session = Session(Problem(unit_chain(8), budget), SolveOptions(), "auto")
         session.not_compiled("annealing")
-        assert ("annealing was not compiled in time" in concluded(session).message) == told
+        assert ("annealing was not compiled in time" in concluded(session).message) == mentioned

@@ -1,4 +1,4 @@
-"""Everything that answers comes through one door, and one set of options goes to all that solves."""
+"""Methods by name, class and object; one set of options for all solvers."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ CHAIN = Problem(unit_chain(8), 7)
 
 
 class Twice(Method):
-    """Greedy, from what greedy makes."""
+    """Greedy, started from its own schedule."""
 
     name = "twice"
 
@@ -41,7 +41,7 @@ class Twice(Method):
         session.conclude()
 
 
-def test_names_classes_and_objects_stand_for_methods() -> None:
+def test_methods_by_name_class_and_object() -> None:
     for one in (Twice, Twice()):
         result = solve(CHAIN, one)
         assert (result.method, result.backend, result.source, len(result.steps)) == ("twice", "", "greedy", 2)
@@ -55,7 +55,7 @@ def test_names_classes_and_objects_stand_for_methods() -> None:
     assert kinds == [AutoMethod, FormulationMethod, HeuristicMethod, HeuristicMethod]
 
 
-def test_known_methods_are_of_all_groups() -> None:
+def test_known_methods_cover_all_groups() -> None:
     assert {"auto", "stages", "drops", "hierarchical"} <= set(known_methods())
 
 
@@ -77,7 +77,7 @@ def test_known_methods_are_of_all_groups() -> None:
         ((CHAIN,), {"warm_start": "x.json"}, "problem.no-schedule"),
     ],
 )
-def test_what_is_something_else_is_refused_in_one_line(arguments: tuple, named: dict, kind: str) -> None:
+def test_wrong_arguments_are_refused(arguments: tuple, named: dict, kind: str) -> None:
     with refused(kind):
         solve(*arguments, **named)
 
@@ -85,50 +85,47 @@ def test_what_is_something_else_is_refused_in_one_line(arguments: tuple, named: 
 # -- one set of options ------------------------------------------------------------------------------------------------
 
 
-def not_here(*_: object, **__: object) -> None:
+def refuse(*_: object, **__: object) -> None:
     raise AssertionError("a solver in this process")
 
 
 @pytest.mark.parametrize(("method", "backend"), [("lns", "highs"), ("lns", "cp-sat")])
-def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
-    method: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It used to run CP-SAT in this process, whatever was said."""
-    asked: list[str] = []
-    apart = Isolated.solve
+def test_lns_uses_the_backend_in_a_child_process(method: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolated: list[str] = []
+    isolated_solve = Isolated.solve
 
     def noted(self: Isolated, *arguments: Any, **named: Any) -> RawResult:
-        asked.append(self.full_name)
-        return apart(self, *arguments, **named)
+        isolated.append(self.full_name)
+        return isolated_solve(self, *arguments, **named)
 
     monkeypatch.setattr(Isolated, "solve", noted)
-    monkeypatch.setattr(CpSat, "solve", not_here)
-    monkeypatch.setattr(Highs, "solve", not_here)
+    monkeypatch.setattr(CpSat, "solve", refuse)
+    monkeypatch.setattr(Highs, "solve", refuse)
     wasteful = solve(Problem(unit_chain(8), 5), "greedy").schedule
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB", start=wasteful)
     result = solve(CHAIN, method, backend, stop=AnyOf(1, TargetCost(21)), options=options)
     assert result.backend == backend
     assert 20 <= result.objective <= CHAIN.validate(wasteful).cost
-    assert set(asked) == {backend}
+    assert set(isolated) == {backend}
 
 
-def test_without_a_start_a_formulation_is_alone() -> None:
-    """Greedy finds the optimum here, and so the result is greedy's, however good the formulation is."""
-    told = solve(CHAIN, "checkmate", "highs", stop=60, options=ONE)
+def test_start_none_runs_the_formulation_alone() -> None:
+    """Greedy finds the optimum here, so its schedule would hide the formulation's."""
+    started = solve(CHAIN, "checkmate", "highs", stop=60, options=ONE)
     alone = solve(CHAIN, "checkmate", "highs", stop=60, options=SolveOptions(threads=1, start="none"))
-    assert (told.objective, told.source, "start" in told.timings) == (20, "greedy", True)
+    assert (started.objective, started.source, "start" in started.timings) == (20, "greedy", True)
     assert (alone.objective, alone.source, "start" in alone.timings) == (20, "checkmate by highs", False)
-    given = SolveOptions(threads=1, start=told.schedule)
+    given = SolveOptions(threads=1, start=started.schedule)
     assert solve(CHAIN, "checkmate", "highs", stop=60, options=given).source == "the warm start"
 
 
-def test_a_heuristic_reports_its_time() -> None:
+def test_timings_of_a_heuristic() -> None:
     result = solve(CHAIN, "greedy")
     assert set(result.timings) == {"greedy", "total"}
     assert 0 < result.timings["greedy"] <= result.timings["total"]
 
 
-def test_what_is_over_the_budget_is_handed_out_as_that_and_not_saved_as_the_answer(tmp_path: Path) -> None:
+def test_schedule_over_the_budget_is_reported_apart(tmp_path: Path) -> None:
     problem = Problem(unit_chain(16), 5)
     result = solve(problem, "chen-sqrt")
     assert (result.status, result.schedule) == ("unknown", None)
@@ -139,8 +136,10 @@ def test_what_is_over_the_budget_is_handed_out_as_that_and_not_saved_as_the_answ
     assert 5 < found.peak < problem.reference_peak
     line = next(line for line in str(result).splitlines() if line.startswith("least "))
     assert f"peak of chen-sqrt, {found.peak - 5} bytes over the budget: {found.peak} bytes" in line
-    assert result.least_feasible_budget < found.peak, "another method knows a lower one, as the note says"
-    assert "\nleast " not in str(solve(Problem(unit_chain(16), 2))), "the reference order, where a lower peak is known"
+    assert result.least_feasible_budget < found.peak, "another method found a lower one, which the message names"
+    assert "\nleast " not in str(solve(Problem(unit_chain(16), 2))), (
+        "no line for the reference order if a lower peak is known"
+    )
     with refused("problem.no-schedule"):
         result.save(tmp_path / "none.json")
     assert not (tmp_path / "none.json").exists()
@@ -152,13 +151,13 @@ def test_what_is_over_the_budget_is_handed_out_as_that_and_not_saved_as_the_answ
     assert within.least_peak_schedule is None
 
 
-def test_a_share_without_its_sign_is_suspected() -> None:
+def test_message_suggests_the_percent_sign() -> None:
     graph = unit_chain(100)
     assert "needs (write 2% for a share of the reference peak)" in solve(Problem(graph, "2")).message
     assert "needs (write 2% " not in solve(Problem(graph, "2B")).message
 
 
-def test_the_question_is_its_own_and_knows_what_is_kept() -> None:
+def test_problem_copies_limits_and_counts_kept_tensors() -> None:
     graph = unit_chain(4)
     limits = {"f0": 2}
     problem = Problem(graph, 5, max_computes=limits, keep=[op.outputs[0] for op in graph.ops])
@@ -172,21 +171,21 @@ def test_the_question_is_its_own_and_knows_what_is_kept() -> None:
         Problem(graph, keep="f0")
 
 
-# -- when to stop ------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_solve_ends_at_its_criterion() -> None:
+def test_solve_stops_at_its_criterion() -> None:
     problem = Problem(unit_chain(8), 6, "free")
     free = solve(problem, "annealing", stop=FirstFeasible(), options=ONE)
     assert (free.stop, free.status) == ("criterion", "feasible")
-    for criterion in (AnyOf(60, TargetCost(21)), AnyOf(60, TargetCost(16))):  # the optimum, and what is ruled out
+    for criterion in (AnyOf(60, TargetCost(21)), AnyOf(60, TargetCost(16))):  # the optimum, and a cost below it
         result = solve(problem, "annealing", stop=criterion, options=ONE)
         assert result.stop == "criterion"
         assert result.timings["total"] < 50
     assert solve(CHAIN, stop=AnyOf(20, Gap(0.5)), options=ONE).stop in ("gap", "finished")
 
 
-def test_deadlines_and_gaps_of_criteria_reach_the_options() -> None:
+def test_criteria_set_deadline_and_gap() -> None:
     options, criterion = stopping(AnyOf(MaxSeconds(30), Gap(0.1), NoImprovement(5)), ONE)
     assert (options.deadline.seconds, options.relative_gap, options.threads) == (30, 0.1, 1)
     assert str(criterion) == "after 30 s, or at a gap of 10 %, or after 5 s without a better schedule"
@@ -204,7 +203,7 @@ def test_deadlines_and_gaps_of_criteria_reach_the_options() -> None:
             wrong()
 
 
-def test_restrictions_of_scopes_are_data_and_read_as_before() -> None:
+def test_restrictions_of_own_scope() -> None:
     limited = Problem(unit_chain(3), 4, max_computes={"f0": 2})
     assert own_scope(limited).notes == (Restriction.OWN_LIMITS,)
     assert str(own_scope(limited)) == "fixed order, any number of computes, limits of computes by op"
@@ -213,12 +212,11 @@ def test_restrictions_of_scopes_are_data_and_read_as_before() -> None:
     assert not covers(narrower, CHAIN)
 
 
-def test_the_bounds_of_auto_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They used to be solved in this process, whatever was said."""
+def test_bounds_of_auto_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Highs, CpSat):
-        monkeypatch.setattr(kind, "solve", not_here)
+        monkeypatch.setattr(kind, "solve", refuse)
     monkeypatch.setattr(Highs, "relax", refused)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # it comes first and leaves bounds nothing
+    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages would run first and close the gap
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
     result = solve(Problem(unit_chain(30), 8), stop=AnyOf(30, Gap(0.1)), options=options)
     assert "bounds" in [step.name for step in result.steps]

@@ -1,4 +1,4 @@
-"""minimize(): the least peak, proved where it can be, in every set of rules; and the quick version for messages."""
+"""minimize(): proved least peaks under all rules, and the quick search for messages."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ from remat.testing.graphs import random_graph
 
 
 def checked(result: Result) -> Result:
-    """The result, whose schedule is validated anew and whose claims fit together."""
+    """Assert a valid schedule and consistent claims; return the result."""
     problem = replace(result.problem, budget=result.peak)
     certificate = judged(problem, result.schedule)
     assert certificate.accepted, certificate.first
@@ -49,7 +49,7 @@ def checked(result: Result) -> Result:
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_tiny_graphs_are_proved(order: str) -> None:
-    """Peak and cost are those of the exhaustive search alone, whoever found them."""
+    """Peak and cost equal those of the exhaustive search."""
     for seed in range(300, 306):
         graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=6)
         for limit in (None, 1):
@@ -62,7 +62,7 @@ def test_tiny_graphs_are_proved(order: str) -> None:
             assert found.stop is StopReason.FINISHED
 
 
-def test_rules_count_and_the_budget_of_the_problem_does_not() -> None:
+def test_rules_hold_and_the_budget_is_ignored() -> None:
     graph = unit_chain(3)
     for problem in (graph, Problem(graph, 1), Problem(graph, "100%")):
         found = checked(minimize(problem, backend=None, stop=60))
@@ -75,7 +75,7 @@ def test_rules_count_and_the_budget_of_the_problem_does_not() -> None:
     graph = builder.build()
     cases = [
         ({}, 11), ({"max_computes": 1}, 15), ({"max_computes": 1, "keep": ("b",)}, 16),
-        ({"keep": ("b",)}, 11),  # b is made again at the end
+        ({"keep": ("b",)}, 11),  # b is recomputed at the end
         ({"count_constant_memory": True}, 61),
     ]  # fmt: skip
     for rules, peak in cases:
@@ -84,8 +84,8 @@ def test_rules_count_and_the_budget_of_the_problem_does_not() -> None:
     assert (once.peak, once.bound_kind, once.bound_cause) == (15, "the bound of what cannot be made again", "c")
 
 
-def test_a_solver_lowers_the_peak() -> None:
-    """Without the other ways, the preliminary model alone; its bound counts where it holds all that is allowed."""
+def test_preliminary_model_lowers_the_peak() -> None:
+    """Without other methods; its bound counts only if its scope covers the problem."""
     graph = layered(14, 0.3, 3)
     options = SolveOptions(Deadline.after(60), threads=1, relative_gap=0)
     for order, limit in (("free", 1), ("fixed", None)):
@@ -105,12 +105,12 @@ def test_a_solver_lowers_the_peak() -> None:
             assert search.bound == before  # staged schedules only: no bound on all
 
 
-#: A claim to have proved more than there is.
-BOAST = RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
+#: Claim of a bound that is too high.
+WRONG_BOUND = RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
 
 
 def larger(order: str, limit: int | None) -> Problem:
-    """Too large for the exhaustive search."""
+    """Return a problem too large for the exhaustive search."""
     return Problem(layered(30, 0.3, 1), order=order, max_computes=limit)
 
 
@@ -120,19 +120,19 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(MinPeakSearch, name, lambda *_: None)
 
 
-def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradicted_bound_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(min_peak_search, "ORDERING_OPS", 0)
     for problem in (larger("free", 1), larger("fixed", None)):
         with refused("backend.refuted"):
-            minimize(problem, backend=Scripted(BOAST), stop=60)
+            minimize(problem, backend=Scripted(WRONG_BOUND), stop=60)
 
 
 @pytest.mark.parametrize("first", [200_000, 0])
-def test_small_networks_wait_for_no_compiled_code(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+def test_small_networks_need_no_compiled_code(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     def compiled_code(*_: object, **__: object) -> None:
         raise AssertionError("loads compiled code")
 
-    # 0: all is left to the search that runs while others compile
+    # 0: the search during compilation does everything
     monkeypatch.setattr(min_peak_search, "FIRST_WORK", first)
     monkeypatch.setattr(min_peak_search.Portfolio, "compiled", lambda: bool(first))
     monkeypatch.setattr(min_peak_search, "held_bound", compiled_code)
@@ -143,12 +143,12 @@ def test_small_networks_wait_for_no_compiled_code(monkeypatch: pytest.MonkeyPatc
         assert (found.peak, found.bound) == (least, least)
 
 
-def test_a_backend_that_is_not_there_is_a_remark(no_heuristics: None) -> None:
+def test_missing_backend_is_a_remark(no_heuristics: None) -> None:
     found = checked(minimize(larger("fixed", 2), backend=Scripted(Availability(ABSENT, "there is none")), stop=60))
     assert "backend 'scripted' was left out: there is none" in str(found)
 
 
-def test_a_start_is_kept(no_heuristics: None) -> None:
+def test_warm_start_is_kept(no_heuristics: None) -> None:
     problem = larger("free", None)
     lean = minimize(replace(problem, max_computes=1), backend=None, stop=60).schedule
     found = checked(minimize(problem, backend=None, stop=0.001, warm_start=lean))
@@ -157,7 +157,7 @@ def test_a_start_is_kept(no_heuristics: None) -> None:
     assert not found.proved
 
 
-def test_ctrl_c_keeps_the_best() -> None:
+def test_ctrl_c_keeps_the_best_schedule() -> None:
     moments: list[Progress] = []
 
     def interrupt(moment: Progress) -> None:
@@ -179,7 +179,7 @@ def test_least_known_budget() -> None:
     assert seen.certificate.peak < problem.reference_peak
 
 
-def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_known_budget_propagates_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -188,12 +188,12 @@ def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
         least_known_budget(Problem(unit_chain(4)))
 
 
-# -- the objective is a part of the question ---------------------------------------------------------------------------
+# -- objectives --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("order", "backend"), [("free", "cp-sat"), ("fixed", "cp-sat"), ("fixed", "highs")])
-def test_a_formulation_states_the_least_peak(order: str, backend: str) -> None:
-    """Phase 1 of retention intervals by itself; its optimum is that of its scope, checked by an exhaustive search."""
+def test_formulation_states_least_peak(order: str, backend: str) -> None:
+    """Phase 1 of retention intervals; its optimum equals that of its scope by exhaustive search."""
     for seed in (300, 303, 305):
         graph = random_graph(seed, plain=False, buffers=False, most_ops=5)
         problem = Problem(graph, order=order, max_computes=2, objective="least-peak")
@@ -208,9 +208,9 @@ def test_a_formulation_states_the_least_peak(order: str, backend: str) -> None:
             assert result.peak == least
 
 
-def test_any_heuristic_is_asked_for_less_and_less() -> None:
+def test_heuristics_descend_over_budgets() -> None:
     for method in ("greedy", "drops", "griewank-walther", "lns"):
-        load("heuristics", method)().prepared(Deadline())  # compiling is not what is looked at here
+        load("heuristics", method)().prepared(Deadline())  # compile first
         result = minimize(unit_chain(8), method, stop=20, options=ONE)
         assert result.peak is not None
         assert result.peak < unit_chain(8).reference_peak
@@ -219,7 +219,7 @@ def test_any_heuristic_is_asked_for_less_and_less() -> None:
         assert method in result.timings
 
 
-def test_a_budget_is_an_upper_limit() -> None:
+def test_budget_limits_the_peak() -> None:
     graph = unit_chain(4)
     within = solve(Problem(graph, 4, objective="least-peak"), stop=30, options=ONE)
     assert (within.status, within.peak, within.cost) == (Status.OPTIMAL, 3, 15)
@@ -229,22 +229,22 @@ def test_a_budget_is_an_upper_limit() -> None:
     assert str(below).splitlines()[0] == "status    infeasible (stopped: finished)"
 
 
-def test_the_search_stops_at_its_criterion() -> None:
+def test_search_stops_at_its_criterion() -> None:
     result = minimize(unit_chain(40), stop=AnyOf(60, TargetCost(60)), options=ONE)
     assert (result.stop, result.timings["total"] < 50) == ("criterion", True)
     assert result.peak is not None
     assert result.peak <= 60
 
 
-def test_who_cannot_state_it_says_so() -> None:
+def test_methods_without_the_objective_are_refused() -> None:
     with refused("problem.no-peak", culprit="checkmate"):
         minimize(unit_chain(3), "checkmate")
     with refused("problem.bad-objective", culprit="least"):
         Problem(unit_chain(3), objective="least")
 
 
-def test_nothing_is_loaded_after_the_deadline(monkeypatch):
-    """Each heuristic takes tenths of a second to import, and none of them could run."""
+def test_no_heuristic_is_loaded_after_the_deadline(monkeypatch):
+    """Each heuristic takes tenths of a second to import."""
 
     def too_late(*_):
         raise AssertionError("loaded after the deadline")
@@ -265,15 +265,15 @@ def test_nothing_is_loaded_after_the_deadline(monkeypatch):
         (True, False, True, ["eviction", "greedy"]),
     ],
 )
-def test_drops_are_asked_first_where_there_are_no_blocks(monkeypatch, compiled, quick, training, order):
-    """Eviction, greedy and annealing left 3,000 ops in random layers at 92 % in 12 s; drops have 70 % in three."""
-    asked = []
-    monkeypatch.setattr(MinPeakSearch, "descend", lambda _, name, *__: asked.append(name))
+def test_drops_run_first_on_graphs_without_blocks(monkeypatch, compiled, quick, training, order):
+    """On 3,000 ops in random layers, drops reach 70 % in 3 s, the other heuristics 92 % in 12 s."""
+    names = []
+    monkeypatch.setattr(MinPeakSearch, "descend", lambda _, name, *__: names.append(name))
     monkeypatch.setattr(MinPeakSearch, "_cheapen", lambda _: None)
     monkeypatch.setattr(MinPeakSearch, "run_chain_heuristics", lambda _: None)
     monkeypatch.setattr(Drops, "compiled", lambda *_: compiled)
     graph = unit_chain(40) if training else layered(60, seed=1)
     session = Session(Problem(graph, objective="least-peak"), SolveOptions(Deadline.after(0.9 if quick else 60)), "")
     MinPeakSearch(session, quick=quick).run()
-    assert asked[: len(order)] == order
-    assert asked.count("drops") == order.count("drops")
+    assert names[: len(order)] == order
+    assert names.count("drops") == order.count("drops")

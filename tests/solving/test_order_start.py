@@ -1,4 +1,4 @@
-"""The default method asks for an order that fits before it recomputes anything."""
+"""The default method searches for a feasible order before it recomputes."""
 
 import pytest
 from helpers import ONE
@@ -17,7 +17,7 @@ from remat.runtime.solve_options import SolveOptions, Status
 from remat.solving.auto import Auto
 from remat.solving.session import Session
 
-#: 60 ops. Orders without recomputation need 52.2 % of the reference peak, and the structural bound is 39.9 %.
+#: 60 ops. Least peak of orders: 52.2 % of the reference peak; structural bound: 39.9 %.
 GRAPH = layered(60, 0.3, 5)
 
 
@@ -30,15 +30,14 @@ def made(problem):
     return Auto(Session(problem, SolveOptions(Deadline.after(20), threads=1), "auto", solver=CpSat()))
 
 
-def test_an_order_that_fits_is_the_answer():
-    """Before anything else ran; it was annealing that came upon it."""
+def test_feasible_order_is_the_answer():
     result = solve(Problem(GRAPH, "53%", "free"), stop=30, options=ONE)
     assert (result.status, result.overhead, result.schedule.num_computes) == (Status.OPTIMAL, 0, 60)
     assert [step.name for step in result.steps] == ["order"]
     assert result.source in {Portfolio.name, *(rule.name for rule in RULES)}
 
 
-def test_where_none_fits_it_is_a_start():
+def test_infeasible_order_is_a_start():
     auto = made(Problem(GRAPH, "50%", "free"))
     auto.find_order(auto.clock)
     found = auto.session.incumbents
@@ -50,19 +49,19 @@ def test_where_none_fits_it_is_a_start():
     assert "order" in [step.name for step in result.steps]
 
 
-def test_where_nothing_is_recomputed_it_is_a_proof():
+def test_order_search_proves_infeasibility_without_recomputation():
     result = solve(Problem(GRAPH, "50%", "free", 1), stop=30, options=ONE)
     assert result.status is Status.INFEASIBLE
     assert f"(by {Portfolio.name})" in str(result)
 
 
-def test_for_other_questions_there_is_nothing_to_do():
+def test_no_order_search_for_fixed_orders_and_without_budget():
     for problem in (Problem(GRAPH, "50%"), Problem(GRAPH, None, "free")):
         assert not made(problem).pending
 
 
-def test_what_is_not_compiled_is_not_waited_for(monkeypatch):
-    """The rules alone, and the search when its code is there."""
+def test_rules_replace_an_uncompiled_search(monkeypatch):
+    """The search runs later, when it is compiled."""
     auto = made(Problem(GRAPH, "53%", "free"))
     with monkeypatch.context() as cold:
         cold.setattr(Portfolio, "compiled", lambda *_: False)
@@ -82,7 +81,7 @@ class Wrong(OrderSearch):
         return Ordering(instance.reference, 5)
 
 
-def test_a_peak_that_is_wrong_is_an_error():
+def test_wrong_peak_is_an_error():
     auto = made(Problem(unit_chain(8), 5, "free"))
     auto.search = Wrong()
     with refused("backend.wrong-peak"):

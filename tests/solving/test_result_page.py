@@ -1,4 +1,4 @@
-"""A result in a notebook: everything that str() says, as text, whatever the names are."""
+"""Results in notebooks: all lines of str(), with names as text."""
 
 import base64
 import re
@@ -14,8 +14,8 @@ from remat import GraphBuilder, Problem, Result, solve
 NAME = "<script>alert(1)</script>\"'&amp;$x$"
 
 
-class Seen(HTMLParser):
-    """Elements, the attributes that could load or run something, and the text."""
+class ParsedPage(HTMLParser):
+    """Elements, attributes that could load or run something, and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ def answer(budget: int) -> Result:
     builder.op("c", inputs=["b"], size=1, cost=1)
     builder.op("d", inputs=["c", NAME], size=1, cost=1)
     result = solve(Problem(builder.build(), budget, keep=["b"]), "greedy")
-    return replace(result, message=f"{result.message}{NAME}\x1b[2J\ud800")  # whatever a method of others says
+    return replace(result, message=f"{result.message}{NAME}\x1b[2J\ud800")  # as a plug-in's message
 
 
 @pytest.mark.parametrize("budget", [10, 3])
-def test_names_are_text_and_nothing_is_lost(budget: int) -> None:
+def test_page_has_all_lines_and_escapes_names(budget: int) -> None:
     result = answer(budget)
     page = result._repr_html_()
     page.encode("utf-8")
-    seen = Seen(page)
+    seen = ParsedPage(page)
     assert seen.tags == {"div", "table", "tr", "th", "td"} | ({"img"} if result.schedule else set())
     assert seen.attributes <= {"style", "src", "alt"}
     assert "\x1b" not in page
@@ -64,7 +64,7 @@ def test_names_are_text_and_nothing_is_lost(budget: int) -> None:
         assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
 
 
-def test_the_picture_is_that_of_the_schedule() -> None:
+def test_picture_shows_the_schedule() -> None:
     result = answer(10)
     memory, intervals = result.plot().axes
     shown = [text.get_text() for text in memory.get_legend().get_texts()]
@@ -72,6 +72,6 @@ def test_the_picture_is_that_of_the_schedule() -> None:
     assert any(re.match(rf"peak {result.peak} bytes", word) for word in shown)
     ends = [box.vertices[:, 0].max() for bars in intervals.collections if isinstance(bars, PolyCollection)
             for box in bars.get_paths()]  # fmt: skip
-    assert sum(end == memory.get_xlim()[1] for end in ends) == 4  # d, what it reads, and b, which is kept
+    assert sum(end == memory.get_xlim()[1] for end in ends) == 4  # d, its inputs, and b, which is kept
     with refused("problem.no-schedule"):
         answer(3).plot()

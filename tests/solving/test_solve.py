@@ -1,4 +1,4 @@
-"""solve() by itself: with a formulation that chooses from a menu, and backends that say what a test tells them to."""
+"""solve() with a formulation that selects from a menu, and scripted backends."""
 
 import json
 import time
@@ -57,7 +57,7 @@ def picked(number: int, size: int = len(MENU)) -> Values:
 
 
 class Menu(Formulation):
-    """Choose one schedule from :data:`MENU`."""
+    """Select one schedule of :data:`MENU`."""
 
     name = "menu"
     menu = MENU
@@ -91,30 +91,31 @@ class Menu(Formulation):
         return Preliminary(model, 8.0, lambda values: np.append(values, 9.0))
 
 
-class Prudent(Menu):
+class WithPreliminary(Menu):
     with_preliminary = True
 
 
-def says(
+def scripted_answer(
     number: int | None = None,
     *,
-    told: Sequence[tuple[float, int]] = (),
-    heard: list[bool] | None = None,
+    reported: Sequence[tuple[float, int]] = (),
+    replies: list[bool] | None = None,
     **facts: object,
 ) -> Script:
-    """A script that answers at once: the menu's `number`, at its true cost unless `facts` say otherwise.
+    """Return a script that answers with schedule `number` of the menu; `facts` override fields of the answer.
 
-    Before that it tells of incumbents, given by cost and number; `heard` gets what it is told in return.
+    The script first reports the incumbents in `reported`, pairs of cost and number, and stores the replies of the
+    callback in `replies`.
     """
     answer: dict = {"status": Status.UNKNOWN, "stop": StopReason.FINISHED, "versions": {"scripted": "1.2"}}
     if number is not None:
         cost = float(len(MENU[number]))
         answer |= {"status": Status.OPTIMAL, "objective": cost, "bound": cost, "values": picked(number)}
 
-    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
-        replies = [bool(tell(Incumbent(0.1, cost, 4.0, picked(choice)))) for cost, choice in told]
-        if heard is not None:
-            heard.extend(replies)
+    def script(model: Model, options: SolveOptions, hint: Values | None, report: OnIncumbent) -> RawResult:
+        found = [bool(report(Incumbent(0.1, cost, 4.0, picked(choice)))) for cost, choice in reported]
+        if replies is not None:
+            replies.extend(found)
         return RawResult(**(answer | facts))  # type: ignore[arg-type]
 
     return script
@@ -130,17 +131,17 @@ def run(script: Reply, budget: object = 8, method: type[Formulation] = Menu, **o
 
 @pytest.fixture(autouse=True)
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what the test brings along."""
+    """Disable heuristics; tests supply their own starts."""
     monkeypatch.setattr(remat.solving.method, "heuristics", dict)
 
 
 # -- answers without a solver ------------------------------------------------------------------------------------------
 
 
-def test_below_the_structural_bound_is_refused_at_once_with_the_op() -> None:
-    begun = time.perf_counter()
+def test_budget_below_structural_bound_is_infeasible() -> None:
+    started = time.perf_counter()
     result = run(never, budget=7)
-    assert time.perf_counter() - begun < 0.5
+    assert time.perf_counter() - started < 0.5
     assert (result.status, result.stop, result.schedule) == (Status.INFEASIBLE, StopReason.FINISHED, None)
     assert "7 bytes is below the 8 bytes that op 'b' needs" in result.message
     assert "8 bytes (88.89 %) are known to suffice at +25 % cost, 90 % at +25 %" in result.message
@@ -149,20 +150,20 @@ def test_below_the_structural_bound_is_refused_at_once_with_the_op() -> None:
     assert (result.objective, result.gap, result.bound) == (None, None, 4)
 
 
-def test_the_share_that_is_named_suffices() -> None:
+def test_share_in_the_message_suffices() -> None:
     graph = skip_graph(40_002, 19_999)
     assert "80,004 bytes (80.01 %) are known to suffice" in solve(Problem(graph, "80%"), Menu, Scripted(never)).message
     assert Problem(graph, "80.01%").budget_bytes >= 80_004
 
 
-def test_kept_tensors_count_in_the_structural_bound() -> None:
+def test_structural_bound_includes_kept_tensors() -> None:
     result = solve(Problem(skip_graph(), 8, keep=["a", "b"]), Menu, Scripted(never))
     assert result.status is Status.INFEASIBLE
     assert "below the 9 bytes that the tensors alive at the end need" in result.message
 
 
 @pytest.mark.parametrize("budget", [None, 9, "100%", 10])
-def test_the_reference_order_is_optimal_where_it_fits(budget: object) -> None:
+def test_reference_order_within_the_budget_is_optimal(budget: object) -> None:
     result = run(never, budget=budget)
     assert (result.status, result.objective, result.bound, result.gap) == (Status.OPTIMAL, 4, 4, 0.0)
     assert result.source == "the reference order"
@@ -172,17 +173,17 @@ def test_the_reference_order_is_optimal_where_it_fits(budget: object) -> None:
     assert result.certificate.accepted
 
 
-def test_an_unavailable_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "of the imagination"))
     with refused("backend.unavailable", culprit="scripted"):
         run(never)
 
 
-# -- a solver that tells the truth -------------------------------------------------------------------------------------
+# -- correct solvers --------------------------------------------------------------------------------------------------
 
 
-def test_an_optimum_is_certified_and_names_its_scope() -> None:
-    result = run(says(1))
+def test_optimum_is_certified_with_its_scope() -> None:
+    result = run(scripted_answer(1))
     assert (result.status, result.objective, result.bound, result.gap) == (Status.OPTIMAL, 5, 5, 0.0)
     assert result.schedule == sequence("abcad")
     assert result.schedule is not None
@@ -203,27 +204,27 @@ FEASIBLE = {"status": Status.FEASIBLE, "stop": StopReason.DEADLINE}
 @pytest.mark.parametrize(
     ("number", "facts", "gap", "expected"),
     [
-        (2, FEASIBLE | {"bound": 4.2}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 5)),  # rounded up to a whole cost
+        (2, FEASIBLE | {"bound": 4.2}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 5)),  # rounded up to an integer cost
         (1, FEASIBLE | {"bound": 4.2}, 0, (Status.OPTIMAL, StopReason.FINISHED, 5)),
         (2, FEASIBLE | {"bound": 4.0000001}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 4)),
-        (1, FEASIBLE | {"bound": None}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 4)),  # each op once
+        (1, FEASIBLE | {"bound": None}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 4)),  # cost of each op once
         (2, {"stop": StopReason.GAP, "bound": 5.0}, 0.5, (Status.FEASIBLE, StopReason.GAP, 5)),
         (2, {"bound": 5.0}, 0, (Status.FEASIBLE, StopReason.FINISHED, 5)),
     ],
 )
-def test_status_and_bound_are_no_more_than_what_is_proved(
+def test_status_and_bound_by_proof(
     number: int, facts: dict, gap: float, expected: tuple[Status, StopReason, int]
 ) -> None:
-    result = run(says(number, **facts), options=SolveOptions(relative_gap=gap))
+    result = run(scripted_answer(number, **facts), options=SolveOptions(relative_gap=gap))
     assert (result.status, result.stop, result.bound) == expected
     assert result.objective == len(MENU[number])
     assert result.gap == pytest.approx((result.objective - result.bound) / result.objective)
 
 
-def test_incumbents_are_kept_when_the_last_word_is_worse_or_missing() -> None:
+def test_incumbents_survive_a_missing_final_answer() -> None:
     news: list[Progress] = []
     stopped: list[bool] = []
-    script = says(told=[(6.0, 2), (5.0, 1)], heard=stopped, stop=StopReason.DEADLINE)
+    script = scripted_answer(reported=[(6.0, 2), (5.0, 1)], replies=stopped, stop=StopReason.DEADLINE)
     result = run(script, on_progress=news.append)
     assert stopped == [False, False]
     assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.DEADLINE, 5)
@@ -233,7 +234,7 @@ def test_incumbents_are_kept_when_the_last_word_is_worse_or_missing() -> None:
     assert (news[-1].overhead, news[-1].gap) == (25.0, 0.2)
 
 
-def test_bounds_on_the_way_are_reported() -> None:
+def test_intermediate_bounds_are_recorded() -> None:
     class Bounding(Scripted):
         def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None) -> RawResult:  # type: ignore[no-untyped-def]
             on_bound(0.1, 4.5)
@@ -245,8 +246,8 @@ def test_bounds_on_the_way_are_reported() -> None:
     assert [(p.objective, p.bound) for p in result.incumbents] == [(None, 5)]
 
 
-def test_options_reach_the_backend_untouched() -> None:
-    backend = Scripted(says(1))
+def test_options_reach_the_backend_unchanged() -> None:
+    backend = Scripted(scripted_answer(1))
     deadline = Deadline.after(50)
     lines: list[str] = []
     solve(
@@ -264,10 +265,10 @@ def test_options_reach_the_backend_untouched() -> None:
     assert options.solver == {"emphasis": "feasibility"}
     assert options.log == lines.append
     assert hint is not None
-    assert hint.tolist() == picked(0).tolist(), "the reference order is a hint even over budget"
+    assert hint.tolist() == picked(0).tolist(), "hint by the reference order, even over the budget"
 
 
-# -- a solver that does not tell the truth -----------------------------------------------------------------------------
+# -- faulty solvers ---------------------------------------------------------------------------------------------------
 
 
 def fails(self: Menu, values: Values) -> Schedule:
@@ -280,8 +281,8 @@ def undercounts(self: Menu) -> Model:
     return model
 
 
-#: Formulations with a fault: one cannot decode, one decodes to an invalid schedule, one counts too little.
-CLUMSY = type("Clumsy", (Menu,), {"decode": fails})
+#: Faulty formulations: decoding fails, decodes to an invalid schedule, undercounts costs.
+NOT_DECODING = type("NotDecoding", (Menu,), {"decode": fails})
 WRONG = type("Wrong", (Menu,), {"decode": lambda *_: sequence("abdc")})
 UNDERCOUNTING = type("Undercounting", (Menu,), {"build": undercounts})
 
@@ -289,35 +290,39 @@ UNDERCOUNTING = type("Undercounting", (Menu,), {"build": undercounts})
 @pytest.mark.parametrize(
     ("script", "method", "kind"),
     [
-        (says(1, objective=4.0, bound=4.0), Menu, "wrong-cost"),
-        (says(1, objective=6.0), Menu, "wrong-cost"),
-        (says(0), Menu, "over-budget"),
-        (says(1, objective=float("nan")), Menu, "not-finite"),
-        (says(1, values=np.array([np.nan, 1, 0])), Menu, "not-finite"),
-        (says(1, values=np.array([0.0, 1.0])), Menu, "wrong-shape"),
-        (says(1, values=None), Menu, "no-values"),
-        (says(2, bound=7.0), Menu, "refuted"),
-        (says(status=Status.ERROR, message="out of luck"), Menu, "failed"),
-        (says(1), CLUMSY, "no-schedule"),
-        (says(1), WRONG, "invalid-schedule"),
-        (says(1, objective=4.0, bound=4.0), UNDERCOUNTING, "wrong-cost"),
+        (scripted_answer(1, objective=4.0, bound=4.0), Menu, "wrong-cost"),
+        (scripted_answer(1, objective=6.0), Menu, "wrong-cost"),
+        (scripted_answer(0), Menu, "over-budget"),
+        (scripted_answer(1, objective=float("nan")), Menu, "not-finite"),
+        (scripted_answer(1, values=np.array([np.nan, 1, 0])), Menu, "not-finite"),
+        (scripted_answer(1, values=np.array([0.0, 1.0])), Menu, "wrong-shape"),
+        (scripted_answer(1, values=None), Menu, "no-values"),
+        (scripted_answer(2, bound=7.0), Menu, "refuted"),
+        (scripted_answer(status=Status.ERROR, message="out of luck"), Menu, "failed"),
+        (scripted_answer(1), NOT_DECODING, "no-schedule"),
+        (scripted_answer(1), WRONG, "invalid-schedule"),
+        (scripted_answer(1, objective=4.0, bound=4.0), UNDERCOUNTING, "wrong-cost"),
     ],
 )
-def test_lies_and_faults_are_errors(script: Script, method: type[Formulation], kind: str) -> None:
+def test_faulty_answers_are_errors(script: Script, method: type[Formulation], kind: str) -> None:
     with refused(f"backend.{kind}", culprit="scripted"):
         run(script, method=method)
 
 
-def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
+def test_wrong_incumbent_stops_the_solver_with_an_error() -> None:
     stopped: list[bool] = []
     with refused("backend.wrong-cost"):
-        run(says(1, told=[(5.0, 2)], heard=stopped, status=Status.FEASIBLE, stop=StopReason.INTERRUPTED, bound=4.0))
+        run(
+            scripted_answer(
+                1, reported=[(5.0, 2)], replies=stopped, status=Status.FEASIBLE, stop=StopReason.INTERRUPTED, bound=4.0
+            )
+        )
     assert stopped == [True]
 
 
-def test_claimed_infeasible_against_a_schedule_at_hand_is_an_error() -> None:
+def test_infeasible_despite_a_known_schedule_is_an_error() -> None:
     with refused("backend.refuted"):
-        run(says(status=Status.INFEASIBLE), warm_start=sequence("abcad"))
+        run(scripted_answer(status=Status.INFEASIBLE), warm_start=sequence("abcad"))
 
 
 def test_decoding_may_drop_useless_computes() -> None:
@@ -325,7 +330,7 @@ def test_decoding_may_drop_useless_computes() -> None:
         def decode(self, values: Values) -> Schedule:
             return sequence("abcad")
 
-    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.0), method=Pruning)
+    result = run(scripted_answer(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.0), method=Pruning)
     assert (result.objective, result.status) == (5, Status.FEASIBLE)
     assert "dropped useless computes" in result.message
 
@@ -333,39 +338,39 @@ def test_decoding_may_drop_useless_computes() -> None:
 # -- no schedule -------------------------------------------------------------------------------------------------------
 
 
-def test_infeasible_in_a_narrow_scope_does_not_say_impossible() -> None:
-    result = run(says(status=Status.INFEASIBLE))
+def test_infeasible_in_a_narrow_scope_names_the_scope() -> None:
+    result = run(scripted_answer(status=Status.INFEASIBLE))
     assert (result.status, result.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
     assert "no schedule exists within fixed order, ≤ 3 computes per op (proved by menu and scripted)" in result.message
     assert "says nothing of schedules beyond" in result.message
     assert "8 bytes (88.89 %) are known to suffice" in result.message
 
 
-def test_infeasible_in_the_whole_scope_says_so_and_is_found_out_where_it_is_false() -> None:
-    backend = Scripted(says(status=Status.INFEASIBLE))
+def test_infeasible_in_the_full_scope_is_checked() -> None:
+    backend = Scripted(scripted_answer(status=Status.INFEASIBLE))
     result = solve(Problem(skip_graph(), 8, max_computes=1), Menu, backend)
     assert result.message.startswith("no schedule exists (proved by menu and scripted); ")
     with refused("backend.refuted"):
         solve(Problem(skip_graph(), 8, max_computes=3), Menu, backend)
 
 
-def test_nothing_in_time_is_unknown() -> None:
-    result = run(says(stop=StopReason.DEADLINE))
+def test_no_schedule_in_time_is_unknown() -> None:
+    result = run(scripted_answer(stop=StopReason.DEADLINE))
     assert (result.status, result.stop, result.schedule) == (Status.UNKNOWN, StopReason.DEADLINE, None)
     assert result.message.startswith("no schedule was found in time, and none is ruled out; ")
 
 
-def test_nobody_begins_late() -> None:
-    """Reading a large graph may have taken all of the time; loading compiled code would take a second more."""
+def test_no_method_starts_after_the_deadline() -> None:
+    """Reading a large graph may take all the time; loading compiled code would take another second."""
 
     class Slow(Heuristic):
         name = "slow"
 
         def prepared(self, *_: Any) -> bool:
-            raise AssertionError("it is asked whether it is ready")
+            raise AssertionError("prepared after the deadline")
 
         def run(self, *_: Any) -> None:
-            raise AssertionError("it runs")
+            raise AssertionError("ran after the deadline")
 
     for method, backend in ((Slow, "cp-sat"), (Menu, Scripted(never)), ("auto", "cp-sat")):
         result = solve(Problem(skip_graph(), 8), method, backend, stop=Deadline(0.0))
@@ -375,18 +380,18 @@ def test_nobody_begins_late() -> None:
 # -- starts ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_warm_start_within_the_budget_is_hint_and_fallback() -> None:
-    backend = Scripted(says(stop=StopReason.DEADLINE))
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, warm_start=sequence("abcaad"))
+def test_warm_start_within_the_budget_is_hint_and_fallback() -> None:
+    backend = Scripted(scripted_answer(stop=StopReason.DEADLINE))
+    result = solve(Problem(skip_graph(), 8), WithPreliminary, backend, warm_start=sequence("abcaad"))
     assert (result.status, result.objective, result.source) == (Status.FEASIBLE, 6, "the warm start")
     ((model, _, hint),) = backend.calls
-    assert model.name == "menu", "no preliminary phase with a start at hand"
+    assert model.name == "menu", "no preliminary phase with a warm start"
     assert hint is not None
     assert hint.tolist() == picked(2).tolist()
 
 
-def test_a_costlier_warm_start_is_the_hint_where_the_best_schedule_is_none() -> None:
-    """And what costs no more than it is not left out of the model, which would make the hint none."""
+def test_costlier_warm_start_is_the_hint_if_the_best_schedule_is_inexpressible() -> None:
+    """The model keeps schedules up to its cost, so that the hint stays valid."""
 
     class Short(Menu):
         menu = ("abcaad", "abcaaad")
@@ -396,23 +401,23 @@ def test_a_costlier_warm_start_is_the_hint_where_the_best_schedule_is_none() -> 
             self.left_out.append(cost)
 
     session = Session(Problem(skip_graph(), 8), SolveOptions(), "menu")
-    session.incumbents.add(sequence("abcad"), "somebody else")
-    backend = Scripted(says(stop=StopReason.DEADLINE))
+    session.incumbents.add(sequence("abcad"), "another method")
+    backend = Scripted(scripted_answer(stop=StopReason.DEADLINE))
     ModelSolve(session, Short, backend).run(sequence("abcaad"))
     ((_, _, hint),) = backend.calls
     assert hint is not None and hint.tolist() == picked(0, 2).tolist()
     assert Short.left_out == [6] and session.cost == 5
 
 
-def test_a_warm_start_outside_the_scope_is_kept_beside_the_solvers_claims() -> None:
+def test_warm_start_outside_the_scope_is_kept() -> None:
     outside = sequence("abcaaad")
-    result = run(says(status=Status.INFEASIBLE), warm_start=outside)
+    result = run(scripted_answer(status=Status.INFEASIBLE), warm_start=outside)
     assert (result.status, result.objective, result.bound) == (Status.FEASIBLE, 7, 4)
     assert "proved that no schedule fits within: fixed order" in result.message
     assert str(result.scope) == "any order, any number of computes"
 
 
-def test_a_warm_start_without_recomputation_is_optimal_at_once() -> None:
+def test_warm_start_without_recomputation_is_optimal() -> None:
     b = GraphBuilder("order")
     b.op("x", size=5, cost=1), b.op("y", size=5, cost=1)
     b.op("p", inputs=["x"], size=1, cost=1), b.op("q", inputs=["y"], size=1, cost=1)
@@ -423,52 +428,52 @@ def test_a_warm_start_without_recomputation_is_optimal_at_once() -> None:
 
 
 @pytest.mark.parametrize("ops", ["abdc", "abc"])
-def test_an_invalid_warm_start_is_the_users_error(ops: str) -> None:
+def test_invalid_warm_start_is_refused(ops: str) -> None:
     with refused("problem.invalid-schedule"):
         run(never, warm_start=sequence(ops))
 
 
-def test_the_preliminary_model_finds_the_start() -> None:
-    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+def test_preliminary_model_finds_the_start() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, report: OnIncumbent) -> RawResult:
         assert hint is not None
         assert len(hint) == model.num_vars
         if model.name == "peak":
             assert hint[-1] == 9.0
-            assert not tell(Incumbent(0.1, 9.0, None, np.append(picked(0), 9.0)))
-            assert tell(Incumbent(0.1, 8.0, None, np.append(picked(2), 8.0))), "stop at the goal"
+            assert not report(Incumbent(0.1, 9.0, None, np.append(picked(0), 9.0)))
+            assert report(Incumbent(0.1, 8.0, None, np.append(picked(2), 8.0))), "stop at the goal"
             return RawResult(Status.FEASIBLE, StopReason.INTERRUPTED, 8.0, 0.0, np.append(picked(2), 8.0))
         assert hint.tolist() == picked(2).tolist()
         return RawResult(Status.OPTIMAL, StopReason.FINISHED, 5.0, 5.0, picked(1))
 
     backend = Scripted(script)
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, stop=100, options=SolveOptions(relative_gap=0.1))
+    result = solve(Problem(skip_graph(), 8), WithPreliminary, backend, stop=100, options=SolveOptions(relative_gap=0.1))
     assert [model.name for model, _, _ in backend.calls] == ["peak", "menu"]
     assert backend.calls[0][1].deadline.seconds < 60
     assert backend.calls[1][1].deadline.seconds == 100
-    assert [options.relative_gap for _, options, _ in backend.calls] == [0.0, 0.1], "phase 1 goes all the way"
+    assert [options.relative_gap for _, options, _ in backend.calls] == [0.0, 0.1], "phase 1 has no gap"
     assert (result.status, result.objective) == (Status.OPTIMAL, 5)
     assert [(p.objective, p.bound) for p in result.incumbents] == [(6, 4), (5, 4), (5, 5)]
 
 
-def test_the_start_survives_a_main_model_that_finds_nothing() -> None:
-    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+def test_preliminary_schedule_survives_an_empty_answer() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, report: OnIncumbent) -> RawResult:
         if model.name == "peak":
             return RawResult(Status.OPTIMAL, StopReason.FINISHED, 8.0, 8.0, np.append(picked(2), 8.0))
         return RawResult(Status.UNKNOWN, StopReason.DEADLINE)
 
-    result = run(script, method=Prudent)
+    result = run(script, method=WithPreliminary)
     assert (result.status, result.objective, result.stop) == (Status.FEASIBLE, 6, StopReason.DEADLINE)
 
 
-def test_a_preliminary_bound_above_the_goal_proves_infeasibility() -> None:
+def test_preliminary_bound_above_the_budget_proves_infeasibility() -> None:
     backend = Scripted(lambda *_: RawResult(Status.OPTIMAL, StopReason.FINISHED, 9.0, 9.0, np.append(picked(0), 9.0)))
-    result = solve(Problem(skip_graph(), 8), Prudent, backend)
+    result = solve(Problem(skip_graph(), 8), WithPreliminary, backend)
     assert result.status is Status.INFEASIBLE
     assert len(backend.calls) == 1
     assert "no schedule exists within fixed order" in result.message
 
 
-def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heuristic_gives_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wasteful(Heuristic):
         name = "greedy"
 
@@ -479,8 +484,8 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(remat.solving.method, "heuristics", lambda: {"greedy": ""})
     monkeypatch.setattr(remat.solving.method, "load", lambda group, name: Wasteful)
-    backend = Scripted(says(stop=StopReason.DEADLINE))
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, stop=100, options=SolveOptions(seed=3))
+    backend = Scripted(scripted_answer(stop=StopReason.DEADLINE))
+    result = solve(Problem(skip_graph(), 8), WithPreliminary, backend, stop=100, options=SolveOptions(seed=3))
     assert (result.objective, result.source) == (6, "greedy")
     assert [model.name for model, _, _ in backend.calls] == ["menu"]
 
@@ -503,16 +508,16 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "greedy found no schedule within the budget, which proves nothing" in nothing.message
 
 
-# -- accidents ---------------------------------------------------------------------------------------------------------
+# -- crashes and interruptions -----------------------------------------------------------------------------------------
 
 
-def test_a_crash_is_an_error_that_names_the_backend_unless_there_is_a_schedule() -> None:
+def test_crash_is_an_error_unless_a_schedule_was_found() -> None:
     crash = RuntimeError("segment\nviolated")
     with refused("backend.crashed", culprit="scripted"):
         run(crash)
 
-    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
-        tell(Incumbent(0.1, 5.0, None, picked(1)))
+    def script(model: Model, options: SolveOptions, hint: Values | None, report: OnIncumbent) -> RawResult:
+        report(Incumbent(0.1, 5.0, None, picked(1)))
         raise crash
 
     result = run(script)
@@ -520,22 +525,22 @@ def test_a_crash_is_an_error_that_names_the_backend_unless_there_is_a_schedule()
     assert "'scripted' crashed: RuntimeError: segment violated; the schedule found before is kept" in result.message
 
 
-def test_a_model_that_the_backend_cannot_take_is_always_an_error() -> None:
+def test_unsupported_model_is_an_error() -> None:
     with pytest.raises(ModelError, match="no bridge"):
         run(ModelError("no bridge"), warm_start=sequence("abcaad"))
 
 
-def test_an_interrupted_solver_keeps_its_schedule() -> None:
-    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.INTERRUPTED, bound=None))
+def test_interrupted_solver_keeps_its_schedule() -> None:
+    result = run(scripted_answer(1, status=Status.FEASIBLE, stop=StopReason.INTERRUPTED, bound=None))
     assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.INTERRUPTED, 5)
-    result = run(says(stop=StopReason.INTERRUPTED))
+    result = run(scripted_answer(stop=StopReason.INTERRUPTED))
     assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.INTERRUPTED)
     assert result.message.startswith("no schedule was found before the interruption")
 
 
-def test_an_interrupted_preliminary_phase_ends_the_solve() -> None:
+def test_interrupted_preliminary_phase_ends_the_solve() -> None:
     backend = Scripted(lambda *_: RawResult(Status.UNKNOWN, StopReason.INTERRUPTED))
-    result = solve(Problem(skip_graph(), 8), Prudent, backend)
+    result = solve(Problem(skip_graph(), 8), WithPreliminary, backend)
     assert (result.stop, len(backend.calls)) == (StopReason.INTERRUPTED, 1)
 
 
@@ -550,14 +555,14 @@ def test_ctrl_c_outside_the_solver() -> None:
         run(never, method=Slow)
 
 
-def test_an_error_in_the_callers_callback_is_raised() -> None:
+def test_errors_of_callbacks_propagate() -> None:
     def complain(moment: Progress) -> None:
         if moment.objective is not None:
             raise ZeroDivisionError("mine")
 
     stopped: list[bool] = []
     with pytest.raises(ZeroDivisionError, match="mine"):
-        run(says(told=[(5.0, 1)], heard=stopped, stop=StopReason.INTERRUPTED), on_progress=complain)
+        run(scripted_answer(reported=[(5.0, 1)], replies=stopped, stop=StopReason.INTERRUPTED), on_progress=complain)
     assert stopped == [True]
 
 
@@ -580,18 +585,18 @@ def test_common_options_out_of_range(options: dict, kind: str) -> None:
         SolveOptions(**options)
 
 
-def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:
+def test_unknown_names_are_errors_even_without_a_solve() -> None:
     with pytest.raises(RematError, match="no method 'checkmat'; did you mean 'checkmate'"):
         solve(Problem(skip_graph()), "checkmat")
     with pytest.raises(BackendError, match="no backend 'higs'; known are highs"):
         solve(Problem(skip_graph()), "checkmate", "higs")
 
 
-# -- the result itself -------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_printed_result_is_aligned_and_short() -> None:
-    lines = str(run(says(1))).splitlines()
+def test_printed_result_is_aligned_and_short() -> None:
+    lines = str(run(scripted_answer(1))).splitlines()
     assert 9 <= len(lines) <= 12
     assert all(len(line.split(" ", 1)[0]) <= 9 and line[9] == " " and line[10] != " " for line in lines)
     text = "\n".join(lines)
@@ -600,8 +605,8 @@ def test_the_printed_result_is_aligned_and_short() -> None:
     assert "menu by scripted, 3 variables, 1 constraints" in text
 
 
-def test_the_result_as_json() -> None:
-    for script, budget in ((says(1), 8), (says(status=Status.INFEASIBLE), 8), (never, 7)):
+def test_result_as_json() -> None:
+    for script, budget in ((scripted_answer(1), 8), (scripted_answer(status=Status.INFEASIBLE), 8), (never, 7)):
         result = run(script, budget=budget)
         again = json.loads(json.dumps(result.as_dict(), allow_nan=False))
         assert again["status"] == str(result.status)

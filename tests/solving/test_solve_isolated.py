@@ -1,4 +1,4 @@
-"""solve() and the shell with a solver in a process of its own."""
+"""solve() with a solver in a child process."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 @pytest.mark.parametrize("backend", ["cp-sat", "highs"])
-def test_the_same_answer(backend):
+def test_isolated_solvers_give_equal_answers(backend):
     result = solve(Problem(unit_chain(6), 4), "checkmate", backend, options=SolveOptions(isolate=True, threads=1))
     assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, 18, 18)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="finds the child through /proc")
-def test_a_solver_killed_in_mid_solve_leaves_the_incumbent():
+def test_killed_solver_leaves_the_incumbent():
     before = set(family(os.getpid()))
     costs = []
 
@@ -49,13 +49,13 @@ def test_a_solver_killed_in_mid_solve_leaves_the_incumbent():
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_the_memory_limit_is_named():
+def test_message_names_the_memory_limit():
     options = SolveOptions(threads=1, memory_limit="160MiB")
     result = solve(Problem(layered(120, 0.27, 446), "70%"), "checkmate", "cp-sat", stop=60, options=options)
     assert "needs more memory than its limit of 160 MiB" in result.message
 
 
-def test_memory_in_words():
+def test_memory_sizes():
     assert memory_bytes("1.5GiB") == 3 * 2**29
     for wrong in (0, -1, "80%", "much", 0.5, True):
         with refused("problem.bad-memory"):

@@ -1,4 +1,4 @@
-"""The progress reporter: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress reporter: a live line on terminals, plain lines elsewhere, silence when quiet."""
 
 import io
 import re
@@ -13,68 +13,68 @@ class Terminal(io.StringIO):
         return True
 
 
-def moment(**facts: object) -> Progress:
+def progress_at(**facts: object) -> Progress:
     return Progress(**({"phase": "solve", "elapsed": 2.0, "base_cost": 100} | facts))  # type: ignore[arg-type]
 
 
-def test_plain_lines_go_on_while_the_solver_is_silent() -> None:
+def test_plain_lines_continue_without_news() -> None:
     stream = io.StringIO()
     with Reporter(stream=stream, interval=0.1) as report:
-        report(moment(elapsed=5.0))
+        report(progress_at(elapsed=5.0))
         time.sleep(0.5)
     lines = stream.getvalue().splitlines()
     assert 3 <= len(lines) <= 6
     times = [float(line.split()[0]) for line in lines]
     assert times == sorted(times)
-    assert times[-1] >= 5.2, "the time is that of the news plus what has passed since"
+    assert times[-1] >= 5.2, "time of the news plus time since"
     assert all(line.endswith("solve        no schedule yet") for line in lines)
 
 
-def test_plain_lines_are_few_however_much_news_there_is() -> None:
+def test_number_of_plain_lines_is_limited() -> None:
     stream = io.StringIO()
     with Reporter(stream=stream, interval=1.0) as report:
         for number in range(2000):
-            report(moment(objective=3000 - number))
+            report(progress_at(objective=3000 - number))
         time.sleep(0.25)
     assert 1 <= len(stream.getvalue().splitlines()) <= 4
 
 
-def test_a_terminal_has_one_line_that_ticks() -> None:
+def test_terminal_shows_one_updating_line() -> None:
     stream = Terminal()
     with Reporter(stream=stream) as report:
-        report(moment(elapsed=1.0, objective=105, bound=102))
+        report(progress_at(elapsed=1.0, objective=105, bound=102))
         time.sleep(1.2)
     drawn = re.findall(r"(\d\.\d) s {2}solve {8}overhead 5\.00 % {2}bound 2\.00 % {2}gap 2\.86 %", stream.getvalue())
     assert float(drawn[-1]) >= 1.7
     assert "\n\n" not in stream.getvalue()
 
 
-def test_quiet_means_nothing() -> None:
+def test_quiet_prints_nothing() -> None:
     for stream in (io.StringIO(), Terminal()):
         with Reporter(quiet=True, stream=stream, interval=0.05) as report:
-            report(moment())
+            report(progress_at())
             time.sleep(0.2)
         assert stream.getvalue() == ""
 
 
-def test_nothing_is_printed_before_there_is_news() -> None:
+def test_silence_before_the_first_report() -> None:
     stream = io.StringIO()
     with Reporter(stream=stream, interval=0.05):
         time.sleep(0.2)
     assert stream.getvalue() == ""
 
 
-def test_a_closed_log_does_not_lose_the_solve() -> None:
+def test_closed_stream_is_no_error() -> None:
     stream = io.StringIO()
     with Reporter(stream=stream, interval=0.05) as report:
         stream.close()
-        report(moment())
+        report(progress_at())
         time.sleep(0.2)
 
 
-def test_what_is_unknown_is_not_shown_as_zero() -> None:
-    assert "bound" not in describe(moment(bound=100))
-    free = moment(base_cost=0, objective=0, bound=0)
+def test_unknown_values_are_not_shown() -> None:
+    assert "bound" not in describe(progress_at(bound=100))
+    free = progress_at(base_cost=0, objective=0, bound=0)
     assert (free.overhead, free.gap) == (None, 0.0)
     assert describe(free) == "2.0 s  solve        cost 0  gap 0.00 %"
-    assert moment(objective=5).gap is None
+    assert progress_at(objective=5).gap is None

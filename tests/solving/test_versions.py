@@ -1,4 +1,4 @@
-"""What is installed: complete, and "not installed" where something is missing."""
+"""Installed versions, and "not installed" for missing packages."""
 
 from importlib import metadata
 
@@ -15,7 +15,7 @@ def names(requirements):
     return {Requirement(each).name for each in requirements}
 
 
-def test_everything_is_listed():
+def test_all_packages_are_listed():
     found = installed_versions()
     assert found["system"]["remat"] == remat.__version__
     installed = metadata.requires("remat")  # as of the last installation
@@ -26,7 +26,7 @@ def test_everything_is_listed():
     assert {"cp-sat", "highs", "minizinc", "pyomo"} <= set(found["solvers"])
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_missing_packages_are_marked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def version(name):
         if name == "pyomo":
             raise metadata.PackageNotFoundError(name)
@@ -43,7 +43,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert remat.show_versions is show_versions
 
 
-def test_a_package_that_is_not_installed_itself(monkeypatch: pytest.MonkeyPatch):
+def test_versions_without_installed_metadata(monkeypatch: pytest.MonkeyPatch):
     def requires(name):
         raise metadata.PackageNotFoundError(name)
 
