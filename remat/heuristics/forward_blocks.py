@@ -1,21 +1,28 @@
-"""Cuts of the forward pass into blocks, as the positions at which blocks begin; the first is 0."""
+"""Blocks of the forward pass: by modules, by names, at articulation points, or where few bytes cross.
+
+Cuts are the positions at which blocks begin; the first is 0.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.heuristics.checkpointing.checkpoints import articulation_points
+from remat.graphs.arrays import staircase
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
 
-#: Largest number of ops for which articulation points are searched: networkx takes some 10 µs per link.
-ARTICULATION_OPS = 20_000
 #: Largest number of forward ops for which single ops are tried as blocks.
 FEW = 130
+#: Split a numbered module with more than this share of the ops, if it consists of numbered modules.
+LARGE = 0.25
+#: Share of the forward ops, and number of readers, from which a value is a candidate for a side tensor.
+LONG, MANY = 0.2, 3
 
 
 def levels(traffic: Int) -> Iterator[Int]:
@@ -64,6 +71,29 @@ def module_paths(problem: Problem, ops: Int) -> list[tuple[str, ...]]:
     return [tuple(part for part in path.split(".") if part) if isinstance(path, str) else () for path in paths]
 
 
+def name_paths(problem: Problem, ops: Int) -> list[tuple[str, ...]]:
+    """Return the parts of the name of each op but the last, which names the op itself.
+
+    Parts end at punctuation, and before a number at the end of a word.
+
+    Examples
+    --------
+    >>> from remat import GraphBuilder
+    >>> b = GraphBuilder("g")
+    >>> _ = b.op("block3_conv1", size=1), b.op("layers.3.mlp.up", size=1)
+    >>> name_paths(Problem(b.build()), np.arange(2))
+    [('block', '3'), ('layers', '3', 'mlp')]
+    """
+    return [_name_path(problem.graph.op_names[op]) for op in ops.tolist()]
+
+
+def _name_path(name: str) -> tuple[str, ...]:
+    inner = re.sub(r"^\w+\[(.*)\]$", r"\1", name)
+    # block3 is block 3, but the 2 of pool2d numbers nothing
+    parts = [p for part in re.split(r"[^A-Za-z0-9]+", inner) for p in re.split(r"(?<=[A-Za-z])(?=[0-9]+$)", part) if p]
+    return tuple(parts[:-1]) if parts and not parts[-1].isdigit() else tuple(parts[:-2])
+
+
 def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
     """Yield, for each depth, the first positions of the runs whose paths agree to that depth.
 
@@ -75,6 +105,92 @@ def by_paths(paths: Sequence[Sequence[str]]) -> Iterator[list[int]]:
     for depth in range(1, 1 + max(map(len, paths))):
         heads = [path[:depth] for path in paths]
         yield [0, *(k for k in range(1, len(heads)) if heads[k - 1] != heads[k])]
+
+
+def numbered_blocks(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the block of each op: its path up to the first number, or a later one where these blocks are large.
+
+    Ops without a number have the block ``()``. The list is empty unless there are two blocks, with two ops each on
+    average, that cover half of the ops.
+
+    Examples
+    --------
+    >>> numbered_blocks([("in",), ("h", "0", "a"), ("h", "0"), ("h", "1"), ("h", "1", "b")])
+    [(), ('h', '0'), ('h', '0'), ('h', '1'), ('h', '1')]
+    """
+    number = 1
+    keys = [_key(path, number) for path in paths]
+    while True:
+        counts = Counter(key for key in keys if key)
+        deeper = [_key(path, number + 1) for path in paths]
+        large = max(counts.values(), default=0) > LARGE * len(paths)
+        if not large or 2 * sum(map(bool, deeper)) < sum(counts.values()):
+            break
+        keys, number = [d or k for d, k in zip(deeper, keys, strict=True)], number + 1
+    covered = sum(counts.values())
+    found = len(counts) >= 2 and covered >= 2 * len(counts) and 2 * covered >= len(paths)
+    return keys if found else []
+
+
+def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Return the path up to its number-th number; empty if there is none."""
+    seen = 0
+    for length, part in enumerate(path, 1):
+        seen += part.isdigit()
+        if seen == number:
+            return path[:length]
+    return ()
+
+
+def articulation_cuts(problem: Problem, ops: Int, max_side: int = 0) -> list[int]:
+    """Return the cuts after articulation points: all dependencies of later ops on earlier ones pass through them.
+
+    Ignore values with a long life (:data:`LONG`) and many readers, the smallest first, while they hold at most
+    `max_side` hundredths of all bytes.
+
+    Parameters
+    ----------
+    ops : int64 array
+        In a topological order, which the cuts divide.
+    max_side : int
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> articulation_cuts(Problem(unit_chain(3)), np.arange(4))
+    [0, 1, 2, 3]
+    """
+    arrays = problem.graph.arrays
+    first, last, long = long_lived(problem, ops)
+    long = long[np.argsort(arrays.size[long], kind="stable")]
+    total = int(arrays.size[first < len(ops)].sum())
+    last[long[np.cumsum(arrays.size[long]) * 100 <= max_side * total]] = -1
+    until = arrays.op_outputs.highest(last, -1)[ops]  # the last op that reads what each op writes
+    read = np.flatnonzero(until > np.arange(len(ops)))
+    crossing = staircase(read, until[read] - 1, np.ones_like(read), len(ops))
+    cuts, latest, begun = [0], -1, -1
+    ends = until.tolist()
+    for k, count in enumerate(crossing.tolist()):
+        if ends[k] > k:
+            latest = k  # of those that cross, the one that began last
+        if count == 1 and latest > begun and ends[latest] > k:
+            cuts.append(k + 1)
+            begun = k
+    return cuts
+
+
+def long_lived(problem: Problem, ops: Int) -> tuple[Int, Int, Int]:
+    """Return the first writer and last reader of each tensor, and the tensors with a long life and many readers.
+
+    Writers and readers are places in `ops`, shape (tensors,): at least the number of ops, and -1, where there is none.
+    A life of at least the share :data:`LONG` of the ops is long; :data:`MANY` readers are many.
+    """
+    arrays = problem.graph.arrays
+    place = np.full(len(arrays.cost), -1, dtype=np.int64)
+    place[ops] = np.arange(len(ops))
+    first, last = arrays.lifetimes(place)[0], arrays.consumers.highest(place, -1)
+    many = arrays.consumers.sums(np.where(place < 0, 0, 1)) >= MANY
+    return first, last, np.flatnonzero((first < len(ops)) & (last - first >= LONG * len(ops)) & many)
 
 
 def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
@@ -89,17 +205,17 @@ def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
     ops = graph.arrays.order[:count]
     if source == "modules":
         yield from by_paths(module_paths(step.problem, ops))
-    elif source == "names":  # as frameworks write them: layers.3.attn.qkv
-        names = [graph.op_names[op] for op in ops.tolist()]
-        yield from by_paths([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names])
+    elif source == "names":
+        yield from by_paths([re.split("[./:]", graph.op_names[op])[:-1] for op in ops.tolist()])
+        yield from by_paths(name_paths(step.problem, ops))
     elif source == "valleys":
         for number, cuts in enumerate(levels(step.crossing(graph.arrays.size)[: count - 1])):
             if number:  # the first ones are the ops
                 yield cuts.tolist()
     elif source == "ops":
         yield range(count)
-    elif count <= ARTICULATION_OPS:
-        yield [0, *(point + 1 for point in articulation_points(step) if point + 1 < count)]
+    else:
+        yield articulation_cuts(step.problem, ops)
 
 
 def all_cuts(step: TrainingStep, source: str) -> list[tuple[int, ...]]:
@@ -110,10 +226,10 @@ def all_cuts(step: TrainingStep, source: str) -> list[tuple[int, ...]]:
     step : TrainingStep
     source : {"modules", "names", "valleys", "articulation", "ops", "auto"}
         ``"modules"`` and ``"names"``: runs of ops with the same path, for each depth of the module paths in the graph's
-        ``meta["modules"]``, or of the names of ops, split at dots, slashes and colons. ``"valleys"``: where few bytes
-        cross (:func:`levels`). ``"articulation"``: after the articulation points of the forward graph; nothing else
-        crosses there. ``"ops"``: each op is a block. ``"auto"``: all of them, but ``"ops"`` only where ops are few or
-        the others find nothing.
+        ``meta["modules"]``, or of the names of ops (split at dots, slashes and colons, and by :func:`name_paths`).
+        ``"valleys"``: where few bytes cross (:func:`levels`). ``"articulation"``: after articulation points
+        (:func:`articulation_cuts`); nothing else crosses there. ``"ops"``: each op is a block. ``"auto"``: all of them,
+        but ``"ops"`` only where ops are few or the others find nothing.
 
     Raises
     ------
@@ -124,7 +240,7 @@ def all_cuts(step: TrainingStep, source: str) -> list[tuple[int, ...]]:
     if source == "auto":
         sources = ["valleys", "names"]
         sources += ["modules"] * bool(step.problem.graph.meta.get("modules"))
-        sources += ["articulation"] * (step.num_forward <= 2_000)  # in larger graphs valleys find them faster
+        sources += ["articulation"] * (step.num_forward <= 2_000)  # in larger graphs a plan takes longer
         sources += ["ops"] * (step.num_forward <= FEW)
     found = {tuple(cuts) for each in sources for cuts in _of_source(step, each) if len(cuts) > 1}
     if not found and source == "auto":

@@ -41,9 +41,9 @@ class BlockOptions(Options):
     Attributes
     ----------
     blocks : str
-        Source of blocks: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, split at dots
-        and slashes), ``valleys`` (positions where few bytes cross), ``articulation`` (points that everything passes
-        through), ``ops`` (each is a block), or ``auto``: all that apply.
+        Source of blocks: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, split at
+        punctuation and before numbers), ``valleys`` (positions where few bytes cross), ``articulation`` (points that
+        everything passes through), ``ops`` (each is a block), or ``auto``: all that apply.
     which : str
         Plans: ``every`` (hold every k-th block boundary), ``first`` (the same for the first m blocks, all values of the
         others held), ``nested`` (segments whose parts are dropped again), or ``all``.

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
+from remat.heuristics.forward_blocks import articulation_cuts
 from remat.hierarchy.groups import Group
-from remat.hierarchy.labels import articulation_labels
 from remat.hierarchy.partition.base import Partitioner, groups_of, in_runs, joined
 from remat.problem import Problem
 from remat.runtime.arrays import Int
@@ -60,17 +60,17 @@ class Articulation(Partitioner):
 
     def _members(self, problem: Problem, ops: Int, deadline: Deadline, depth: int) -> list[Group | int]:
         deadline.check()
-        labels = articulation_labels(problem, ops, self.options.max_side).label
+        cuts = articulation_cuts(problem, ops, self.options.max_side)
         members: list[Group | int] = []
-        for piece in np.split(ops, np.flatnonzero(np.diff(labels)) + 1):
+        for piece in np.split(ops, cuts[1:]):
             if len(piece) == 1:
                 members.append(int(piece[0]))
             elif len(piece) <= self.options.max_group:
                 members.append(joined(problem, piece.tolist()))
             else:  # without the first op, whose output may be read everywhere
                 inside: list[Group | int] = piece[1:].tolist()
-                parts = np.bincount(articulation_labels(problem, piece[1:], self.options.max_side).label)
-                if depth and parts.max() <= UNDIVIDED * len(piece):
+                cuts = articulation_cuts(problem, piece[1:], self.options.max_side)
+                if depth and np.diff([*cuts, len(inside)]).max() <= UNDIVIDED * len(piece):
                     inside = self._members(problem, piece[1:], deadline, depth - 1)
                 inside = in_runs(problem, inside, self.options.max_members)
                 members.append(Group(joined(problem, piece.tolist()).name, piece, children=tuple(groups_of(inside))))

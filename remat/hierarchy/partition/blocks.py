@@ -9,20 +9,100 @@ from typing import Annotated, Literal
 import numpy as np
 
 from remat.errors import ProblemError
+from remat.graphs.arrays import Csr
+from remat.heuristics.forward_blocks import articulation_cuts, module_paths, name_paths, numbered_blocks
 from remat.hierarchy.groups import Group
-from remat.hierarchy.labels import Labels, articulation_labels, module_labels, name_labels
+from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner, groupable
+from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
 
-#: Sources of blocks.
-SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
-    "modules": module_labels, "names": name_labels, "articulation": articulation_labels
-}  # fmt: skip
 #: Share of the bytes of all forward values that side tensors may hold, in hundredths.
 MAX_SIDE = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Ops in a topological order, and the block of each."""
+
+    ops: Int
+    label: Int
+    """Equal for the ops of one block, which are contiguous."""
+    names: dict[int, str]
+    reason: str
+    """Why the graph has no more blocks; quoted where one block is too few."""
+
+
+def _modules(problem: Problem, ops: Int, _: int) -> Labels:
+    """Label by the numbered modules of ``meta["modules"]`` (op name to dotted path) and the ops between them."""
+    return _numbered(problem, ops, module_paths(problem, ops), "no numbered modules with several ops each")
+
+
+def _names(problem: Problem, ops: Int, _: int) -> Labels:
+    """Label by the numbers in the names of ops, such as ``block3_conv1`` or ``layers.3.mlp.up``."""
+    reason = "its ops are not named by numbered blocks of several ops each"
+    return _numbered(problem, ops, name_paths(problem, ops), reason)
+
+
+def _articulation(problem: Problem, ops: Int, max_side: int) -> Labels:
+    """Label the runs between articulation points."""
+    cuts = articulation_cuts(problem, ops, max_side)
+    label = np.repeat(np.arange(len(cuts)), np.diff([*cuts, len(ops)]))
+    names = {number: problem.graph.op_names[ops[cut]] for number, cut in enumerate(cuts)}
+    return Labels(ops, label, names, "no op is one that all later ones depend on the earlier ones through")
+
+
+def _numbered(problem: Problem, ops: Int, paths: list[tuple[str, ...]], reason: str) -> Labels:
+    """Label by numbered blocks."""
+    blocks = numbered_blocks(paths)
+    if not blocks:
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks: {reason}")
+    names: dict[int, str] = {}
+    codes: dict[tuple[str, ...], int] = {}
+    labels = np.full(len(problem.graph.ops), -1, dtype=np.int64)
+    for op, block in zip(ops.tolist(), blocks, strict=True):
+        if block:
+            labels[op] = codes.setdefault(block, len(codes))
+            names[int(labels[op])] = ".".join(block)
+    return _in_pieces(problem, dict(zip(ops.tolist(), paths, strict=True)), labels, names, reason)
+
+
+def _in_pieces(
+    problem: Problem, paths: dict[int, tuple[str, ...]], labels: Int, names: dict[int, str], reason: str
+) -> Labels:
+    """Return ops in an order in which each label is contiguous.
+
+    Ops without a label (-1) get new labels, equal for neighbours in this order.
+    """
+    arrays, ops, count = problem.graph.arrays, np.array(list(paths)), len(names)
+    tails, heads = dependencies(problem, ops)
+    alone = count + np.arange(len(labels))
+    labels = np.where(labels >= 0, labels, alone)
+    labels = np.where(largest_acyclic(labels, ops, tails, heads), labels, alone)
+    found, first, node = np.unique(labels[ops], return_index=True, return_inverse=True)
+    number = np.empty(len(labels), dtype=np.int64)
+    number[ops] = node
+    tails, heads = number[tails], number[heads]
+    apart = tails != heads
+    follow = Csr.distinct(tails[apart], heads[apart], len(found)).lists()
+    rank = np.empty(len(found), dtype=np.int64)
+    rank[topological(follow, arrays.position[ops[first]].tolist())] = np.arange(len(found))
+    ops = ops[np.argsort(rank[node], kind="stable")]
+    lonely = labels[ops] >= count
+    begins = lonely & ~np.append(False, lonely[:-1])
+    label = np.where(lonely, count - 1 + np.cumsum(begins), labels[ops])
+    for k in np.flatnonzero(begins).tolist():
+        names[int(label[k])] = ".".join(paths[ops[k]][:1]) or problem.graph.op_names[ops[k]]
+    return Labels(ops, label, names, reason)
+
+
+#: Sources of blocks.
+SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
+    "modules": _modules, "names": _names, "articulation": _articulation
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,7 +119,7 @@ class BlocksOptions(Options):
 
 
 class Blocks(Partitioner):
-    """Chain of blocks of a graph (:func:`forward_blocks`), if it has one.
+    """Chain of blocks of a graph (:func:`block_chain`), if it has one.
 
     More than `most` blocks are joined to groups of neighbours, as evenly as their number allows, at every level.
 
@@ -63,7 +143,7 @@ class Blocks(Partitioner):
     options_type = BlocksOptions
 
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
-        return self._split(forward_blocks(problem))
+        return self._split(block_chain(problem))
 
     def _split(self, groups: list[Group]) -> list[Group]:
         """Join groups until at most `most` are left, each with at most `most` children."""
@@ -80,7 +160,7 @@ def _together(groups: list[Group]) -> Group:
     return Group(f"{first} .. {last}", np.concatenate([group.forward for group in groups]), children=tuple(groups))
 
 
-def forward_blocks(
+def block_chain(
     problem: Problem,
     source: Literal["auto", "modules", "names", "articulation"] = "auto",
     *,
@@ -111,7 +191,7 @@ def forward_blocks(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> [block.ops.tolist() for block in forward_blocks(Problem(unit_chain(4)))]
+    >>> [block.ops.tolist() for block in block_chain(Problem(unit_chain(4)))]
     [[0], [1], [2], [3]]
     """
     if source != "auto" and source not in SOURCES:

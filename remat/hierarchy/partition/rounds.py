@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.graphs.arrays import Csr
-from remat.hierarchy.labels import long_lived
+from remat.heuristics.forward_blocks import long_lived
 from remat.hierarchy.tree import dependencies, topological
 from remat.problem import Problem
 from remat.problem.training_step import training_step

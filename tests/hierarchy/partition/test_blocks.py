@@ -15,7 +15,7 @@ from remat.graphs.io import load_graph
 from remat.graphs.zoo.transformers import gpt
 from remat.hierarchy import Group
 from remat.hierarchy.partition.base import groupable
-from remat.hierarchy.partition.blocks import Blocks, BlocksOptions, forward_blocks
+from remat.hierarchy.partition.blocks import Blocks, BlocksOptions, block_chain
 from remat.problem import Problem
 
 
@@ -38,10 +38,10 @@ def side_tensors(problem: Problem, chain: list[Group]) -> set[str]:
 def test_modules_give_the_layers_of_a_transformer(accumulation, order) -> None:
     problem = Problem(gpt(layers=4, accumulation=accumulation), order=order)
     root = Blocks().partition(problem).root
-    chain = forward_blocks(problem)
+    chain = block_chain(problem)
     assert not side_tensors(problem, chain)
     assert [block.name for block in chain] == ["embedding", *(f"layers.{k}" for k in range(4)), "head"]
-    assert [block.name for block in root.children] == [block.name for block in forward_blocks(problem, "modules")]
+    assert [block.name for block in root.children] == [block.name for block in block_chain(problem, "modules")]
     assert {(len(block.forward), len(block.backward)) for block in root.children[1:-1]} == {(15, 15)}
     assert [problem.graph.op_names[op] for op in root.alone] == ["loss", "grad_loss"]
 
@@ -62,9 +62,9 @@ def test_modules_give_the_layers_of_a_transformer(accumulation, order) -> None:
 )
 def test_chains_of_real_graphs(name: str, source: str, blocks: int, shared) -> None:
     problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"))
-    chain = forward_blocks(problem)
+    chain = block_chain(problem)
     side = side_tensors(problem, chain)
-    assert [block.name for block in chain] == [block.name for block in forward_blocks(problem, source)]
+    assert [block.name for block in chain] == [block.name for block in block_chain(problem, source)]
     assert len(chain) == blocks
     graph, arrays = problem.graph, problem.graph.arrays
     assert arrays.size[[graph.tensor_index[t] for t in side]].sum() <= 0.1 * arrays.size.sum()
@@ -96,10 +96,10 @@ def encoder_decoder(layers: int, mask: int) -> Problem:
 
 def test_small_long_lived_values_are_side_tensors() -> None:
     problem = encoder_decoder(4, mask=10)
-    chain = forward_blocks(problem)
+    chain = block_chain(problem)
     assert side_tensors(problem, chain) == {"mask", "encoder.3.down"}
     assert [block.name for block in chain] == ["mask", *(f"{s}.{k}" for s in ("encoder", "decoder") for k in range(4))]
-    again = forward_blocks(problem, "articulation")
+    again = block_chain(problem, "articulation")
     assert side_tensors(problem, again) == {"mask", "encoder.3.down"}
     assert len(again) == 16  # after attention, too
 
@@ -107,7 +107,7 @@ def test_small_long_lived_values_are_side_tensors() -> None:
 def test_large_long_lived_values_join_blocks() -> None:
     for mask, max_side in ((10_000, 10), (10, 0)):
         problem = encoder_decoder(4, mask=mask)
-        chain = forward_blocks(problem, "names", max_side=max_side)
+        chain = block_chain(problem, "names", max_side=max_side)
         side_tensors(problem, chain)
         assert [block.name for block in chain] == ["mask", "encoder.0 .. decoder.3"]  # all readers
 
@@ -123,7 +123,7 @@ def test_numbered_modules_within_numbered_modules() -> None:
                 last = b.op(path, inputs=[last] if last else [], size=1)
                 modules[path] = path
     b.meta["modules"] = modules
-    chain = forward_blocks(Problem(b.build()))
+    chain = block_chain(Problem(b.build()))
     assert [block.name for block in chain] == [
         "stages.0.blocks.0",
         *(f"stages.1.blocks.{k}" for k in range(6)),
@@ -134,11 +134,11 @@ def test_graphs_without_chain_or_paths_are_refused() -> None:
     b = GraphBuilder("one")
     b.op("a", size=1)
     with refused("problem.chain"):
-        forward_blocks(Problem(b.build()))
+        block_chain(Problem(b.build()))
     with refused("problem.no-paths", culprit="modules"):
-        forward_blocks(Problem(unit_chain(4)), "modules")
+        block_chain(Problem(unit_chain(4)), "modules")
     with refused("problem.unknown-source"):
-        forward_blocks(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
+        block_chain(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
 
 
 @settings(max_examples=40, deadline=None)
@@ -153,7 +153,7 @@ def test_random_names_give_chains_or_errors(seed: int) -> None:
     graph = b.build()
     for source, order in (("names", "free"), ("names", "fixed"), ("articulation", "fixed")):
         try:
-            chain = forward_blocks(Problem(graph, order=order), source, max_side=draw.choice([0, 20, 100]))
+            chain = block_chain(Problem(graph, order=order), source, max_side=draw.choice([0, 20, 100]))
         except ProblemError:
             continue
         side_tensors(Problem(graph, order=order), chain)
