@@ -15,7 +15,7 @@ JSON = st.recursive(
 
 @st.composite
 def graphs(draw: st.DrawFn, max_ops: int = 8) -> ComputeGraph:
-    """Any valid graph, listed in any order."""
+    """Draw a valid graph, with ops and tensors listed in any order."""
     counts = st.integers(0, 50) | st.integers(0, 2**56)
     op_names = draw(st.lists(NAMES, min_size=1, max_size=max_ops, unique=True))
     given = draw(st.lists(NAMES, max_size=2, unique=True))

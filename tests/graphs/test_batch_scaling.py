@@ -1,4 +1,4 @@
-"""A graph at every batch size: exactly what the network is at that size, or an error that names what is not affine."""
+"""Graphs as affine functions of the batch size."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def network(batch, *, odd=0, cost=3, phase="forward", extra=()):
 
 
 @pytest.mark.parametrize("name", [*TRAINING, "swiftnet", "darts-cell-folded", "amoebanet-a-mobile"])
-def test_the_zoo_is_affine_exactly(name):
+def test_zoo_graphs_are_affine(name):
     family = AffineGraph.of(ZOO[name])
     for batch in (5, 64):
         genuine = ZOO[name](batch)
@@ -32,7 +32,7 @@ def test_the_zoo_is_affine_exactly(name):
     assert family.constant_memory.per_sample == genuine.meta["overhead"]["input_bytes"] // 64
 
 
-def test_a_line_through_files():
+def test_fit_to_several_batch_sizes():
     family = AffineGraph.fit({4: network(4), 10: network(10), 6: network(6)})
     assert family.sizes == (Affine(0, 4), Affine(10, 1))
     assert family.workspaces == (Affine(0, 1), Affine(0, 0))
@@ -41,7 +41,7 @@ def test_a_line_through_files():
     assert family.at(7) == network(7)
 
 
-def test_what_is_no_line_is_named():
+def test_graphs_that_are_not_affine_are_refused():
     for graphs in (
         {1: network(1)},
         {0: network(1), 1: network(1)},
@@ -58,7 +58,7 @@ def test_what_is_no_line_is_named():
             AffineGraph.fit(graphs)
 
 
-def test_in_proportion_but_for_what_is_named():
+def test_scaling_with_exceptions():
     graph = network(5)
     family = AffineGraph.scaled(graph, 5, ["b"], constant_memory_per_sample=2)
     assert family.at(5) == graph
@@ -69,12 +69,12 @@ def test_in_proportion_but_for_what_is_named():
     assert [(op.cost, op.workspace) for op in fixed.at(20).ops] == [(5, 5), (25, 0)]
 
 
-def test_a_vgg_from_one_graph():
+def test_vgg16_scaled_from_one_graph():
     family = AffineGraph.scaled(vgg16(256), 256, constant_memory_per_sample=4 * 224 * 224 * 3)
     assert family.at(3).digest == vgg16(3).digest
 
 
-def test_what_cannot_be_in_proportion():
+def test_invalid_scaling_is_refused():
     for batch, independent, per_sample in (
         (5, ["c"], 0), (3, ["b"], 0), (4, ["a", "b"], 0), (5, [], 23), (True, [], 0), (2.0, [], 0)
     ):  # fmt: skip
@@ -82,7 +82,7 @@ def test_what_cannot_be_in_proportion():
             AffineGraph.scaled(network(5), batch, independent, constant_memory_per_sample=per_sample)
 
 
-def test_costs_that_keep_no_proportion_are_named():
+def test_uneven_op_of_disproportionate_costs():
     family = AffineGraph.scaled(network(5), 5)
     assert family.uneven_op() is None
     assert replace(family, costs=(Affine(2, 2), Affine(3, 3))).uneven_op() is None

@@ -28,7 +28,7 @@ def test_known_peaks(known):
     assert known.graph.base_cost == min(row[0] for row in known.optima.values() if row[0] is not None)
 
 
-def test_other_small_graphs():
+def test_peaks_of_other_small_graphs():
     assert counted_least_peak(SMALLEST_GAIN) == 4
     assert LIBERIS_LANE.reference_peak == 5216
     assert counted_least_peak(LIBERIS_LANE) == 4960
@@ -37,7 +37,7 @@ def test_other_small_graphs():
     assert counted_least_peak(FIXED_ORDER_TREE) == 7
 
 
-def test_cell_kept_outputs_and_accumulation_buffer():
+def test_published_peaks_of_a_darts_cell():
     # Published peaks of the DARTS_V2 normal cell, in units of one feature map: 6, or 5 when the next convolution is
     # split into partial ones that add into one buffer.
     inputs = [[], [], [0], [1], [2, 3], [0], [1], [5, 6], [1], [8, 0], [4], [0, 10]]
@@ -54,7 +54,7 @@ def test_cell_kept_outputs_and_accumulation_buffer():
 
 @settings(max_examples=60)
 @given(graphs())
-def test_peak_and_bound_agree_with_a_plain_walk(graph):
+def test_peak_bound_and_edges_agree_with_plain_python(graph):
     assert graph.reference_peak == max(naive(graph, [("compute", name) for name in graph.order]).memory)
     size = sizes(graph)
     steps = [sum(size[t] for t in {*o.inputs, *o.outputs, *graph.inputs}) + o.workspace for o in graph.ops]
@@ -91,7 +91,7 @@ def test_digests_and_copies(graph, rng):
         assert (hash(same), same.digest) == (hash(graph), graph.digest)
 
 
-def test_digest_depends_on_all_that_a_schedule_depends_on():
+def test_digest_covers_all_that_schedules_depend_on():
     graph = ComputeGraph("g", [X], [A, Op("b")])
     variants = [
         graph, *(replace(graph, ops=[replace(A, **change), Op("b")])
@@ -102,7 +102,7 @@ def test_digest_depends_on_all_that_a_schedule_depends_on():
     assert len({each.digest for each in variants}) == len(variants) == 8
 
 
-def test_immutable_and_unequal():
+def test_graphs_are_immutable_and_compared_by_value():
     graph = ComputeGraph("g", [X], [A], meta={"a": 1})
     assert graph not in (ComputeGraph("h", [X], [A], meta={"a": 1}), ComputeGraph("g", [X], [A]), "g")
     with pytest.raises(AttributeError):
@@ -114,8 +114,8 @@ def test_immutable_and_unequal():
             assert not value.flags.writeable, name
 
 
-#: Fields of a graph that are refused.
-BAD = [
+#: Invalid fields of a graph.
+INVALID = [
     *({"ops": ops} for ops in (
         [], [A, Op("a")], [A, Op("b", ("y",))], [A, Op("b", (), ("y",))], [A, Op("b", ("x", "x"))],
         [Op("a", (), ("x", "x"))], [Op("a", ("x",), ("x",))], [Op("a")],
@@ -136,15 +136,15 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", BAD, ids=range(len(BAD)))
+@pytest.mark.parametrize("changes", INVALID, ids=range(len(INVALID)))
 def test_ill_formed_graphs_are_refused(changes):
     with refused("compute-graph.ill-formed") as caught:
         ComputeGraph(**{"name": "g", "tensors": [X], "ops": [A], **changes})
     assert len(str(caught.value)) < 300
 
 
-def test_all_that_is_wrong_with_the_names_is_told_at_once():
-    """As the readers tell all missing keys; a list of thousands is counted."""
+def test_all_faults_of_names_are_reported_together():
+    """Long lists of names are counted."""
     with refused("compute-graph.ill-formed"):
         ComputeGraph("g", [X, X], [A, Op("b", ("p",), ("q",)), Op("b")], outputs=["r"], order=["a", "z"])
     with refused("graph.tensor-lists", culprit="y"):
@@ -153,7 +153,7 @@ def test_all_that_is_wrong_with_the_names_is_told_at_once():
         ComputeGraph("g", [X], [A, *(Op(f"b{i}", (f"y{i}",)) for i in range(5000))], order=None)
 
 
-def test_builder_orders_by_insertion_where_it_can():
+def test_builder_keeps_the_order_of_insertion_where_possible():
     builder = GraphBuilder("g")
     builder.op("c", inputs=["b"], size=1)
     builder.op("a", size=1)
@@ -164,7 +164,7 @@ def test_builder_orders_by_insertion_where_it_can():
     assert graph.ops[2].inputs == ("a",)
 
 
-def test_builder_refuses():
+def test_builder_refuses_invalid_ops():
     builder = GraphBuilder("g")
     builder.op("a", size=1)
     for name, given_sizes in (("a", {"size": 1}), ("b", {}), ("b", {"size": 1, "outputs": ["a"]})):
@@ -213,17 +213,17 @@ def test_builder_inputs_outputs_and_several_tensors():
     assert str(graph.structural_bound) == "21 bytes (op 'split')"
 
 
-def test_bound_of_the_outputs_together():
+def test_structural_bound_of_the_outputs():
     graph = ComputeGraph("g", [X, Tensor("y", 5)], [A, Op("b", (), ("y",))], outputs=["x", "y"])
     assert graph.structural_bound.op is None
     assert str(graph.structural_bound) == "9 bytes (the graph outputs together)"
 
 
-def test_what_is_right_is_taken_as_it_is() -> None:
-    """Making each op and tensor anew took a tenth of reading a graph of 20,000 ops."""
+def test_valid_ops_and_tensors_are_not_copied() -> None:
+    """Copies took a tenth of the time to read a graph of 20,000 ops."""
     tensor, op = Tensor("x", 4), Op("a", (), ("x",), 1)
     graph = ComputeGraph("g", [tensor], [op])
     assert graph.ops[0] is op
     assert graph.tensors[0] is tensor
-    mended = ComputeGraph("g", [Tensor("x", np.int64(4))], [Op("a", [], ["x"], np.int64(1))])  # type: ignore[arg-type]
-    assert (mended.ops[0], type(mended.ops[0].cost), type(mended.tensors[0].size)) == (op, int, int)
+    converted = ComputeGraph("g", [Tensor("x", np.int64(4))], [Op("a", [], ["x"], np.int64(1))])  # type: ignore[arg-type]
+    assert (converted.ops[0], type(converted.ops[0].cost), type(converted.tensors[0].size)) == (op, int, int)

@@ -1,4 +1,4 @@
-"""Logs of DTR as graphs: names, views, mutation, and logs that make no sense."""
+"""Logs of DTR as graphs: names, views, mutation, and invalid logs."""
 
 import json
 
@@ -20,15 +20,15 @@ def constant(name, size):
 
 
 def call(op, args, time, **results):
-    """A call whose results are given by their bytes, or (bytes, argument that they are a view of)."""
+    """Return the lines of a call; `results` are bytes, or (bytes, argument of which the result is a view)."""
     lines = [line("CALL", name=op, args=args, time=str(time), result=list(results))]
-    for name, said in results.items():
-        size, alias = said if isinstance(said, tuple) else (said, -1)
+    for name, given in results.items():
+        size, alias = given if isinstance(given, tuple) else (given, -1)
         lines += [line("MEMORY", name=name, memory=str(size)), line("ALIAS", name=name, alias=str(alias))]
     return lines
 
 
-#: A step with a view, two results, an overwritten argument, other names, and values that are released.
+#: A step with a view, an op of two results, an overwritten argument, renamed values and released values.
 LOG = [
     *constant("before", 1000),
     line("ANNOTATE", annotation="START"),
@@ -47,7 +47,7 @@ LOG = [
 ]  # fmt: skip
 
 
-def test_a_log_is_the_graph_of_what_ran(tmp_path):
+def test_log_becomes_a_graph_of_executed_ops(tmp_path):
     path = tmp_path / "run.log"
     path.write_text("\n".join(LOG) + "\n\n")
     with pytest.warns(FormatRemark, match="1 views, 3 ns in all"):
@@ -65,13 +65,13 @@ def test_a_log_is_the_graph_of_what_ran(tmp_path):
     }  # fmt: skip
     assert set(graph.outputs) == {"g", "w2$2"}
     assert (graph.constant_memory, graph.cost_unit) == (48, "ns")
-    names = [f"x{i}" for i in range(2000)]  # a first line that is longer than what most formats are recognised by
+    names = [f"x{i}" for i in range(2000)]  # the first line exceeds the prefix by which most formats are recognised
     path.write_text("\n".join(call("f", [], 1, **dict.fromkeys(names, 8))))
     assert len(read_graph(path).tensors) == 2000
     assert graph.reference_peak == simulate(graph, Schedule.reference(graph)).peak == 16 + 40 + 40
 
 
-WRONG = (
+INVALID = (
     ([*LOG[:2], line("JUMP", name="x")], "dtr-word", "line 3"),
     ([*LOG[:2], "[1]"], "dtr-word", "line 3"),
     ([*LOG[:2], "{"], "json", "line 3"),
@@ -89,8 +89,8 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize(("lines", "kind", "culprit"), WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_refused_with_its_line(lines, kind, culprit):
+@pytest.mark.parametrize(("lines", "kind", "culprit"), INVALID, ids=range(len(INVALID)))
+def test_invalid_logs_are_refused(lines, kind, culprit):
     with refused(f"graph-file.{kind}" if kind in ("dtr-field", "json") else f"format.{kind}", culprit=culprit):
         graph_from_log("\n".join(lines))
 
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_refused_with_its_line(lines, kind, culprit):
 def test_logs_without_ops(tmp_path):
     with refused("graph-file.dtr-empty", culprit="computes nothing"):
         graph_from_log("\n".join(constant("x", 8)))
-    # an object on one line alone is JSON, and yet a log
+    # a log of one line is also a JSON document
     path = tmp_path / "run.log"
     path.write_text(line("CALL", name="f", args=[], result=[], time=0))
     with refused("graph-file.dtr-empty", culprit="run.log"):

@@ -9,7 +9,7 @@ from remat.graphs.families import in_tree, path, pyramid, u_chain, unit_chain
 def test_unit_chain(n):
     graph = unit_chain(n)
     assert graph.base_cost == len(graph.ops) == 2 * n + 1
-    assert graph.reference_peak == n + 2  # without recomputation all forward values wait for their gradients
+    assert graph.reference_peak == n + 2  # without recomputation all forward values live until their gradients
     assert graph.structural_bound.peak == 3
     k = {name: i for i, name in enumerate(graph.order)}
     edges = {(k[p], k[o.name]) for o in graph.ops for p in o.inputs}
@@ -47,11 +47,10 @@ def test_u_chain(depth):
     graph = u_chain(depth, shrink=3)
     assert len(graph.ops) == 2 * depth
     assert graph.base_cost == sum(t.size for t in graph.tensors) == 3**depth - 1
-    # All skips wait while the bottom is computed; at the top there are the first, the last two and nothing else.
     assert graph.num_edges == 2 * depth - 1 + depth - 1
 
 
-def test_refuses():
+def test_invalid_parameters():
     for family, value in ((unit_chain, 0), (path, 0), (u_chain, 0), (pyramid, -1), (in_tree, -1)):
         with refused("graph.family"):
             family(value)

@@ -21,7 +21,7 @@ def test_built_in_formats_are_the_registered_ones():
     assert [f.name for f in graph_formats()] == list(formats.BUILT_IN)
 
 
-def test_content_decides_when_reading_and_the_suffix_when_writing(tmp_path):
+def test_content_selects_the_reader_and_suffix_the_writer(tmp_path):
     write_graph(unit_chain(2), tmp_path / "g.json")
     (tmp_path / "g.json").rename(tmp_path / "g.dot")
     assert read_graph(tmp_path / "g.dot") == read_graph(str(tmp_path / "g.dot")) == unit_chain(2)
@@ -61,21 +61,21 @@ def test_third_party_format(tmp_path, monkeypatch):
     write_graph(unit_chain(1), tmp_path / "g.lines")
     assert read_graph(tmp_path / "g.lines").op_names == ("f0", "loss", "g0")
 
-    # A broken plug-in does not stand in the way of the formats before it, and is named when it is its turn.
+    # A broken plug-in does not affect the formats before it, and is named when no other format recognises the file.
     entries[:] = [EntryPoint("broken", "no_such_module:FORMAT", graph_formats.group)]
-    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # clears the cache
     write_graph(unit_chain(1), tmp_path / "g.json")
     assert read_graph(tmp_path / "g.json") == unit_chain(1)
     with refused("format.unknown", culprit="broken"):
         read_graph(tmp_path / "g.lines")
     entries[:] = [EntryPoint("odd", "json:dumps", graph_formats.group)]
-    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # clears the cache
     with refused("format.unknown", culprit="odd"):
         read_graph(tmp_path / "g.lines")
 
 
 def unescaped(quoted: str) -> str:
-    """What Graphviz makes of a quoted string: first the lexer, then the label's escapes and entities."""
+    """Unescape a quoted string as Graphviz does: first the lexer, then the label's escapes and entities."""
     assert quoted[0] == quoted[-1] == '"'
     text, out = quoted[1:-1].replace('\\"', '"'), []
     position = 0

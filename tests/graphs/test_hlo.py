@@ -1,4 +1,4 @@
-"""HLO text as graphs and schedules: views, clones of rematerialisation, costs, and texts that nobody should trust."""
+"""HLO text as graphs and schedules: views, clones of rematerialisation, costs, and untrusted texts."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ ADD = """
 
 XLA = Path(__file__).parent / "xla"
 
-#: A wide value is needed early and late, and narrow ones lie between; XLA repeats the wide one.
+#: A wide value is read early and late, and narrow values in between; XLA recomputes the wide one.
 REMAT = module(
     "%x = f32[4]{0} parameter(0)",
     "%wide.1 = f32[1024]{0} broadcast(%x), dimensions={0}",
@@ -69,13 +69,13 @@ def test_clones_are_recomputations_of_their_base(tmp_path):
     found = validate(graph, schedule)
     assert found.accepted
     assert found.recomputations == 4
-    # by hand: the order without clones keeps wide.1 and neg beside big (4096 + 4096 + 16 + 16384 bytes)
+    # by hand: without clones, wide.1 and neg are alive with part and big (4096 + 4096 + 16 + 16384 bytes)
     assert validate(graph, Schedule.reference(graph)).peak == 24592
     assert found.peak == 16400
     assert read_schedule(path) == schedule
 
 
-#: A fusion, of which clones fuse clones, and a view of it.
+#: A fusion and a view of it; clones of the fusion call clones of its computation.
 FUSED = module(
     "x = f32[8] parameter(0)",
     "f = f32[8] fusion(x), kind=kLoop, calls=fc",
@@ -87,8 +87,8 @@ FUSED = module(
 
 
 @pytest.mark.parametrize("name", ["clones", "fusion", "after", "before"])
-def test_modules_are_written_in_the_order_of_any_schedule(tmp_path, name):
-    """Random recomputations come back as the same steps of the same ops, and XLA itself reads the text."""
+def test_modules_written_for_random_schedules(tmp_path, name):
+    """Random schedules are read back with the same steps of the same ops, and XLA itself parses the text."""
     path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
     path.write_text({"clones": REMAT, "fusion": FUSED}.get(name) or (XLA / f"{name}_rematerialization.txt").read_text())
     program = program_from_text(path.read_text())
@@ -111,7 +111,7 @@ def test_modules_are_written_in_the_order_of_any_schedule(tmp_path, name):
     assert program_from_text(out.read_text()).steps == program.steps
 
 
-def test_a_written_module_to_the_letter(tmp_path):
+def test_text_of_a_written_module(tmp_path):
     path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
     path.write_text(FUSED.replace(", is_scheduled=true", ", entry_computation_layout={}"))
     write_schedule(Schedule.from_steps([("compute", op) for op in "fgffh"]), out, "hlo", model=path)
@@ -130,7 +130,7 @@ def test_a_written_module_to_the_letter(tmp_path):
     ]
 
 
-def test_what_cannot_be_written_as_a_module(tmp_path, monkeypatch):
+def test_schedules_that_cannot_be_written(tmp_path, monkeypatch):
     path, out = tmp_path / "m.hlo", tmp_path / "out.hlo"
     path.write_text(FUSED)
     schedule = Schedule.from_steps([("compute", op) for op in "fgh"])
@@ -167,7 +167,7 @@ def test_what_cannot_be_written_as_a_module(tmp_path, monkeypatch):
         write_schedule(Schedule.from_steps([("compute", op) for op in "nw"]), out, "hlo", model=path)
 
 
-def test_a_clone_that_does_something_else_is_an_op_of_its_own():
+def test_clone_that_differs_from_its_base_is_another_op():
     other = REMAT.replace("%neg.remat = f32[1024]{0} negate", "%neg.remat = f32[1024]{0} cosine")
     program = program_from_text(other)
     assert "neg.remat" in program.graph.op_index
@@ -202,7 +202,7 @@ def test_clones_without_a_base_and_clones_of_views():
     assert not program.remarks
 
 
-def test_a_clone_of_a_fusion_calls_a_clone_of_what_it_fuses():
+def test_clone_of_a_fusion_calls_a_clone_of_its_computation():
     fused = "{0} {{\n  p{1} = f32[8] parameter(0)\n  ROOT n{1} = f32[8] {2}(p{1})\n}}\n"
     text = module(
         "x = f32[8] parameter(0)",
@@ -216,7 +216,7 @@ def test_a_clone_of_a_fusion_calls_a_clone_of_what_it_fuses():
     assert program_from_text(text.replace("n2 = f32[8] negate", "n2 = f32[8] cosine")).steps[2] == "f.remat"
 
 
-def test_what_may_run_once_only_is_named_when_it_runs_again():
+def test_repeated_random_number_generator_is_not_recomputable():
     again = module(
         "x = f32[] parameter(0)",
         "r = f32[8] rng(x, x), distribution=rng_uniform",
@@ -228,32 +228,32 @@ def test_what_may_run_once_only_is_named_when_it_runs_again():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_modules_with_clones_are_the_module_without(seed):
-    """Clones anywhere, of clones too, some of them used: the graph is that without clones, and the schedule runs."""
+def test_random_clones_do_not_change_the_graph(seed):
+    """Clones at random places, also of clones, some of them read; the schedule is valid."""
     random = Random(seed)
     plain, cloned, steps = ["p = f32[16] parameter(0)"], ["p = f32[16] parameter(0)"], []
-    spelt = {"p": ["p"]}  # names by which a value goes
+    names_of = {"p": ["p"]}  # names of each value
     wrote: list[tuple[str, str, list[str]]] = []
     for number in range(30):
         name = f"op.{number}" if number % 3 else f"a{number}"
-        read = random.choices(list(spelt)[-8:], k=2)
+        read = random.choices(list(names_of)[-8:], k=2)
         opcode = random.choice(["add", "multiply"])
         shape = f"f32[{random.randint(1, 64)}]"
-        for lines, names in ((plain, read), (cloned, [random.choice(spelt[r]) for r in read])):
+        for lines, names in ((plain, read), (cloned, [random.choice(names_of[r]) for r in read])):
             lines.append(f"{name} = {shape} {opcode}({names[0]}, {names[1]})")
-        spelt[name] = [name]
+        names_of[name] = [name]
         steps.append(name)
         wrote.append((name, f"{shape} {opcode}", read))
         while random.random() < 0.5:
             base, does, read = random.choice(wrote)
-            count = len(spelt[base])
+            count = len(names_of[base])
             clone = (
                 f"{base}.remat{count if count > 1 else ''}" if random.random() < 0.5 else f"{base}.remat.{count}.remat"
             )
-            names = [random.choice(spelt[r]) for r in read]
-            if clone not in spelt[base]:
+            names = [random.choice(names_of[r]) for r in read]
+            if clone not in names_of[base]:
                 cloned.append(f"{clone} = {does}({names[0]}, {names[1]})")
-                spelt[base].append(clone)
+                names_of[base].append(clone)
                 steps.append(base)
     root = f"ROOT out = f32[1] add({wrote[-1][0]}, a0)"
     program = program_from_text(module(*cloned, root))
@@ -277,7 +277,7 @@ def test_bytes_of_shapes():
         assert (sum(array.size for array in arrays(shape)), end) == (size, len(text)), text
 
 
-def test_shapes_that_are_none():
+def test_invalid_shapes():
     for text in ("q7[3]", "f32[?,5]", "f32[-1]", "f32[99999999999999999999]", f"f32[{'1,' * 80}1]", "f32", "(f32[1]",
                  "(" * 50_000, "f32[2,3]{2,0:T(8,128)}", "f32[2,3]{1,0:T(0,128)}"):  # fmt: skip
         with refused("format.hlo-shape"):
@@ -288,7 +288,7 @@ def test_shapes_that_are_none():
 # -- views, calls and pairs ------------------------------------------------------------------------------------------
 
 
-def test_views_are_no_ops_and_parameters_are_constant():
+def test_views_are_no_ops_and_parameters_are_constant_memory():
     program = program_from_text(
         module(
             "%p = (f32[8]{0}, f32[2]{0}) parameter(0)",
@@ -331,7 +331,7 @@ BODY = """
 """
 
 
-def test_a_loop_is_one_op():
+def test_loop_is_one_op():
     lines = (
         "%w = f32[64]{0} parameter(0)",
         "%x = f32[8]{0} parameter(1)",
@@ -359,7 +359,7 @@ def test_a_loop_is_one_op():
     assert "1 recomputations inside" in hidden.remarks[0]
 
 
-def test_a_branch_is_one_op_and_costs_its_dearest_branch():
+def test_conditional_costs_its_most_expensive_branch():
     branches = """
 a { xa = f32[4] parameter(0)
   ROOT na = f32[4] negate(xa)
@@ -389,7 +389,7 @@ b { xb = f32[4] parameter(0)
         ("((f32[64]), f32[64], s32[]) async-start(a), calls=neg", "async-done"),
     ],
 )
-def test_what_an_asynchronous_pair_reads_is_held_until_it_is_done(start, done):
+def test_operands_of_an_asynchronous_pair_live_until_it_is_done(start, done):
     wrapped = "neg {\n  q = f32[64] parameter(0)\n  ROOT n = f32[64] negate(q)\n}\n"
     program = program_from_text(
         module(
@@ -405,10 +405,10 @@ def test_what_an_asynchronous_pair_reads_is_held_until_it_is_done(start, done):
     )
     graph = program.graph
     assert program.steps == ("a", "s", "between", "d", "z")
-    held = 256 if done == "all-reduce-done" else 512  # what it reads, and what it makes
+    held = 256 if done == "all-reduce-done" else 512  # operand and result
     more = sum(t.size for t in graph.tensors if t.name in ("s{1}", "s{2}") and t.size == 4)
     assert simulate(graph, schedule_of_program(program)).memory.tolist()[2] == held + more + 32
-    assert "d{done}" in graph.ops[4].inputs  # so that no order puts the reader before the end of the transfer
+    assert "d{done}" in graph.ops[4].inputs  # no order has the reader before the end of the transfer
     reads = next(op for op in graph.ops if op.name == "d").inputs
     assert ("a" in reads) == (done != "all-reduce-done")
 
@@ -442,7 +442,7 @@ def test_control_predecessors_come_first():
     assert graph.tensors[graph.tensor_index["a{before}"]].size == 0
 
 
-def test_memory_of_the_host_is_not_the_devices():
+def test_host_memory_does_not_count():
     program = program_from_text(
         module(
             "x = f32[64]{0} parameter(0)",
@@ -483,7 +483,7 @@ def test_costs_of_products_and_convolutions():
     assert called == 2 * 8 * 8 * 2 * 4 * 27
 
 
-def test_costs_of_the_rest():
+def test_costs_of_other_instructions():
     x = "x = f32[6,7] parameter(0)"
     assert cost(x, "ROOT y = f32[7,6] transpose(x), dimensions={1,0}") == 42
     assert (
@@ -500,15 +500,15 @@ def test_convolution_pairs_are_counted_exactly():
         data, kernel, out, stride, wide, apart = (random.randint(1, 6) for _ in range(6))
         low = random.randint(-3, 5)
         met = [o * stride + k * apart - low for o in range(out) for k in range(kernel)]
-        wanted = sum(0 <= place <= (data - 1) * wide and place % wide == 0 for place in met)
+        expected = sum(0 <= place <= (data - 1) * wide and place % wide == 0 for place in met)
         options = {"stride": stride, "low": low, "data_dilation": wide, "kernel_dilation": apart}
-        assert kernel_uses(data, kernel, out, **options) == wanted
+        assert kernel_uses(data, kernel, out, **options) == expected
 
 
-# -- texts of strangers ------------------------------------------------------------------------------------------
+# -- untrusted texts ---------------------------------------------------------------------------------------------
 
 
-WRONG = [
+INVALID = [
     module("x = f32[4] parameter(0)", "x = f32[4] parameter(1)"),
     module("ROOT y = f32[4] negate(x)"),
     module("ROOT y = f32[4] negate(%y)"),
@@ -544,13 +544,13 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_named_with_its_line(text):
+@pytest.mark.parametrize("text", INVALID, ids=range(len(INVALID)))
+def test_invalid_texts_are_refused(text):
     with refused("graph-file.hlo"):
         program_from_text(text)
 
 
-def test_a_schedule_must_be_one(tmp_path):
+def test_modules_without_a_schedule(tmp_path):
     path = tmp_path / "m.hlo"
     path.write_text(REMAT.replace(", is_scheduled=true", ""))
     with pytest.warns(UserWarning, match="the module is not scheduled"):
@@ -596,7 +596,7 @@ def test_a_schedule_must_be_one(tmp_path):
     ids=range(19),
 )  # fmt: skip
 def test_long_and_deep_texts_take_linear_time(text):
-    """Each of these takes well below a second, and by the square several times the limit."""
+    """Each takes well below a second; quadratic time would be several times the limit."""
     with at_most(20):
         try:
             program_from_text(text)
@@ -604,15 +604,15 @@ def test_long_and_deep_texts_take_linear_time(text):
             assert len(str(error)) < 400
 
 
-# -- what XLA prints -----------------------------------------------------------------------------------------------
+# -- texts of XLA --------------------------------------------------------------------------------------------------
 
-#: A step of three layers of tanh(x @ w), 1024 x 256, by jax 0.10.2 for an A100 that is said to have 4.5 MB, before and
-#: after XLA's own rematerialisation: XLA_FLAGS="--xla_dump_to=... --xla_dump_hlo_pass_re=.*remat.*
-#: --xla_gpu_autotune_level=0 --xla_dump_disable_metadata=true", jax.experimental.topologies.get_topology_desc("cuda").
+# The files in `xla`: a step of three layers of tanh(x @ w), 1024 x 256, by jax 0.10.2 for an A100 limited to 4.5 MB,
+# before and after XLA's own rematerialisation: XLA_FLAGS="--xla_dump_to=... --xla_dump_hlo_pass_re=.*remat.*
+# --xla_gpu_autotune_level=0 --xla_dump_disable_metadata=true", jax.experimental.topologies.get_topology_desc("cuda").
 
 
-def test_what_xla_rematerialised_itself():
-    """Names, clones of fusions and of views as XLA writes them; the peaks are XLA's own to the byte."""
+def test_modules_rematerialised_by_xla():
+    """Names and clones of fusions and views are those of XLA; the peaks equal those in its log."""
     before, after = (read_graph(XLA / f"{which}_rematerialization.txt") for which in ("before", "after"))
     assert before.digest == after.digest
     first, second = (read_schedule(XLA / f"{which}_rematerialization.txt", before) for which in ("before", "after"))
@@ -626,19 +626,19 @@ def test_what_xla_rematerialised_itself():
     assert (found.recomputations, before.reference_peak, found.peak) == (3, 4_456_452, 3_670_020)
     # XLA's log: "reduced to 3.75MiB (3932196 bytes), down from 4.75MiB (4980772 bytes) originally". It reserves the
     # four results, and their tuple of pointers, from the beginning.
-    for schedule, said in ((first, 4_980_772), (second, 3_932_196)):
+    for schedule, logged in ((first, 4_980_772), (second, 3_932_196)):
         missing, held = set(before.outputs), []
         for op, memory in zip(schedule.computes(), simulate(before, schedule).memory.tolist(), strict=True):
             missing -= set(before.ops[before.op_index[op]].outputs)
             held.append(memory + sum(before.tensors[before.tensor_index[t]].size for t in missing))
-        assert max(held) + 8 * len(before.outputs) == said
+        assert max(held) + 8 * len(before.outputs) == logged
 
 
 @pytest.mark.parametrize("checkpoint", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "checkpoint"])
-def test_a_program_compiled_now(checkpoint):
-    """The whole way: a training step compiled by XLA for this machine; its totals are XLA's own.
+def test_program_compiled_by_xla(checkpoint):
+    """Totals of a training step equal those of XLA, which compiles it for this machine.
 
-    XLA for CPUs has no rematerialisation, and merges what ``jax.checkpoint`` computes again with its first run.
+    XLA for CPUs has no rematerialisation, and merges recomputations of ``jax.checkpoint`` with the first computation.
     """
     jax = pytest.importorskip("jax")
     from jax import numpy as jnp
@@ -660,7 +660,7 @@ def test_a_program_compiled_now(checkpoint):
     assert validate(program.graph, schedule_of_program(program)).recomputations == 0
 
 
-def test_elementwise_instructions_write_in_place_where_asked() -> None:
+def test_elementwise_instructions_write_in_place_on_request() -> None:
     text = """HloModule tiny, is_scheduled=true
     ENTRY main {
       p = f32[4] parameter(0)

@@ -65,7 +65,7 @@ def test_pinned_values(arguments, expected):
 
 @settings(max_examples=60)
 @given(st.integers(2, 120), st.none() | st.floats(0.2, 0.6), st.integers(0, 10**6))
-def test_rules_hold_on_every_graph(n, width, seed):
+def test_rules_of_the_generator(n, width, seed):
     graph = layered(n, width, seed)
     assert graph == layered(n, width, seed)
     layers, first = [[0]], 2
@@ -117,7 +117,7 @@ STATISTICS = [
 
 
 @pytest.mark.parametrize("n,width,seeds,edges,peak,cost,size,layers", STATISTICS)
-def test_acceptance_statistics(n, width, seeds, edges, peak, cost, size, layers):  # noqa: PLR0917
+def test_published_statistics(n, width, seeds, edges, peak, cost, size, layers):  # noqa: PLR0917
     found = [layered(n, width, seed) for seed in range(seeds)]
     columns = [
         ([g.num_edges for g in found], edges),
@@ -127,13 +127,13 @@ def test_acceptance_statistics(n, width, seeds, edges, peak, cost, size, layers)
         ([len(g.meta["layers"]) for g in found], layers),
     ]
     for values, (centre, deviation, *ends) in columns:
-        # The same draws for the same seeds: the published figures come out, not only values near them.
+        # The generator has the same draws for the same seeds, so means agree exactly with the published figures.
         assert round(mean(values)) == centre
         assert abs(stdev(values) - deviation) <= max(0.5, 0.005 * deviation)
         assert not ends or [min(values), max(values)] == ends
 
 
-def test_refuses():
+def test_invalid_parameters():
     for n, options in (
         (1, {}), (9, {"width": 0.0}), (9, {"width": 1.0}), (9, {"width": float("nan")}), (10, {"width": 0.01}),
         (9, {"density": 1.5}), (9, {"skip_density": 1.0}), (9, {"variability": -1.0}),

@@ -1,4 +1,4 @@
-"""networkx graphs and node-link JSON: both forms, the dialects of other tools, and damage."""
+"""networkx graphs and node-link JSON: both forms, dialects of other tools, invalid documents."""
 
 import json
 
@@ -15,8 +15,8 @@ from remat.graphs.formats.node_link import graph_from_node_link
 
 @settings(max_examples=50)
 @given(graphs())
-def test_the_form_of_ops_and_tensors_is_lossless(tmp_path_factory, graph):
-    """Also by way of what networkx writes of it, whatever the graph has: buffers, inputs, orders."""
+def test_bipartite_form_is_lossless(tmp_path_factory, graph):
+    """Also when networkx writes and reads it."""
     bipartite = graph.to_networkx()
     assert len(bipartite) == len(graph.ops) + len(graph.tensors)
     assert nx.is_directed_acyclic_graph(bipartite)
@@ -85,7 +85,7 @@ def without_cost():
         ("graph.networkx", without_cost(), {}),
     ],
 )
-def test_networkx_graphs_that_are_refused(kind, graph, options):
+def test_invalid_networkx_graphs(kind, graph, options):
     with refused(kind):
         ComputeGraph.from_networkx(graph, **options)
 
@@ -131,22 +131,24 @@ def test_moccasin_dialect(tmp_path):
     assert read.arrays.op_inputs.lists() == graph.arrays.op_inputs.lists()
 
 
-#: Values that are refused, by their place in a document; none: the key is missing.
-WRONG = {
+#: Invalid values by their place in a document; ``...``: the key is missing.
+INVALID = {
     "nodes": [[]], "nodes.0": [{"id": 9}], "nodes.0.id": ["\x1b[2J"], "nodes.1": [1, {"id": 9, "cost_cpu": 1}],
     "nodes.1.cost_cpu": [3.0], "nodes.1.cost_ram": [0.5, True, -2], "nodes.1.id": [None, [1], 2, "2"],
     "links": [None], "links.0": [[0, 1], {"from": 0}], "links.0.target": [7, [1], "1"],
     "links.1": [{"source": 1, "target": 0}, {"source": 1, "target": 1}], "directed": [False],
     "graph": [[1], *({"order": order} for order in ([0, 1, 3], ["0", 1, 2], [0, 1], [0, 2, 1], 3))],
 }  # fmt: skip
-WRONG_BIPARTITE = {
+INVALID_BIPARTITE = {
     "nodes.0.size": [...], "nodes.0.kind": ["thing"], "nodes.1.id": [BIPARTITE["nodes"][0]["id"]],
-    "links.0.source": ["nobody", BIPARTITE["links"][0]["target"]], "links.0.position": [...], "graph.order": [..., 3],
+    "links.0.source": ["absent", BIPARTITE["links"][0]["target"]], "links.0.position": [...], "graph.order": [..., 3],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("whole", "table"), [(CHECKMATE, WRONG), (BIPARTITE, WRONG_BIPARTITE)], ids=["ops", "both"])
-def test_bad_documents(whole, table, tmp_path):
+@pytest.mark.parametrize(
+    ("whole", "table"), [(CHECKMATE, INVALID), (BIPARTITE, INVALID_BIPARTITE)], ids=["ops", "both"]
+)
+def test_invalid_documents(whole, table, tmp_path):
     path = tmp_path / "culprit.json"
     for at, value in ((at, value) for at, values in table.items() for value in values):
         path.write_text(json.dumps(changed(whole, at, value)))
@@ -154,7 +156,7 @@ def test_bad_documents(whole, table, tmp_path):
             read_graph(path)
 
 
-def test_all_faults_of_a_document_at_once():
+def test_all_faults_of_a_document_are_reported_together():
     links = [{"source": 7, "target": [1]}, {"target": 3}]
     for document in (
         changed(changed(CHECKMATE, "nodes.1", {"id": 0}), "nodes.2.cost_ram", -1),

@@ -1,4 +1,4 @@
-"""The reader of ONNX models: bytes, FLOPs, views, constants, open dimensions; and files that mean harm."""
+"""Reader of ONNX models: bytes, FLOPs, views, constants, open dimensions, and invalid or hostile files."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from remat.io.limits import read_limits  # noqa: E402
 
 
 def network(batch=2):
-    """A convolution, a ReLU, a flattening and a fully connected layer."""
+    """Return a convolution, a ReLU, a flattening and a fully connected layer."""
     return model(
         [
             node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
@@ -50,7 +50,7 @@ def test_bytes_costs_views_and_constants() -> None:
         graph_from_onnx(network(), views="no")
 
 
-def test_open_dimensions_are_refused_by_name_and_can_be_given() -> None:
+def test_open_dimensions_must_be_given() -> None:
     data = model(
         [node("Relu", ["x"], ["r"]), node("Add", ["r", "z"], ["y"])],
         [value("x", ["batch", "width"]), value("z", [None, "width"])], ["y"],
@@ -69,7 +69,7 @@ def test_open_dimensions_are_refused_by_name_and_can_be_given() -> None:
         graph_from_onnx(data, dims={"batch": 0})
 
 
-def test_a_dimension_that_depends_on_data_is_refused_and_can_be_given() -> None:
+def test_data_dependent_dimension_must_be_given() -> None:
     data = model(
         [node("NonZero", ["x"], ["n"], "where"), node("Cast", ["n"], ["y"], to=FLOAT)], [value("x", [4, 4])], ["y"]
     )
@@ -87,8 +87,8 @@ def test_elements_of_less_than_a_byte_are_packed() -> None:
     assert sizes(graph_from_onnx(data)) == {"x": 36, "a": 5, "h": 18, "y": 9}
 
 
-def test_the_arithmetic_of_shapes_is_folded() -> None:
-    """As exporters write `x.view(x.shape[0], 2, -1)`: no op, no memory, and the shape is known."""
+def test_shape_arithmetic_is_folded() -> None:
+    """As exporters write `x.view(x.shape[0], 2, -1)`: no op, no memory, and a known shape."""
     data = model(
         [
             node("Shape", ["x"], ["s"]),
@@ -108,7 +108,7 @@ def test_the_arithmetic_of_shapes_is_folded() -> None:
     assert graph.constant_memory == 0
 
 
-def test_constants_that_are_computed_are_constant_memory() -> None:
+def test_computed_constants_are_constant_memory() -> None:
     data = model(
         [node("Mul", ["w", "w"], ["ww"]), node("Add", ["x", "ww"], ["y"]), node("Relu", ["x"], ["unused"])],
         [value("x", [4]), value("w", [4])], ["y", "ww"], [weight("w", 4)],
@@ -132,7 +132,7 @@ def test_names_are_made_unique_and_printable() -> None:
     assert graph.tensor_names == ("x", "a", "b ", "y")
 
 
-def test_dropout_is_a_view_or_runs_once() -> None:
+def test_dropout_is_a_view_or_not_recomputable() -> None:
     off = model([node("Dropout", ["x"], ["d"]), node("Relu", ["d"], ["y"])], [value("x", [4])], ["y"])
     assert [op.type for op in graph_from_onnx(off).ops] == ["Relu"]
     on = model(
@@ -153,7 +153,7 @@ def branches():
     )  # fmt: skip
 
 
-def test_control_flow_is_refused_by_name_or_one_op() -> None:
+def test_control_flow_is_refused_or_one_op() -> None:
     with refused("format.control-flow", culprit="choice"):
         graph_from_onnx(branches())
     remarks: list[str] = []
@@ -164,7 +164,7 @@ def test_control_flow_is_refused_by_name_or_one_op() -> None:
 
 
 def function(name, *calls):
-    """A function of the domain `own` that calls others, one after the other."""
+    """Return a function of the domain `own` that calls others one after the other."""
     names = ["a", *(f"t{each}" for each in range(1, len(calls))), "b"]
     nodes = [
         node(each, [names[i]], [names[i + 1]], domain="" if each == "Relu" else "own") for i, each in enumerate(calls)
@@ -180,7 +180,7 @@ def calling(*functions):
     )
 
 
-def test_functions_are_expanded_unless_they_explode() -> None:
+def test_functions_are_expanded_within_limits() -> None:
     graph = graph_from_onnx(calling(function("f0", "f1", "f1"), function("f1", "Relu", "Relu")))
     assert [op.type for op in graph.ops] == ["Relu"] * 4
     with refused("format.recursion", culprit="f0"):
@@ -191,7 +191,7 @@ def test_functions_are_expanded_unless_they_explode() -> None:
 
 
 def long_attributes(calls: int, length: int) -> bytes:
-    """Calls of a function with a long text in its body."""
+    """Return calls of a function with a long text in its body."""
     body = [node("Neg", ["a"], ["b"], doc_string="d" * length)]
     own = helper.make_function("own", "f0", ["a"], ["b"], body, [helper.make_opsetid("", 21)])
     names = ["x", *(f"v{number}" for number in range(calls - 1)), "y"]
@@ -200,7 +200,7 @@ def long_attributes(calls: int, length: int) -> bytes:
 
 
 def doubled_attributes(depth: int, length: int) -> bytes:
-    """A long attribute that each function passes twice to the next."""
+    """Return a model with a long attribute that each function passes twice to the next."""
     opset = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     functions = []
     for level in range(depth):
@@ -217,7 +217,7 @@ def doubled_attributes(depth: int, length: int) -> bytes:
 
 
 def nested_ifs(width: int, depth: int = 0) -> bytes:
-    """An `If`, in whose branch there are many of them, each of which is given all names before it."""
+    """Return an `If` with many of them in its branch, each of which receives all names before it."""
 
     def branching(output: str, yes, no):
         return node("If", ["c"], [output], output, then_branch=yes, else_branch=no)
@@ -238,7 +238,7 @@ def nested_ifs(width: int, depth: int = 0) -> bytes:
     return model([outer], [value("x", [1]), value("c", [], TensorProto.BOOL)], ["y"])
 
 
-def test_messages_are_counted_before_the_library_reads_them() -> None:
+def test_messages_are_counted_before_they_are_parsed() -> None:
     nodes = b"\x0a\x00" * 2**21  # two bytes for each empty node in the file, 150 in memory
     with read_limits(memory="16MiB"), refused("format.read-memory"):
         graph_from_onnx(b"\x08\x09\x3a\x80\x80\x80\x02" + nodes)
@@ -256,7 +256,7 @@ def test_messages_are_counted_before_the_library_reads_them() -> None:
         (nested_ifs, (100, 20), (2, 20), {"seconds": 1}),
     ],
 )
-def test_models_that_expand(made, bomb: tuple, fine: tuple, limits: dict) -> None:
+def test_models_that_expand_too_far_are_refused(made, bomb: tuple, fine: tuple, limits: dict) -> None:
     data, kind = made(*bomb), "read-memory" if "memory" in limits else "read-time"
     assert len(data) < 2_000_000
     with at_most(5), read_limits(**limits), refused(f"format.{kind}"):
@@ -265,7 +265,7 @@ def test_models_that_expand(made, bomb: tuple, fine: tuple, limits: dict) -> Non
         assert graph_from_onnx(made(*fine), control_flow="op").ops
 
 
-def test_ops_of_others_need_shapes_in_the_file() -> None:
+def test_ops_of_other_domains_need_shapes_in_the_file() -> None:
     nodes = [node("Mine", ["x"], ["m"], "special", domain="some.where"), node("Relu", ["m"], ["y"])]
     with refused("format.unknown-shape", culprit="m"):
         graph_from_onnx(model(nodes, [value("x", [4])], ["y"], domains=["some.where"]))
@@ -275,8 +275,8 @@ def test_ops_of_others_need_shapes_in_the_file() -> None:
     assert remarks == ["ops without a formula cost one FLOP for each element written: 'some.where.Mine'"]
 
 
-def test_a_training_step_is_a_graph_like_any_other() -> None:
-    """Forward, gradients and outputs that are gradients; activations are read again in the backward pass."""
+def test_training_step() -> None:
+    """Gradients are outputs, and the backward pass reads activations again."""
     data = model(
         [
             node("MatMul", ["x", "w"], ["h"], "forward"),
@@ -335,7 +335,7 @@ def test_flops(kind: str, shapes: list[list[int]], attributes: dict, flops: int)
     assert costs(graph_from_onnx(data)) == {"op": flops}
 
 
-# -- files that are wrong, or mean harm ------------------------------------------------------------------------------
+# -- invalid and hostile files ---------------------------------------------------------------------------------------
 
 
 def chain(*nodes, constants=()):
@@ -365,15 +365,15 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_said_in_one_line(what: str) -> None:
+@pytest.mark.parametrize("fault", BROKEN)
+def test_invalid_models_are_refused(fault: str) -> None:
     with refused("graph-file.onnx") as error:
-        graph_from_onnx(BROKEN[what])
+        graph_from_onnx(BROKEN[fault])
     assert len(str(error.value)) < 1000
 
 
-def test_vectors_that_double_and_ranks_that_double_stay_bounded() -> None:
-    """ONNX's own inference of a whole model takes gigabytes for the first."""
+def test_doubling_vectors_and_ranks_stay_bounded() -> None:
+    """ONNX's inference of whole models takes gigabytes for the first."""
     doubling = [node("Concat", [f"a{i}", f"a{i}"], [f"a{i + 1}"], axis=0) for i in range(60)]
     data = chain(
         *doubling, node("Reshape", ["x", "a60"], ["y"]), constants=[constant("a0", np.ones(4, dtype=np.int64))]
@@ -388,8 +388,8 @@ def test_vectors_that_double_and_ranks_that_double_stay_bounded() -> None:
         graph_from_onnx(data)
 
 
-def test_nothing_outside_the_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, shapes and constants that lie in another file: what they contain is not read, even if it is there."""
+def test_external_data_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, shapes and constants in other files are not read, even if these exist."""
     monkeypatch.chdir(tmp_path)
     Path("secret").write_bytes(np.array([2, 2], dtype=np.int64).tobytes())
     shape = constant("shape", np.array([2, 2]))
@@ -409,7 +409,7 @@ def test_nothing_outside_the_file_is_opened(tmp_path: Path, monkeypatch: pytest.
 
 
 def heavy() -> bytes:
-    """A model whose weights are most of it, in the graph and in a constant."""
+    """Return a model that consists mostly of weights, in the graph and in a constant."""
     weights = [weight("w", 300, 300), weight("v", 300, 300)]
     held = node("Constant", [], ["v"], value=weights.pop())
     nodes = [held, node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
@@ -439,7 +439,7 @@ def test_large_files_are_read_without_their_weights(tmp_path: Path, monkeypatch:
 # -- from the shell --------------------------------------------------------------------------------------------------
 
 
-def test_the_shell_converts_models(tmp_path: Path) -> None:
+def test_convert_command(tmp_path: Path) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.json"
     source.write_bytes(network("batch"))
     assert main(["convert", str(source), str(target), "--dim", "batch=3", "--option", "views=keep"]) == 0
@@ -450,13 +450,13 @@ def test_the_shell_converts_models(tmp_path: Path) -> None:
         read_graph(target, dims={"batch": 3})
 
 
-def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with refused("format.package", culprit="remat[onnx]"):
         graph_from_onnx(network())
 
 
-def test_activations_write_in_place_where_asked() -> None:
+def test_activations_write_in_place_on_request() -> None:
     assert not graph_from_onnx(network()).in_place
     graph = graph_from_onnx(network(), in_place=True)
     assert [op.in_place for op in graph.ops] == [(), (("r", "c"),), ()]

@@ -1,4 +1,4 @@
-"""ONNX models: what a graph computes is what ONNX says, rewritten or not, and what is not plain stays as it is."""
+"""Rewriting of ONNX models: outputs agree with ONNX, and unsupported ops stay unchanged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,8 @@ IMAGE = (2, 4, 6, 7)
 random = np.random.default_rng(0)
 NORM = [(4,), (4,), (4,), (4,)]
 
-#: Type, attributes, shape of the first input, shapes of constants (numbers: data), and for each axis of the first input
-#: what is made of a concatenation along it: p(arts), s(um), or - nothing.
+#: Type, attributes, shape of the first input, shapes of constants, and for each axis of the first input the rewrite of
+#: a concatenation along it: p(arts), s(um), or - for none.
 CASES = [
     ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1], "dilations": [1, 2]}, IMAGE, [(5, 4, 3, 2), (5,)], "ps--"),
     ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, IMAGE, [(5, 4, 3, 2)], "ps--"),
@@ -67,17 +67,17 @@ CASES = [
 
 
 def computed(graph: ComputeGraph, given: dict, weights: dict) -> dict:
-    """All tensors of a graph with the values of a model; constants by their position in its only op that has some."""
+    """Evaluate the tensors of a graph; `weights` are constants by their position among the inputs of an op."""
     inputs = {name: given[name] for name in graph.inputs}
     return run(Draft(graph), lambda shape: shape, 0, inputs=inputs, weights=lambda op, entry: weights[entry["input"]])
 
 
-@pytest.mark.parametrize(("kind", "attributes", "shape", "constants", "made"), CASES, ids=lambda each: str(each)[:20])
-def test_ops_compute_what_onnx_computes_and_so_do_their_parts(kind, attributes, shape, constants, made) -> None:
-    """Each axis is concatenated of two parts in turn; constants are cut as the description says."""
+@pytest.mark.parametrize(("kind", "attributes", "shape", "constants", "axes"), CASES, ids=lambda each: str(each)[:20])
+def test_ops_and_their_parts_agree_with_onnx(kind, attributes, shape, constants, axes) -> None:
+    """Each axis is concatenated from two parts in turn; constants are sliced as described."""
     values = {number: random.random(each) + 0.1 for number, each in enumerate(constants, start=1)}
     held = [constant(f"w{number}", array) for number, array in values.items()]
-    for axis, letter in enumerate(made):
+    for axis, letter in enumerate(axes):
         first = shape[axis] // 2
         parts = [(*shape[:axis], n, *shape[axis + 1 :]) for n in (first, shape[axis] - first)]
         given = {f"x{number}": random.standard_normal(part) for number, part in enumerate(parts)}
@@ -106,7 +106,7 @@ def test_ops_compute_what_onnx_computes_and_so_do_their_parts(kind, attributes, 
 
 
 def concat_conv(*between, outputs=("y",), weights=(5, 12, 3, 3), convolution=None, constants=(), inputs=(), name="cat"):
-    """Three convolutions, their concatenation, and a convolution of it."""
+    """Return three convolutions, their concatenation, and a convolution of it."""
     branches = [node("Conv", ["x", "w"], [f"c{n}"], f"branch{n}", pads=[1, 1, 1, 1]) for n in range(3)]
     cat = node("Concat", ["c0", "c1", "c2"], ["cat"], "cat", axis=1)
     last = convolution or node("Conv", [name, "v"], ["y"], "conv", pads=[1, 1, 1, 1])
@@ -114,8 +114,8 @@ def concat_conv(*between, outputs=("y",), weights=(5, 12, 3, 3), convolution=Non
     return model([*branches, cat, *between, last], [value("x", [1, 3, 8, 8]), *inputs], list(outputs), held)
 
 
-def test_a_cell_is_rewritten_checked_and_certified(tmp_path, monkeypatch) -> None:
-    """The peak is lower although a partial sum holds its own result next to the buffer."""
+def test_rewrite_command_lowers_the_peak_of_a_cell(tmp_path, monkeypatch) -> None:
+    """The peak is lower although a partial sum needs memory for its result next to the buffer."""
     monkeypatch.chdir(tmp_path)
     Path("m.onnx").write_bytes(concat_conv(node("Relu", ["cat"], ["r"], "relu"), name="r"))
     shown = ok("rewrite m.onnx -o r.json --check").out
@@ -132,7 +132,7 @@ def test_a_cell_is_rewritten_checked_and_certified(tmp_path, monkeypatch) -> Non
     assert {op.workspace for op in graph.ops if found[op.name].role is PieceRole.SUM} == {5 * 64 * 4}
 
 
-TRAPS = {
+UNSUPPORTED = {
     "the weights are computed": concat_conv(
         convolution=node("Conv", ["cat", "u"], ["y"], "conv"), inputs=[value("u", [5, 12, 3, 3])]
     ),
@@ -183,21 +183,21 @@ TRAPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("trap", TRAPS)
-def test_what_is_not_plain_stays_as_it_is(trap) -> None:
-    """An op that the reader cannot describe is not split, whatever its type is called, and reads whole tensors."""
-    graph = graph_from_onnx(TRAPS[trap])
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_unsupported_ops_stay_unchanged(case) -> None:
+    """An op that the reader cannot describe is not split, despite its type, and reads whole tensors."""
+    graph = graph_from_onnx(UNSUPPORTED[case])
     done = rewrite_graph(graph)
     assert not done.rewrites
     assert check_numerics(graph, done.graph).difference == 0
     nodes = [
         onnx.ModelProto.FromString(each).graph.node
-        for each in (TRAPS[trap], rewritten(OnnxFile(TRAPS[trap]), done.graph).data)
+        for each in (UNSUPPORTED[case], rewritten(OnnxFile(UNSUPPORTED[case]), done.graph).data)
     ]
     assert {each.SerializeToString() for each in nodes[1]} == {each.SerializeToString() for each in nodes[0]}
 
 
-def test_quantised_convolutions_stay() -> None:
+def test_quantised_convolutions_stay_unchanged() -> None:
     names = ["cat", "s", "z", "v", "s", "z", "s", "z"]
     data = model(
         [
@@ -211,7 +211,7 @@ def test_quantised_convolutions_stay() -> None:
 
 
 def test_one_value_under_two_names_is_read_twice() -> None:
-    """An Identity is a view; the concatenation has three parts, two of which are one tensor."""
+    """An Identity is a view, so two of the three concatenated parts are one tensor."""
     data = concat_conv(
         node("Identity", ["c0"], ["same"]), node("Concat", ["c0", "same", "c1"], ["other"], "c", axis=1), name="other"
     )
@@ -221,8 +221,8 @@ def test_one_value_under_two_names_is_read_twice() -> None:
     check_numerics(graph, done.graph)
 
 
-def test_kernels_in_place_are_asked_for() -> None:
-    """As Serenity has them: no workspace, and a concatenation of two parts is read in place."""
+def test_kernels_in_place_are_an_option() -> None:
+    """As in Serenity: no workspace, and a concatenation of two parts is read in place."""
     graph = graph_from_onnx(concat_conv())
     done = rewrite_graph(graph, RewriteOptions(kernels="in-place"))
     assert [rewrite.rule for rewrite in done.rewrites] == ["zero-copy-concat", "partial-sums"]
@@ -238,8 +238,8 @@ def test_kernels_in_place_are_asked_for() -> None:
         pieces(replace(whole, meta={**whole.meta, "attrs": described}))
 
 
-def test_a_wrong_description_shows() -> None:
-    """The check computes convolutions as described, not as the dimension rule has them."""
+def test_check_detects_wrong_descriptions() -> None:
+    """The check computes convolutions as described, not by the dimension rule."""
     graph = graph_from_onnx(concat_conv())
     done = rewrite_graph(graph).graph
     attributes = done.meta["attrs"]

@@ -1,4 +1,4 @@
-"""Costs from a profile: read exactly or refused with the place, and put on a graph whole or not at all."""
+"""Costs from profiles: reading, invalid files, and use in commands and configurations."""
 
 import json
 
@@ -38,7 +38,7 @@ def document(**changes):
     return {"format": "remat-costs", "version": 1, "sets": sets} | changes
 
 
-def test_one_set(tmp_path):
+def test_profile_of_one_set(tmp_path):
     found = profile(tmp_path, '\ufeffop,us\r\na,12\r\n\r\nb, 3e2 \r\n"c,""d""",0\r\n')
     assert found.sets == (CostSet("", "us", {"a": 12, "b": 300, 'c,"d"': 0}),)
     graph = graph_of("b", "a", 'c,"d"')
@@ -50,8 +50,8 @@ def test_one_set(tmp_path):
     assert measured.digest != graph.digest
 
 
-def test_several_devices(tmp_path):
-    """As CSV and as JSON; each with a unit of its own, and one may lack ops."""
+def test_profile_of_several_devices(tmp_path):
+    """As CSV and as JSON; each set has its own unit and may lack ops."""
     table = profile(tmp_path, "op,big gpu [ns],cpu[us]\na,1200,5\nb,30,\n")
     assert table.sets == (CostSet("big gpu", "ns", {"a": 1200, "b": 30}), CostSet("cpu", "us", {"a": 5}))
     same = document()
@@ -67,7 +67,7 @@ def test_several_devices(tmp_path):
         with_costs(graph, table, "tpu")
 
 
-def test_what_does_not_fit_the_graph():
+def test_profiles_that_do_not_fit_the_graph():
     graph = graph_of(*"abcdefgh")
     few = Profile("few.csv", (CostSet("", "us", {"c": 1}),))
     with refused("graph.costs", culprit="g"):
@@ -94,17 +94,17 @@ DOCUMENTS = [
 
 
 @pytest.mark.parametrize("text", [*TABLES, *DOCUMENTS])
-def test_files_that_are_refused(text, tmp_path):
+def test_invalid_files(text, tmp_path):
     with refused("costs-file.refused", culprit=f"{tmp_path / 'costs.csv'}: "):
         profile(tmp_path, text)
 
 
-# -- from the shell and the configuration ------------------------------------------------------------------------------
+# -- commands and configurations ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A training chain of 9 ops that all cost 1, and what each costs on two devices."""
+    """Current folder with a training chain of 9 ops of cost 1, and a profile of two devices."""
     monkeypatch.chdir(tmp_path)
     graph = unit_chain(4)
     write_graph(graph, "chain.json")
@@ -113,7 +113,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_commands_take_costs(folder):
+def test_costs_in_commands(folder):
     gpu = ["--costs", "costs.csv", "--device", "gpu"]
     base = sum(range(10, 19))
     shown = facts("show chain.json", *gpu)
@@ -130,14 +130,14 @@ def test_commands_take_costs(folder):
     assert any(row["value"] == base for row in facts("bounds chain.json -b 6", *gpu)["bounds"])
 
 
-def test_the_configuration_takes_costs(folder, tmp_path):
+def test_costs_in_a_configuration(folder, tmp_path):
     (folder / "sub").mkdir()
     path = folder / "sub" / "run.toml"
     path.write_text('[problem]\ngraph = "../chain.json"\ncosts = "../costs.csv"\ndevice = "cpu"\n')
     assert Config.from_file(path).make_problem().graph.base_cost == sum(range(100, 109))
 
 
-def test_mistakes_are_one_line(folder):
+def test_invalid_options_of_commands(folder):
     for line, message in (
         ("show chain.json --costs costs.csv", "name one of them: 'gpu', 'cpu'"),
         ("solve chain.json -b 5 --device gpu", "device 'gpu' is named, but no file of costs"),

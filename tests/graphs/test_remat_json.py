@@ -19,7 +19,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def document():
-    """A small valid document that uses every key."""
+    """Return a small valid document that uses every key."""
     return {
         "format": "remat-graph", "version": 1, "name": "g", "source": "test", "cost_unit": "us",
         "constant_memory": 7,
@@ -84,8 +84,8 @@ def test_meta_that_is_not_json_is_refused(meta, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-#: Values that both the reader and the schema refuse, by their place; none: the key is missing.
-WRONG: dict[str, list[Any]] = {
+#: Values that both the reader and the schema refuse, by their place; ``...``: the key is missing.
+INVALID: dict[str, list[Any]] = {
     "format": ["remat-schedule"], "version": [2, "1", True, ...], "name": [3], "extra": [1], "cost_unit": ["s"],
     "constant_memory": [-1, "7"], "meta": [[]], "order": [None], "order.0": [0], "inputs": ["i"],
     "tensors": [..., {}], "tensors.1": [3], "tensors.2.size": [..., -1, "4", 1.5, 10**3000], "tensors.0.kind": [1],
@@ -94,16 +94,16 @@ WRONG: dict[str, list[Any]] = {
     "ops.0.recomputable": [0], "ops.0.phase": ["up", 1], "ops.0.type": [None], "ops.0.inputs": ["x", ["x", "x"]],
     "ops.0.inputs.1": [3],
 }  # fmt: skip
-#: Those that a schema cannot refuse.
-WRONG_FOR_READERS: dict[str, list[Any]] = {
+#: Values that only the reader refuses.
+INVALID_FOR_READERS: dict[str, list[Any]] = {
     "ops.0.cost": [3.0], "constant_memory": [2**62 - 1], "ops.1.name": ["b"], "tensors.1.name": ["i", "x\u202ey"],
     "ops.0.inputs": [["q"]], "ops.1.inputs": [["y"]], "order": [["b", "a"], ["a"], ...],
     "ops.0.name": ["b\r\x1b[31m", "\ud800"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("table", [WRONG, WRONG_FOR_READERS], ids=["schema too", "reader only"])
-def test_bad_documents(table, tmp_path):
+@pytest.mark.parametrize("table", [INVALID, INVALID_FOR_READERS], ids=["schema too", "reader only"])
+def test_invalid_documents(table, tmp_path):
     path = tmp_path / "culprit.json"
     for at, value in ((at, value) for at, values in table.items() for value in values):
         bad = changed(document(), at, value)
@@ -113,10 +113,10 @@ def test_bad_documents(table, tmp_path):
         shown = str(caught.value)
         assert shown.count(str(path)) == 1
         assert len(shown) < len(str(path)) + 300
-        assert VALIDATOR.is_valid(bad) is (table is WRONG_FOR_READERS), at
+        assert VALIDATOR.is_valid(bad) is (table is INVALID_FOR_READERS), at
 
 
-BAD_TEXT = {
+INVALID_TEXT = {
     "empty": b"",
     "spaces": b"  \n",
     "list": b"[]",
@@ -133,8 +133,8 @@ BAD_TEXT = {
 }
 
 
-@pytest.mark.parametrize("content", BAD_TEXT.values(), ids=BAD_TEXT)
-def test_bad_text(content, tmp_path):
+@pytest.mark.parametrize("content", INVALID_TEXT.values(), ids=INVALID_TEXT)
+def test_invalid_text(content, tmp_path):
     path = tmp_path / "culprit.json"
     path.write_bytes(content)
     with refused("graph-file.text", culprit=f"{path}: "):
@@ -142,8 +142,8 @@ def test_bad_text(content, tmp_path):
 
 
 @pytest.mark.shared
-def test_graphs_of_the_data_folder(shared):
-    """Every fact that comes with them."""
+def test_facts_of_the_data_folder(shared):
+    """Compare counts, peaks and costs with those in the files."""
     paths = sorted((shared / "data" / "graphs").glob("*.json"))
     assert len(paths) >= 29
     for path in paths:

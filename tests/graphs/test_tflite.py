@@ -1,4 +1,4 @@
-"""The reader of TensorFlow Lite models: bytes, multiply-accumulates, the file's order; and files that mean harm."""
+"""Reader of TensorFlow Lite models: bytes, multiply-accumulates, order, and invalid or hostile files."""
 
 import random
 import struct
@@ -22,7 +22,7 @@ TYPES = tflite.TensorType
 
 
 @pytest.mark.parametrize("new_field_only", [False, True])
-def test_bytes_costs_and_the_order_of_the_file(new_field_only: bool) -> None:
+def test_bytes_costs_and_order(new_field_only: bool) -> None:
     graph = graph_from_tflite(model(keyword_spotting(), new_field_only=new_field_only))
     assert costs(graph) == {
         "inputs": 0,
@@ -39,18 +39,18 @@ def test_bytes_costs_and_the_order_of_the_file(new_field_only: bool) -> None:
     assert (graph.cost_unit, graph.constant_memory, graph.outputs) == ("mac", 260, ("y",))
     assert graph.meta["macs"] == 256 * 9 + 4096 + 160
     assert graph.meta["modules"]["DEPTHWISE_CONV_2D_0"] == "net.block"
-    assert graph.reference_peak == 256 + 1024  # the input is free by then
+    assert graph.reference_peak == 256 + 1024  # the input is dead by then
     assert not graph.ops[0].recomputable
     kept = graph_from_tflite(model(keyword_spotting()), views="keep")
     assert (sizes(kept)["flat"], costs(kept)["RESHAPE_3"]) == (16, 0)
 
 
 def small(ops, tensors, **options):
-    """A model from `x` (4 elements, tensor 0) to `y` (tensor 1)."""
+    """Return a model from `x` (4 elements, tensor 0) to `y` (tensor 1)."""
     return model(G([T("x", (1, 4)), T("y", (1, 4)), *tensors], ops, (0,), (1,)), **options)
 
 
-def test_products_of_other_kinds() -> None:
+def test_costs_of_other_products() -> None:
     f = TYPES.FLOAT32
     tensors = [
         T("x", (2, 3, 3, 4), f), T("up", (2, 6, 6, 5), f), T("w", (5, 2, 2, 4), f, data=320), T("s", (4,), f, data=16),
@@ -69,8 +69,8 @@ def test_products_of_other_kinds() -> None:
     assert sizes(graph)["up"] == 4 * 360
 
 
-def test_constants_are_computed_before() -> None:
-    """Half-precision weights, and shapes: neither is an op of an inference."""
+def test_computed_constants_are_no_ops() -> None:
+    """Half-precision weights and shapes."""
     tensors = [T("half", (1, 4), TYPES.FLOAT16, data=8), T("w", (1, 4), TYPES.FLOAT32), T("shape", (2,), TYPES.INT32)]
     ops = [O(OPS.DEQUANTIZE, (2,), (3,)), O(OPS.SHAPE, (0,), (4,)), O(OPS.BROADCAST_TO, (3, 4), (1,))]
     data = model(
@@ -81,7 +81,7 @@ def test_constants_are_computed_before() -> None:
     assert graph.constant_memory == 16
 
 
-def test_variables_are_held_and_what_changes_them_runs_once() -> None:
+def test_variables_are_constant_memory_and_their_writers_run_once() -> None:
     weights = [T("u", (8, 4), data=32), T("v", (8, 2), data=16), T("state", (1, 16), variable=True)]
     graph = graph_from_tflite(small([O(OPS.SVDF, (0, 2, 3, -1, 4), (1,))], weights))
     assert costs(graph)["SVDF_0"] == 32 + 16
@@ -90,7 +90,7 @@ def test_variables_are_held_and_what_changes_them_runs_once() -> None:
     assert sizes(graph) == {"x": 4, "y": 4}
 
 
-def test_ops_of_high_numbers_custom_ops_and_open_dimensions() -> None:
+def test_new_ops_custom_ops_and_open_dimensions() -> None:
     remarks: list[str] = []
     ops = [O(OPS.GELU, (0,), (2,)), O(OPS.CUSTOM, (2,), (1,), custom="Mine")]
     graph = graph_from_tflite(small(ops, [T("g", (1, 4), signature=(-1, 4))]), remarks=remarks)
@@ -101,7 +101,7 @@ def test_ops_of_high_numbers_custom_ops_and_open_dimensions() -> None:
     ]
 
 
-def test_subgraphs_are_chosen_and_control_flow_is_refused() -> None:
+def test_subgraphs_and_control_flow() -> None:
     main = G([T("x", (1, 4)), T("c", (1,), TYPES.BOOL), T("y", (1, 4))], [O(OPS.IF, (1, 0), (2,))], (0, 1), (2,))
     inner = G([T("a", (1, 4)), T("b", (1, 4))], [O(OPS.RELU, (0,), (1,))], (0,), (1,), "then")
     data = model(main, inner)
@@ -127,14 +127,14 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_said_in_one_line(what: str) -> None:
+@pytest.mark.parametrize("fault", BROKEN)
+def test_invalid_models_are_refused(fault: str) -> None:
     with refused("graph-file.tflite"):
-        graph_from_tflite(BROKEN[what])
+        graph_from_tflite(BROKEN[fault])
 
 
-def test_offsets_that_lead_anywhere_are_refused_quickly() -> None:
-    """Each 32-bit word in turn becomes a wild number; the file is read or refused, and never takes long."""
+def test_wild_offsets_are_refused() -> None:
+    """Each 32-bit word in turn is replaced by a wild number; the file is read or refused."""
     data = model(keyword_spotting())
     rng = random.Random(1)
     faults = []
@@ -147,7 +147,7 @@ def test_offsets_that_lead_anywhere_are_refused_quickly() -> None:
     assert len(faults) > 50 and "\n" not in "".join(faults)
 
 
-def test_entries_that_share_their_names() -> None:
+def test_shared_names_count_for_each_tensor() -> None:
     def graph(length: int) -> ComputeGraph:
         same = [T("n" * length, (1, 4)) for _ in range(2000)]
         return graph_from_tflite(small([O(OPS.ADD, (0, 0), (1,))], same))
@@ -158,7 +158,7 @@ def test_entries_that_share_their_names() -> None:
         assert graph(10).ops
 
 
-def test_files_are_read_by_their_mark(tmp_path: Path) -> None:
+def test_files_are_recognised_by_their_identifier(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(model(keyword_spotting()))
     assert read_graph(path, views="keep").reference_peak == 1280
@@ -169,7 +169,7 @@ def test_files_are_read_by_their_mark(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_reference_kernels_write_in_place_where_asked() -> None:
+def test_reference_kernels_write_in_place_on_request() -> None:
     def relus(kind: int) -> bytes:
         shapes = {"x": (1, 8), "a": (1, 8), "b": (1, 8), "y": (1, 8), "one": (1, 1), "z": (1, 8)}
         tensors = [T(name, shape, kind) for name, shape in shapes.items()]

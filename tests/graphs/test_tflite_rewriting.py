@@ -1,4 +1,4 @@
-"""TensorFlow Lite models: what a graph computes is what the interpreter computes, and what is not plain stays."""
+"""Rewriting of TensorFlow Lite models: outputs agree with LiteRT, and unsupported ops stay unchanged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def conv(**options):
 
 
 #: Type, options, shape of the first input, shapes of constants, shape of the output, and for each axis of the first
-#: input what is made of a concatenation along it: p(arts), s(um), or - nothing.
+#: input but that of samples the rewrite of a concatenation along it: p(arts), s(um), or - for none.
 CASES = [
     ("CONV_2D", conv(**STRIDES), IMAGE, [(5, 3, 2, 4), (5,)], (1, 3, 7, 5), "--s"),
     ("CONV_2D", conv(**STRIDES, Padding=VALID, FusedActivationFunction=RELU), IMAGE, [(5, 3, 2, 4), (5,)],
@@ -58,7 +58,7 @@ CASES = [
 
 
 def on_parts(kind, options, parts, constants, output, *, axis):
-    """Inputs, their concatenation along an axis, and an op of it with constants of these values."""
+    """Return inputs, their concatenation along an axis, and an op of it with these constants."""
     shape = (*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])
     n = len(parts)
     tensors = [T(f"x{number}", part, FLOAT) for number, part in enumerate(parts)]
@@ -72,11 +72,11 @@ def on_parts(kind, options, parts, constants, output, *, axis):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_ops_and_their_parts(case) -> None:
-    """Each axis but that of samples is concatenated of two parts in turn; compared with LiteRT where it is there."""
-    kind, options, shape, constants, output, made = case
+def test_ops_and_their_parts_agree_with_litert(case) -> None:
+    """Each axis except that of samples is concatenated from two parts in turn; LiteRT is an optional reference."""
+    kind, options, shape, constants, output, axes = case
     weights = [random.standard_normal(each) for each in constants]
-    for axis, letter in enumerate(made, start=1):
+    for axis, letter in enumerate(axes, start=1):
         cut = shape[axis] // 2
         parts = [(*shape[:axis], n, *shape[axis + 1 :]) for n in (cut, shape[axis] - cut)]
         data = on_parts(kind, options, parts, weights, output, axis=axis)
@@ -102,7 +102,7 @@ def test_ops_and_their_parts(case) -> None:
 
 
 def computed(data, given):
-    """The output of a model as its reader describes it, with the constants of the file."""
+    """Return the output of a model as its reader describes it, with the constants of the file."""
     file = TfliteFile(data)
     flat, places = file.flat, file.flat.tables(file.subgraphs[0], 0)
 
@@ -116,7 +116,7 @@ def computed(data, given):
 
 
 def interpreted(data, given):
-    """The output of a model by LiteRT; None where that is not installed."""
+    """Return the output of a model by LiteRT, None if that is not installed."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
@@ -136,8 +136,8 @@ def cell(options=None, kind="CONV_2D", weights=(5, 3, 3, 12), output=(1, 8, 8, 5
     return on_parts(kind, options or conv(), PARTS, [np.zeros(weights), np.zeros(output[-1])], output, axis=3)
 
 
-def test_a_cell_is_rewritten_checked_and_certified(tmp_path, monkeypatch) -> None:
-    """A fused activation waits for the sum: no partial convolution has it."""
+def test_rewrite_command_lowers_the_peak_of_a_cell(tmp_path, monkeypatch) -> None:
+    """Only the last addition has the fused activation."""
     monkeypatch.chdir(tmp_path)
     Path("m.tflite").write_bytes(cell(conv(FusedActivationFunction=RELU)))
     assert "check       4 tensors agree within " in ok("rewrite m.tflite -o r.json --check").out
@@ -178,7 +178,7 @@ def reshaped():
     return model(G(tensors, [*views, concat, last], (0, 1, 2), (5,)))
 
 
-TRAPS = {
+UNSUPPORTED = {
     "quantised": quantised(),
     "parts read as another shape": reshaped(),
     "an activation that is not everywhere": cell(conv(FusedActivationFunction=TANH)),
@@ -193,11 +193,11 @@ TRAPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("trap", TRAPS)
-def test_what_is_not_plain_stays_as_it_is(trap) -> None:
-    graph = graph_from_tflite(TRAPS[trap])
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_unsupported_ops_stay_unchanged(case) -> None:
+    graph = graph_from_tflite(UNSUPPORTED[case])
     done = rewrite_graph(graph, RewriteOptions(min_parts=2))
     assert not done.rewrites
     assert check_numerics(graph, done.graph).difference == 0
-    made = rewritten(TfliteFile(TRAPS[trap]), done.graph)
-    assert made.tables[0].operators == TfliteFile(TRAPS[trap]).tables[0].operators
+    made = rewritten(TfliteFile(UNSUPPORTED[case]), done.graph)
+    assert made.tables[0].operators == TfliteFile(UNSUPPORTED[case]).tables[0].operators

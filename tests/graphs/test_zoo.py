@@ -45,7 +45,7 @@ def test_published_numbers(name):
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["vgg16", "vgg19", "fcn8", "unet", "resnet50"])
-def test_equals_the_extracted_graph(name, shared):
+def test_graphs_equal_the_extracted_ones(name, shared):
     from remat.graphs import read_graph
 
     built = ZOO[name]()
@@ -67,13 +67,13 @@ def test_batch_scales_bytes_and_costs_but_not_parameters(name):
     assert three.constant_memory - one.constant_memory == 2 * one.meta["overhead"]["input_bytes"]
 
 
-def test_smaller_image_and_classes():
+def test_other_image_size_and_classes():
     graph = ZOO["unet"](batch=1, image=(32, 48, 1), classes=5)
     assert graph.tensors[graph.tensor_index["reshape"]].size == 4 * 16 * 24 * 5  # half the resolution
     assert graph.meta["image"] == [32, 48, 1]
 
 
-def test_refuses_images_that_do_not_fit():
+def test_images_that_do_not_fit_are_refused():
     for name, image in (
         ("unet", (36, 32, 3)), ("fcn8", (16, 16, 3)), ("vgg16", (0, 16, 3)), ("vgg16", (16.0, 16, 3)),
         ("vgg16", (16, 16)),
@@ -82,7 +82,7 @@ def test_refuses_images_that_do_not_fit():
             ZOO[name](image=image)
 
 
-def test_layers_by_hand():
+def test_shapes_and_costs_of_layers():
     net = Network("n", 2, (9, 7, 3))
     net.conv(8, 3, stride=2)
     assert net.shape_of("conv2d") == (5, 4, 8)
@@ -104,7 +104,7 @@ def test_layers_by_hand():
         net.dropout(name="c")
 
 
-def test_training_rules_by_hand():
+def test_inputs_of_backward_ops():
     net = Network("n", 1, (4, 4, 1))
     first = net.conv(2, 3, name="a")
     net.conv(2, 3, name="b")

@@ -1,4 +1,4 @@
-"""Inference graphs of the zoo: counts, peaks and multiply-accumulates as published or as in the files beside."""
+"""Inference graphs of the zoo: counts, peaks and multiply-accumulates as published or as in the data files."""
 
 from functools import cache
 from random import Random
@@ -70,21 +70,22 @@ SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Average", "Concat", "SepConv")
 
 
 @pytest.mark.parametrize("name", INFERENCE)
-def test_the_numbers_of_each(name):
+def test_statistics_of_each_network(name):
     graph = built(name)
     found = (len(graph.ops), graph.num_edges, graph.meta["params"], graph.base_cost, graph.reference_peak,
         graph.structural_bound.peak)  # fmt: skip
     assert found == TABLE[name]
     assert graph.name.removesuffix("-b1").removesuffix("-s0") == name
     assert [op.name for op in graph.ops] == list(graph.order)
-    assert {op.type for op in graph.ops if kind_of(op.type) is Kind.OPAQUE} <= {"WeightedAdd"}  # else no rewriting
+    opaque = {op.type for op in graph.ops if kind_of(op.type) is Kind.OPAQUE}
+    assert opaque <= {"WeightedAdd"}, "opaque ops cannot be rewritten"
     assert graph.constant_memory == graph.meta["overhead"]["param_bytes"]
     assert graph.cost_unit == "mac"
 
 
 @pytest.mark.parametrize("name", INFERENCE)
-def test_shapes_and_attributes_fit_the_sizes(name):
-    """What a rewrite reads: sizes follow from shapes, concatenations add up, weights fit what is read."""
+def test_shapes_and_attributes_agree_with_sizes(name):
+    """Rewriting relies on it: sizes follow from shapes, concatenations add up, weights fit the inputs."""
     graph = built(name)
     shapes, attrs = graph.meta["shapes"], graph.meta["attrs"]
     axis = {"NHWC": 3, "NCHW": 1}[graph.meta["layout"]]
@@ -119,8 +120,8 @@ def test_shapes_and_attributes_fit_the_sizes(name):
 
 @pytest.mark.shared
 @pytest.mark.parametrize("cell", ["a", "b", "c"])
-def test_folded_cells_of_swiftnet_are_those_of_the_files(cell, shared):
-    """The same op by op in the same order, with the same types, shapes and attributes."""
+def test_folded_cells_of_swiftnet_equal_the_data_files(cell, shared):
+    """Ops, order, types, shapes and attributes agree."""
     built = swiftnet_cell(cell=cell, fold_concats=True)
     extracted = read_graph(shared / "data" / "graphs" / f"swiftnet_hpd_cell_{cell}.json")
     assert built.arrays.size.tolist() == extracted.arrays.size.tolist()
@@ -149,8 +150,8 @@ def test_least_peaks(name, peak):
 
 
 @pytest.mark.shared
-def test_the_coarse_cell_of_darts_is_that_of_the_file(shared):
-    """But for the last op, the convolution of the next cell."""
+def test_coarse_cell_of_darts_equals_the_data_file(shared):
+    """Except for the last op, the convolution of the next cell."""
     built = darts_cell(coarse=True, fold_concats=True)
     extracted = read_graph(shared / "data" / "graphs" / "darts_v2_imagenet_cell0_coarse.json")
     assert built.ops[-1].inputs == ("cell/b0/add", "cell/b1/add", "cell/b2/add", "cell/b3/add")
@@ -167,15 +168,15 @@ def test_versions_of_darts():
     assert "BatchNorm" not in {op.type for op in lean.ops}
     assert lean.base_cost == graph.base_cost
     cell = darts_cell(fold_concats=True, fold_batch_norms=True)
-    assert len(cell.ops) - 2 == 39  # as one counts without what reads the cell
+    assert len(cell.ops) - 2 == 39  # without the ops that read the cell
     fine, coarse = darts_cell(), darts_cell(coarse=True)
     assert fine.meta["params"] - coarse.meta["params"] == 2 * 48  # the normalisation of the next cell
     assert fine.base_cost == coarse.base_cost
     assert [op for op, about in fine.meta["attrs"].items() if about.get("dilation") == [2, 2]] == ["cell/b3r/dw"]
 
 
-#: Multiply-adds and parameters as published. Those of DARTS include normalisations and the like (others without them
-#: count 523 to 545 million), those of SwiftNet 2.2 % in more than weights, of which it has at most 249,730.
+#: Published multiply-adds and parameters. DARTS includes normalisations (without them others count 523 to 545 million);
+#: SwiftNet includes 2.2 % that are no products with weights, of which it has at most 249,730.
 PUBLISHED = {
     "nasnet-a-mobile": (564e6, 5.3e6), "nasnet-a-large": (23.8e9, 88.9e6), "amoebanet-a-mobile": (555e6, 5.1e6),
     "amoebanet-a": (23.1e9, 86.7e6), "darts": (574e6, 4.7e6), "swiftnet": (57.40e6, 249_730),
@@ -183,7 +184,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_networks_as_published(name):
+def test_published_costs_and_parameters(name):
     graph, (macs, params) = built(name), PUBLISHED[name]
     assert graph.base_cost == pytest.approx(macs, rel={"darts": 0.08, "swiftnet": 0.025}.get(name, 0.0015))
     assert graph.meta["params"] == pytest.approx(params, rel={"darts": 0.005, "swiftnet": 0.14}.get(name, 0.003))
@@ -196,8 +197,8 @@ def test_networks_as_published(name):
         ("cifar10", 78, 111e6, 1.2e6), ("cifar100", 78, 160e6, 4.7e6),
     ],
 )  # fmt: skip
-def test_randomly_wired_networks_as_published(regime, channels, macs, params):
-    """By Xie et al., 583 +- 6 million in the small regime; those for CIFAR by Serenity, in Table 1."""
+def test_published_costs_of_randomly_wired_networks(regime, channels, macs, params):
+    """Xie et al.: 583 ± 6 million in the small regime. Table 1 of Serenity: those for CIFAR."""
     graph = randwire(regime=regime, channels=channels)
     assert graph.base_cost == pytest.approx(macs, rel=0.09 if regime == "cifar10" else 0.01)
     assert graph.meta["params"] == pytest.approx(params, rel=0.06)
@@ -205,8 +206,8 @@ def test_randomly_wired_networks_as_published(regime, channels, macs, params):
     assert (coarse.base_cost, coarse.meta["params"]) == (graph.base_cost, graph.meta["params"])
 
 
-def test_the_wiring_is_really_rewired():
-    """Of the 64 edges of the ring a quarter stays, and a few come back; without rewiring it is the ring."""
+def test_random_rewiring():
+    """Without rewiring the edges are the ring; with 0.75 a quarter of its 64 edges and a few more remain."""
     ring = {(min(v, w), max(v, w)) for v in range(32) for w in ((v + 1) % 32, (v + 2) % 32)}
     assert set(watts_strogatz(32, 4, 0.0, Random(0))) == ring
     stayed = []
@@ -228,7 +229,7 @@ def test_the_wiring_is_really_rewired():
     assert one.digest != other.digest
 
 
-def test_the_stages_of_a_randomly_wired_network():
+def test_stages_of_a_randomly_wired_network():
     graph = randwire(seed=3, nodes=8, coarse=True)
     shapes = graph.meta["shapes"]
     assert shapes["conv2/bn"] == [1, 56, 56, 78]
@@ -239,8 +240,8 @@ def test_the_stages_of_a_randomly_wired_network():
         assert {tuple(shapes[op.name]) for op in nodes} == {(1, size, size, channels)}
 
 
-def test_the_cell_after_a_reduction_reads_what_its_network_says():
-    """NASNet-A large counts the cells without the reduction, the mobile one with it."""
+def test_inputs_of_the_cell_after_a_reduction():
+    """NASNet-A large counts cells without the reduction, the mobile network with it."""
     for name, read in (("nasnet-a-large", "cell_4/concat"), ("nasnet-a-mobile", "cell_3/concat")):
         graph = built(name)
         first = "cell_6" if name == "nasnet-a-large" else "cell_4"
@@ -248,7 +249,7 @@ def test_the_cell_after_a_reduction_reads_what_its_network_says():
         assert graph.ops[graph.op_index[f"{first}/begin/relu"]].inputs == ("reduction_cell_0/concat",)
 
 
-def test_ops_by_hand():
+def test_shapes_and_costs_of_ops():
     net = InferenceNetwork("n", 3, "test", dtype="uint8", layout="NCHW", fold_concats=True)
     x = net.input("x", (9, 7, 3))
     net.conv("a", x, 8, kernel=3, stride=2, bias=True)
@@ -280,7 +281,7 @@ def test_ops_by_hand():
     assert graph.ops[graph.op_index["i"]].inputs == ("a", "d", "h")
 
 
-def test_what_is_refused():
+def test_invalid_options():
     for make in (
         lambda: randwire(regime="x"),
         lambda: randwire(neighbours=3),

@@ -1,4 +1,4 @@
-"""Training graphs op by op: counts of the HiRemate paper, FLOPs in closed form, and what backward ops read."""
+"""Training graphs op by op: counts of the HiRemate paper, FLOPs in closed form, inputs of backward ops."""
 
 from math import prod
 
@@ -38,12 +38,12 @@ PUBLISHED_MACS = {
 }  # fmt: skip
 
 
-def test_every_step_is_counted():
+def test_counts_cover_every_training_step():
     assert set(COUNTS) == set(TRAINING_STEPS)
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_counts_phases_modules_shapes_and_what_is_read(name):
+def test_counts_phases_modules_shapes_and_inputs(name):
     graph = TRAINING_STEPS[name]()
     phases = [op.phase for op in graph.ops]
     forward = phases.count("forward")
@@ -85,7 +85,7 @@ def test_counts_phases_modules_shapes_and_what_is_read(name):
 
 
 def phase_flops(graph):
-    """FLOPs of matrix products and convolutions by phase."""
+    """Return FLOPs of matrix products and convolutions by phase."""
     total = {"forward": 0, "loss": 0, "backward": 0}
     for op, flops in zip(graph.ops, graph.meta["flops"], strict=True):
         total[op.phase] += flops
@@ -93,7 +93,7 @@ def phase_flops(graph):
 
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 3, "width": 96, "heads": 4, "sequence": 40, "vocabulary": 77}])
-def test_gpt_in_closed_form(sizes):
+def test_flops_and_sizes_of_gpt_in_closed_form(sizes):
     graph = gpt(3, **sizes)
     n, d, s, v = (graph.meta[key] for key in ("layers", "width", "sequence", "vocabulary"))
     forward = n * (24 * 3 * s * d * d + 4 * 3 * s * s * d) + 2 * 3 * s * d * v
@@ -111,21 +111,21 @@ def test_gpt_in_closed_form(sizes):
     assert graph.ops[graph.op_index["grad_layers.1.mlp.gelu"]].inputs[1] == "layers.1.mlp.up"
 
 
-def test_gpt2_has_the_parameters_that_are_published():
+def test_published_parameters_of_gpt2():
     published, untied_head, positions = 124_439_808, 50257 * 768, 512 * 768  # the published one has 1024 positions
     assert gpt().meta["params"] == published + untied_head - positions
 
 
 @pytest.mark.parametrize("name", ["gpt", "transformer", "mlp-mixer", "resnet50-ops", "regnet-32", "fno-3d", "uno"])
 def test_costs_are_affine_in_the_batch(name):
-    """Also where operands are large enough for a roofline to change sides: parameters have a cost of their own."""
+    """Parameters have a separate cost, so the roofline does not change sides for large operands."""
     family = AffineGraph.of(TRAINING_STEPS[name])
     assert family.at(64).digest == TRAINING_STEPS[name](64).digest
 
 
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
 def test_gradients_of_several_readers_are_added_up(accumulation):
-    """x is read by three ops, one of them a sum; y by one."""
+    """Three ops read x, one of them a sum; one op reads y."""
     tape = Tape("t", 1, accumulation=accumulation)
     shape = [Output("", (2, 3))]
     (x,) = tape.apply("linear", "x", [tape.source((2, 3))], shape, params=12)
@@ -159,7 +159,7 @@ def test_gradients_of_several_readers_are_added_up(accumulation):
     assert validate(graph, Schedule.reference(graph)).accepted
 
 
-def test_what_needs_no_gradient_has_no_backward_op():
+def test_ops_without_gradient_have_no_backward_op():
     tape = Tape("t", 1)
     x = tape.source((4,))
     (mask,) = tape.apply("scale_mask", "mask", [x], [Output("", (4,), FLAG)])
@@ -174,7 +174,7 @@ def test_what_needs_no_gradient_has_no_backward_op():
     assert graph.constant_memory == 16 + 2 * 4 * 20
 
 
-def test_refused_ops():
+def test_invalid_ops():
     tape = Tape("t", 1)
     with refused("graph.no-backward", culprit="magic"):
         tape.apply("magic", "x", [], [])
@@ -186,7 +186,7 @@ def test_refused_ops():
         tape.build("mse_loss", x)
 
 
-def test_decoders_read_the_encoder_s_output():
+def test_decoders_read_the_output_of_the_encoder():
     graph = transformer(1, layers=5, sequence=4)
     readers = [op.name for op in graph.ops if "encoder.norm" in op.inputs and op.phase == "forward"]
     assert readers == [f"decoder.{layer}.cross_attn.kv" for layer in range(5)]
@@ -200,7 +200,7 @@ def test_decoders_read_the_encoder_s_output():
     )  # fmt: skip
 
 
-def test_statistics_are_kept_and_sums_are_in_place():
+def test_statistics_of_batch_norm_are_outputs_and_sums_are_fused():
     graph = resnet_ops(1, (32, 32, 3))
     kept = {name for name in graph.outputs if name != "loss"}
     norms = [op for op in graph.ops if op.phase == "forward" and op.type.startswith("batch_norm")]
@@ -214,7 +214,7 @@ def test_statistics_are_kept_and_sums_are_in_place():
 
 
 @pytest.mark.shared
-def test_flops_of_captured_steps_and_nearly_the_peak(shared):
+def test_flops_and_peaks_of_captured_steps(shared):
     from remat.graphs import read_graph
 
     captured = read_graph(shared / "data" / "graphs" / "resnet50_train.json")
@@ -225,7 +225,7 @@ def test_flops_of_captured_steps_and_nearly_the_peak(shared):
     assert sum(unet_ops(4, classes=21).meta["flops"]) == captured.meta["total_flops"]
 
 
-def test_refused_networks():
+def test_invalid_networks():
     for make, options in (
         (gpt, {"layers": 0}), (gpt, {"batch": 2.0}), (gpt, {"heads": 5}), (gpt, {"accumulation": "both"}),
         (resnet_ops, {"depth": 18}), (unet_ops, {"image": (40, 32, 3)}), (unet_ops, {"image": (32, 32)}),
@@ -237,6 +237,6 @@ def test_refused_networks():
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_ops_in_seconds():
+def test_graph_of_a_hundred_thousand_ops():
     with at_most(30):
         assert len(gpt(layers=3340, width=256, heads=4, sequence=128).ops) == 30 * 3340 + 15

@@ -1,4 +1,4 @@
-"""Small networks with shapes and attributes, given and random."""
+"""Small networks with shapes and attributes, fixed and random."""
 
 import random
 from math import prod
@@ -17,7 +17,7 @@ from remat.graphs.rewriting.descriptions import (
 
 
 class Net:
-    """A network that collects shapes and attributes; every op writes one tensor of its name, one byte an element."""
+    """Builder that collects shapes and attributes; each op writes one tensor of its name, one byte per element."""
 
     def __init__(self, name: str = "net", **meta: object) -> None:
         self.shapes: dict[str, list[int]] = {}
@@ -41,7 +41,7 @@ class Net:
 
 
 def after_concat(kind: str, parts: list[list[int]], along: int, shape: list[int], **attrs: object) -> ComputeGraph:
-    """Inputs, their concatenation read in place by one op, and a sum with something so that the op is not an output."""
+    """Return inputs, an op that reads their concatenation in place, and a ReLU, so that the op is no output."""
     net = Net()
     names = net.inputs(*parts)
     net.op("y", kind, names, shape, cost=100, concat_inputs=True, concat_axis=along, **attrs)
@@ -50,7 +50,7 @@ def after_concat(kind: str, parts: list[list[int]], along: int, shape: list[int]
 
 
 def random_network(seed: int, ops: int = 9) -> ComputeGraph:
-    """Ops of many types on small images, channels last: concatenations explicit and folded, slices, odd costs."""
+    """Return random ops on small images, channels last: explicit and folded concatenations, slices, odd costs."""
     rng = random.Random(seed)
     net = Net(f"random-{seed}", layout="NHWC")
     size = [2, 5, 5]
@@ -90,7 +90,7 @@ def random_network(seed: int, ops: int = 9) -> ComputeGraph:
 
 
 def described_network() -> ComputeGraph:
-    """Three parts, their concatenation, and a normalisation, a function and convolutions of it, all described."""
+    """Return a concatenation of three parts, and a normalisation, functions and convolutions of it, all described."""
     image, width = (1, 5, 5), {"x0": 2, "x1": 3, "x2": 1, "c": 6, "n": 6, "r": 6, "d": 12, "y": 4, "p": 4, "q": 4}
     shapes = {name: (*image, channels) for name, channels in width.items()}
     window = Window((3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)))

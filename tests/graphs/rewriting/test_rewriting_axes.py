@@ -1,4 +1,4 @@
-"""The dimension rule: roles from the table and from attributes, and what is made of them; wrong attributes."""
+"""The dimension rule: roles of axes, rewrites by role, and invalid attributes."""
 
 from dataclasses import replace
 
@@ -59,10 +59,10 @@ CASES = [
 ROLES = {"p": "parallel", "r": "reduced", "f": "fixed"}
 
 
-@pytest.mark.parametrize(("kind", "attrs", "shape", "output", "wanted"), CASES, ids=lambda value: str(value)[:30])
-def test_roles_are_as_listed_and_as_the_numbers_have_it(kind, attrs, shape, output, wanted) -> None:
-    """Each axis is cut in two in turn: a sum, parts, or nothing is made of it, and the result is the same."""
-    for axis, letter in enumerate(wanted):
+@pytest.mark.parametrize(("kind", "attrs", "shape", "output", "expected"), CASES, ids=lambda value: str(value)[:30])
+def test_roles_of_axes_select_the_rewrite(kind, attrs, shape, output, expected) -> None:
+    """Each axis is split in two in turn; the rewrite gives a sum, parts or nothing, and the same outputs."""
+    for axis, letter in enumerate(expected):
         first = 1 if shape[axis] < 4 else 2
         parts = [[*shape[:axis], n, *shape[axis + 1 :]] for n in (first, shape[axis] - first) if n]
         graph = after_concat(kind, parts, axis, output, **attrs)
@@ -79,8 +79,8 @@ def test_roles_are_as_listed_and_as_the_numbers_have_it(kind, attrs, shape, outp
 
 
 @pytest.mark.parametrize(("axis", "letter"), [(0, "p"), (1, "r")])
-def test_products_of_two_tensors_are_cut_on_both_sides(axis: int, letter: str) -> None:
-    """Rows of the first: parts; what is summed over: the second is read in slices."""
+def test_products_of_two_tensors_are_split_on_both_sides(axis: int, letter: str) -> None:
+    """Rows of the first operand give parts; along the summed axis slices of the second are read."""
     net = Net()
     shapes = [[2, 6], [3, 6]] if axis == 0 else [[5, 2], [5, 4]]
     names = net.inputs(*shapes, [6, 4])
@@ -92,7 +92,7 @@ def test_products_of_two_tensors_are_cut_on_both_sides(axis: int, letter: str) -
     check_numerics(graph, done.graph)
 
 
-WRONG = [
+INVALID = [
     ({"kernel": 3}, {"x0": [1, -1]}), ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}),
     *(({}, shapes) for shapes in (
         [], *({"x0": shape} for shape in ([1, True], [0], [2**40, 2**40], [1] * 9, "12")), {"x1": [2, 6]},
@@ -108,8 +108,8 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("attrs", "shapes"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes) -> None:
+@pytest.mark.parametrize(("attrs", "shapes"), INVALID, ids=lambda value: str(value)[:40])
+def test_invalid_shapes_and_attributes_are_refused(attrs, shapes) -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC")
     meta = {"attrs": {"y": {**graph.meta["attrs"]["y"], **attrs} if isinstance(attrs, dict) else attrs}}
     meta["shapes"] = {**graph.meta["shapes"], **shapes} if isinstance(shapes, dict) else shapes
@@ -119,7 +119,7 @@ def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes) -> None:
         rewrite_graph(replace(graph, meta=meta), RewriteOptions(min_parts=2))
 
 
-def test_without_shapes_nothing_is_rewritten() -> None:
+def test_graph_without_shapes_is_not_rewritten() -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 3, 3, [2, 6, 6, 5], layout="NHWC")
     bare = replace(graph, meta={})
     assert rewrite_graph(bare).graph is bare
@@ -134,7 +134,7 @@ def test_without_shapes_nothing_is_rewritten() -> None:
 @pytest.mark.parametrize(
     "attrs", [{"output_slice": "x"}, {"output_slice": [3, 0, 9]}], ids=lambda value: str(value)[:30]
 )
-def test_what_cannot_be_computed_is_named(attrs) -> None:
+def test_check_refuses_invalid_slices(attrs) -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC", **attrs)
     with refused("rewriting.computed"):
         check_numerics(graph, graph)

@@ -1,4 +1,4 @@
-"""The layers of PyTorch have the axis roles that the table of the dimension rule gives them."""
+"""Roles of axes in the table of the dimension rule, compared with layers of PyTorch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,8 +56,8 @@ LAYERS: list[tuple[str, dict[str, Any], list[list[int]], Callable[..., Any]]] = 
 
 
 @pytest.mark.parametrize(("kind", "attrs", "shapes", "layer"), LAYERS, ids=[kind for kind, *_ in LAYERS])
-def test_layers_of_pytorch_have_the_roles_of_the_table(kind, attrs, shapes, layer) -> None:
-    """A part of an axis is made zero: the other part of the output stays, or the two results add up."""
+def test_layers_have_the_roles_of_the_table(kind, attrs, shapes, layer) -> None:
+    """With part of an axis set to zero, the other part of the output is unchanged, or the two results add up."""
 
     def computed(*inputs: Any) -> Any:
         torch.manual_seed(1)  # the same weights
@@ -86,7 +86,7 @@ def test_layers_of_pytorch_have_the_roles_of_the_table(kind, attrs, shapes, laye
                     assert torch.allclose(*slices), axis
 
 
-def test_every_row_of_the_table_is_held_against_a_layer() -> None:
+def test_layers_cover_every_row_of_the_table() -> None:
     without = {Kind.SOURCE, Kind.CONCAT, Kind.SPLIT, Kind.FINISH, Kind.OPAQUE}
     assert {kind_of(kind) for kind, *_ in LAYERS} == set(TABLE) - without
     for kind in without:

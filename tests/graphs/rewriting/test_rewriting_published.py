@@ -1,4 +1,4 @@
-"""Byte for byte: least peaks before and after, for graphs of the data folder and of the zoo, and their structure."""
+"""Least peaks and structure of rewritten graphs, of the data folder and of the zoo."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from remat.graphs.zoo import ZOO
 
 
 def structure(graph: ComputeGraph) -> nx.DiGraph:
-    """Ops and tensors with all that matters but names."""
+    """Return the graph of ops and tensors, labelled by all properties but names."""
     found = nx.DiGraph()
     for tensor in graph.tensors:
         found.add_node(("tensor", tensor.name), label=(tensor.size, tensor.name in graph.outputs))
@@ -34,10 +34,12 @@ def structure(graph: ComputeGraph) -> nx.DiGraph:
         ("darts-cell-coarse-folded", "darts_v2_imagenet_cell0_coarse", (903168, 752640)),
     ],
 )  # fmt: skip
-def test_cells_become_the_rewritten_ones_of_the_data(shared, name: str, file: str, peaks: tuple[int, int]) -> None:
-    before, wanted = ZOO[name](), read_graph(shared / "data" / "graphs" / f"{file}_rewritten.json")
+def test_rewritten_cells_are_isomorphic_to_the_published_ones(
+    shared, name: str, file: str, peaks: tuple[int, int]
+) -> None:
+    before, expected = ZOO[name](), read_graph(shared / "data" / "graphs" / f"{file}_rewritten.json")
     after = rewrite_graph(before).graph
-    assert nx.is_isomorphic(structure(after), structure(wanted), node_match=lambda one, two: one == two)
+    assert nx.is_isomorphic(structure(after), structure(expected), node_match=lambda one, two: one == two)
     assert (least_order_peak(before), least_order_peak(after)) == peaks
     check_numerics(before, after)
 
@@ -51,7 +53,7 @@ def test_cells_become_the_rewritten_ones_of_the_data(shared, name: str, file: st
         ("darts-cell-coarse", 1204224, 752640, 16),
     ],
 )
-def test_graphs_of_the_zoo(name: str, before: int, after: int, ops: int) -> None:
+def test_peaks_of_rewritten_zoo_graphs(name: str, before: int, after: int, ops: int) -> None:
     graph = ZOO[name]()
     done = rewrite_graph(graph)
     assert (least_order_peak(graph), least_order_peak(done.graph), len(done.graph.ops)) == (before, after, ops)
@@ -61,7 +63,7 @@ def test_graphs_of_the_zoo(name: str, before: int, after: int, ops: int) -> None
 
 
 @pytest.mark.slow
-def test_a_whole_network_of_hundreds_of_ops() -> None:
+def test_rewriting_of_darts() -> None:
     graph = ZOO["darts"]()
     done = rewrite_graph(graph)
     assert len(done.rewrites) > 90
@@ -69,8 +71,8 @@ def test_a_whole_network_of_hundreds_of_ops() -> None:
     assert check_numerics(graph, done.graph).tensors > 600
 
 
-def test_contributions_in_a_fixed_chain_lose_it_all() -> None:
-    """The order of the partial sums must be free: with each after the one before, cell A needs as much as ever."""
+def test_fixed_order_of_partial_sums_loses_the_gain() -> None:
+    """If each partial sum follows the one before, cell A needs as much memory as without rewriting."""
     after = rewrite_graph(ZOO["swiftnet-a-folded"]()).graph
     parts = [op.name for op in after.ops if op.type == "PartialConv"]
     tokens = [Tensor(f"token {name}", 0) for name in parts]

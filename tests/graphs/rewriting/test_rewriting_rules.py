@@ -1,4 +1,4 @@
-"""The rules: what becomes of a graph, what stays, that it computes the same, and that a check sees when it does not."""
+"""Rewrite rules: rewritten graphs, unchanged parts, and the numeric check of both."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ TWO = RewriteOptions(min_parts=2)
 
 
 def rewritten(graph: ComputeGraph, options: RewriteOptions | None = None) -> Rewritten:
-    """Rewrite a graph, and require that the new one computes the same."""
+    """Rewrite a graph, and require the same outputs."""
     done = rewrite_graph(graph, options)
     check_numerics(graph, done.graph)
     return done
@@ -43,7 +43,7 @@ def test_partial_sums_share_cost_and_buffer() -> None:
     assert {op.workspace for op in thirds.ops[3:6]} == {3}
 
 
-def test_the_graph_before_is_untouched_and_the_digest_stable() -> None:
+def test_rewriting_keeps_its_input_and_is_deterministic() -> None:
     graph = conv_of(3)
     digest, attrs = graph.digest, repr(graph.meta["attrs"])
     one, two = rewrite_graph(graph).graph, rewrite_graph(graph).graph
@@ -58,7 +58,7 @@ def test_the_graph_before_is_untouched_and_the_digest_stable() -> None:
     ]
 
 
-def test_fewest_and_most_parts() -> None:
+def test_limits_on_the_number_of_parts() -> None:
     assert not rewrite_graph(conv_of(2)).rewrites
     assert rewrite_graph(conv_of(2), TWO).rewrites
     merged = rewrite_graph(conv_of(5), RewriteOptions(parts=2))
@@ -70,7 +70,7 @@ def test_fewest_and_most_parts() -> None:
 
 @pytest.mark.parametrize("kind", ["Conv", "Dense", "ReduceMean"])
 def test_wide_accumulators_are_finished_by_an_op(kind: str) -> None:
-    """Four bytes an element while it adds up, then bias, activation and one byte."""
+    """The sum has four bytes per element; the last op adds bias and activation and writes one byte per element."""
     attrs = {"axes": [3]} if kind == "ReduceMean" else {}
     graph = after_concat(kind, [[1, 4, 4, 2]] * 3, 3, [1, 4, 4, 1], layout="NHWC", **attrs)
     done = rewritten(graph, RewriteOptions(accumulator_bytes=4))
@@ -84,8 +84,8 @@ def test_wide_accumulators_are_finished_by_an_op(kind: str) -> None:
     assert "y/sum" not in same.graph.tensor_names
 
 
-def chain(last: str, **keep: object) -> Net:
-    """A concatenation, a chain of parallel ops on it, and an op at the end."""
+def chain(last: str) -> Net:
+    """Return a concatenation, a chain of parallel ops on it, and the op `last`."""
     net = Net(layout="NHWC")
     net.inputs([1, 4, 4, 2], [1, 4, 4, 4], [1, 4, 4, 2])
     net.op("c", "Concat", ["x0", "x1", "x2"], [1, 4, 4, 8], axis=3)
@@ -96,7 +96,7 @@ def chain(last: str, **keep: object) -> Net:
     return net
 
 
-def test_parallel_parts_fold_on_until_something_reduces() -> None:
+def test_parallel_parts_continue_to_the_next_reduction() -> None:
     graph = chain("Conv").build("y")
     done = rewrite_graph(graph)
     assert [(rewrite.rule, rewrite.op) for rewrite in done.rewrites] == [
@@ -108,8 +108,8 @@ def test_parallel_parts_fold_on_until_something_reduces() -> None:
     assert least_order_peak(done.graph, most_states=1000) < least_order_peak(graph, most_states=1000)
 
 
-def test_what_needs_one_piece_gets_one_piece() -> None:
-    """An unknown op, or whoever takes the graph output, reads one tensor, into which the parts are written."""
+def test_readers_of_whole_tensors_read_one_tensor() -> None:
+    """Unknown ops and graph outputs need one tensor, into which the parts are written."""
     graph = chain("Secret").build("y")
     done = rewritten(graph)
     writers = [op.name for op in done.graph.ops if op.outputs == ("r",)]
@@ -131,14 +131,14 @@ def test_other_readers_keep_the_concatenation() -> None:
     assert done.graph.ops[done.graph.op_index["s"]].inputs == ("c",)
 
 
-def test_a_concatenation_that_nobody_reads_any_more_goes() -> None:
+def test_unread_concatenation_is_removed() -> None:
     graph = chain("Conv").build("y")
     done = rewritten(graph, RewriteOptions(rules=("parallel-parts",)))
     assert "c" not in done.graph.op_names
     assert rewrite_graph(graph, RewriteOptions(rules=("zero-copy-concat",))).graph.op_names[3:] == ("d", "b", "r", "y")
 
 
-def test_concatenations_of_concatenations_and_twice_the_same() -> None:
+def test_nested_and_repeated_concatenations() -> None:
     net = Net(layout="NHWC")
     net.inputs([1, 4, 4, 2], [1, 4, 4, 1])
     net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 3], axis=3)
@@ -169,8 +169,8 @@ def test_splits_are_read_in_place() -> None:
     assert done.graph.meta["attrs"]["b"]["operands"] == [{"axis": 3, "parts": [["x0", 2, 6]]}]
 
 
-def test_operands_of_an_elementwise_op_are_cut_together() -> None:
-    """One lies in parts, one is whole and read in slices, one is broadcast."""
+def test_operands_of_an_elementwise_op_are_split_together() -> None:
+    """One operand is in parts, one is whole and read in slices, two are broadcast."""
     net = Net(layout="NHWC")
     net.inputs([1, 4, 4, 2], [1, 4, 4, 4], [1, 4, 4, 6], [6], [1, 4, 4, 1])
     net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 6], axis=3)
@@ -180,7 +180,7 @@ def test_operands_of_an_elementwise_op_are_cut_together() -> None:
     assert [op.inputs for op in done.graph.ops[-2:]] == [("x0", "x2", "x3", "x4"), ("x1", "x2", "x3", "x4")]
 
 
-def test_names_that_are_taken_and_files(tmp_path) -> None:
+def test_part_names_are_unique_and_survive_files(tmp_path) -> None:
     from remat.graphs import read_graph, write_graph
 
     net = Net(layout="NHWC")
@@ -195,7 +195,7 @@ def test_names_that_are_taken_and_files(tmp_path) -> None:
     check_numerics(graph, read_graph(tmp_path / "g.json"))
 
 
-def test_one_rewrite_after_the_other() -> None:
+def test_rewrites_one_by_one() -> None:
     graph = after = chain("Conv").build("y")
     (concat, parts) = find_rewrites(graph)
     assert (concat.rule, parts.op) == ("zero-copy-concat", "d")
@@ -209,8 +209,8 @@ def test_one_rewrite_after_the_other() -> None:
         rewrite_graph("swiftnet-a")  # type: ignore[arg-type]
 
 
-def test_a_part_of_a_part() -> None:
-    """Parts merged first, and cut again afterwards, read the weights of the whole."""
+def test_parts_of_parts() -> None:
+    """Merged parts that are split again read the weights of the original op."""
     graph = after_concat("DepthwiseConv", [[1, 4, 4, 2]] * 4, 3, [1, 4, 4, 8], layout="NHWC", kernel=3)
     half = rewrite_graph(graph, RewriteOptions(parts=2)).graph
     again = rewrite_graph(half)
@@ -218,8 +218,8 @@ def test_a_part_of_a_part() -> None:
     check_numerics(graph, again.graph)
 
 
-def test_the_same_tensor_twice_under_two_names() -> None:
-    """A copy goes, and who read both it and its source still adds two operands."""
+def test_copy_of_an_operand_is_removed() -> None:
+    """The op that read both the copy and its source still adds two operands."""
     net = Net(layout="NHWC")
     net.inputs([1, 2])
     net.op("c", "Concat", ["x0"], [1, 2], axis=1)
@@ -230,7 +230,7 @@ def test_the_same_tensor_twice_under_two_names() -> None:
     check_numerics(graph, done)
 
 
-def test_a_concatenation_of_very_many_parts_stays() -> None:
+def test_concatenation_of_many_parts_stays() -> None:
     net = Net(layout="NHWC")
     names = net.inputs(*[[1, 1]] * 513)
     net.op("c", "Concat", names, [1, 513], axis=1)
@@ -238,8 +238,8 @@ def test_a_concatenation_of_very_many_parts_stays() -> None:
     assert not rewrite_graph(net.build("y"), RewriteOptions(rules=("zero-copy-concat",))).rewrites
 
 
-def test_parts_that_are_larger_than_their_concatenation_promise_nothing() -> None:
-    """As where elements become narrower on the way: reading the parts in place may take more."""
+def test_parts_larger_than_their_concatenation_may_be_worse() -> None:
+    """If the concatenation has narrower elements, reading its parts in place may take more memory."""
     graph = chain("Conv").build("y")
     narrow = replace(graph, tensors=[replace(t, size=t.size // (2 if t.name == "c" else 1)) for t in graph.tensors])
     for rules in (("zero-copy-concat",), ("parallel-parts",)):
@@ -248,7 +248,7 @@ def test_parts_that_are_larger_than_their_concatenation_promise_nothing() -> Non
         assert not rewrite_graph(narrow, options).never_worse
 
 
-def test_an_interruption_keeps_what_is_done() -> None:
+def test_expired_deadline_stops_rewriting_and_check() -> None:
     graph = chain("Conv").build("y")
     done = rewrite_graph(graph, deadline=Deadline.after(0))
     assert (done.graph, done.complete) == (graph, False)
@@ -263,7 +263,7 @@ def tampered(graph: ComputeGraph, op: str, **part: object) -> ComputeGraph:
 
 
 @pytest.mark.parametrize("fault", [{"bias": False}, {"start": 1, "stop": 3}, {"finish": False}, {"sum": False}])
-def test_the_check_sees_a_fault(fault) -> None:
+def test_check_detects_faults(fault) -> None:
     graph = conv_of(3)
     after = rewrite_graph(graph).graph
     check_numerics(graph, after)
@@ -272,14 +272,14 @@ def test_the_check_sees_a_fault(fault) -> None:
         check_numerics(graph, wrong)
 
 
-def test_axes_taken_on_trust_are_named() -> None:
+def test_check_names_trusted_axes() -> None:
     graph = after_concat("Secret", [[1, 4]] * 3, 1, [1, 3], reduced_axes=[1])
     found = check_numerics(graph, rewrite_graph(graph).graph)
     assert found.trusted == ("y",)
     assert "taken on trust: the axes of y" in str(found)
 
 
-def test_options_are_checked() -> None:
+def test_invalid_options() -> None:
     for options in (
         {"rules": ("magic",)},
         {"min_parts": 1},
@@ -292,8 +292,8 @@ def test_options_are_checked() -> None:
 
 
 @pytest.mark.parametrize("batch", range(3))
-def test_random_networks_compute_the_same_and_cost_no_more(batch: int) -> None:
-    """Whatever is rewritten; and where every rewrite claims it, the least peak is no higher."""
+def test_rewritten_random_networks_agree_at_no_more_cost(batch: int) -> None:
+    """The least peak is no higher if every rewrite claims so."""
     rewritten = compared = 0
     for seed in range(batch * 8, batch * 8 + 8):
         graph = random_network(seed)
@@ -318,7 +318,7 @@ def test_random_networks_compute_the_same_and_cost_no_more(batch: int) -> None:
     assert compared > 2
 
 
-def test_concatenations_and_slices_are_those_of_numpy() -> None:
+def test_concatenations_and_slices_agree_with_numpy() -> None:
     net = Net(layout="NHWC")
     net.inputs([1, 2, 2, 3], [1, 2, 2, 3])
     net.op("y", "Concat", ["x0", "x1"], [1, 2, 2, 6], axis=3)
@@ -328,8 +328,8 @@ def test_concatenations_and_slices_are_those_of_numpy() -> None:
     assert (found["z"] == found["y"][..., 2:4]).all()
 
 
-def test_ops_that_no_rewrite_changes_write_in_place_as_before() -> None:
-    """Parts do not, and nothing is written over the buffer of a sum."""
+def test_unchanged_ops_still_write_in_place() -> None:
+    """Parts do not write in place, and no op overwrites the buffer of a sum."""
     graph = described_network()
     ops = [replace(op, in_place=[(op.name, op.inputs[0])]) if op.name in "nrpq" else op for op in graph.ops]
     graph = replace(graph, ops=ops)
@@ -340,8 +340,8 @@ def test_ops_that_no_rewrite_changes_write_in_place_as_before() -> None:
 
 
 @pytest.mark.parametrize("graph", [chain("Conv").build("y"), described_network()], ids=lambda graph: graph.name)
-def test_of_large_graphs_what_rewrites_change_is_compared(graph, monkeypatch) -> None:
-    """Other tensors are discarded after their last use; what is alive at once has the limit that all have else."""
+def test_check_of_large_graphs_compares_changed_tensors(graph, monkeypatch) -> None:
+    """Other tensors are discarded after their last use; the limit applies to the tensors that are alive at once."""
     done = rewrite_graph(graph, TWO).graph
     most = sum(np.prod(shape) for shape in graph.meta["shapes"].values())
     for module in (numerics, check):
@@ -354,8 +354,8 @@ def test_of_large_graphs_what_rewrites_change_is_compared(graph, monkeypatch) ->
         check_numerics(graph, done)
 
 
-def test_a_second_concatenation_that_stays_may_make_it_worse() -> None:
-    """The parts of both are read; those of the one that others read are there besides it."""
+def test_remaining_concatenation_may_raise_the_peak() -> None:
+    """The op reads the parts of both, and other readers keep one concatenation alive."""
     net = Net(layout="NHWC")
     net.inputs([1, 4, 4, 2], [1, 4, 4, 2])
     net.op("a", "ReLU", ["x0"], [1, 4, 4, 2])
