@@ -28,7 +28,6 @@ def make_options(
     method : str
         A registered name, looked up in methods, heuristics, formulations and partitioners in this order; or the name of
         `kind` in messages.
-    given : mapping
     where : str
         Prefix of messages.
     kind : type, optional

@@ -27,7 +27,6 @@ class Classes:
 
     Parameters
     ----------
-    problem : Problem
     tolerance : float
         Share of the representative's cost; 0: costs are equal.
 
@@ -70,10 +69,6 @@ class Classes:
 
 class Forms:
     """Canonical forms of the groups of one problem, without costs.
-
-    Parameters
-    ----------
-    problem : Problem
 
     Examples
     --------

@@ -23,8 +23,6 @@ def figures(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) ->
 
     Parameters
     ----------
-    problem : Problem
-    root : Group
     tolerance : float
         Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 
@@ -56,8 +54,6 @@ def outline(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) ->
 
     Parameters
     ----------
-    problem : Problem
-    root : Group
     tolerance : float
         Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 

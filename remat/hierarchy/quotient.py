@@ -184,8 +184,6 @@ def choice_of(
     ----------
     problem : Problem
         With a budget.
-    composites : sequence of Composite
-    deadline : Deadline
     effort : Effort
         Its first method solves each quotient.
     moves : int

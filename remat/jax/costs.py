@@ -23,12 +23,7 @@ _REDUCERS = ("reduce_", "arg", "cum")
 
 
 def cost_of(equation: Any) -> int:
-    """Return the operations of one run of an equation.
-
-    Parameters
-    ----------
-    equation : jax.extend.core.JaxprEqn
-    """
+    """Return the operations of one run of an equation."""
     name = equation.primitive.name
     read = [math.prod(v.aval.shape) for v in equation.invars if hasattr(v.aval, "shape")]
     written = sum(math.prod(v.aval.shape) for v in equation.outvars if hasattr(v.aval, "shape"))

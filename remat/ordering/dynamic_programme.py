@@ -60,7 +60,6 @@ class ClosedSets:
 
     Parameters
     ----------
-    instance : OrderInstance
     twins : bool
         Try only one order of twins (:func:`remat.ordering.lifetimes.twin_pairs`).
     """
@@ -128,7 +127,6 @@ class Programme(ClosedSets):
 
     Parameters
     ----------
-    instance : OrderInstance
     most_bytes : int
         Limit of memory for its states, in bytes.
     twins : bool
@@ -152,7 +150,6 @@ class Programme(ClosedSets):
 
         Parameters
         ----------
-        deadline : Deadline
         budget : int
             Bytes; states with a higher peak are discarded.
         floor : int

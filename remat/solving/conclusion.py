@@ -20,7 +20,6 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
 
     Parameters
     ----------
-    session : Session
     sufficient : SufficientBudget, optional
         Reported if there is no schedule; default: the least known peak of the session.
     """

@@ -136,8 +136,6 @@ class Reader:
 
     Parameters
     ----------
-    incumbents : Incumbents
-    formulation : Formulation
     model : Model
         The main model; values of the preliminary model begin with its variables.
     source : str

@@ -34,8 +34,6 @@ class ModelSolve:
     ----------
     session : Session
         Receives all results; its bound and scope become those of the formulation.
-    kind : subclass of Formulation
-    backend : Backend
     options : optional
         Options of the formulation.
     """

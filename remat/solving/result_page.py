@@ -24,8 +24,6 @@ def as_html(rows: Iterable[tuple[str, str]], problem: Problem, schedule: Schedul
     ----------
     rows : iterable of (str, str)
         Label and text of each line.
-    problem : Problem
-    schedule : Schedule or None
 
     Returns
     -------

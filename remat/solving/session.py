@@ -256,8 +256,6 @@ class Session:
 
         Parameters
         ----------
-        search : OrderSearch
-        deadline : Deadline
         upper : int, optional
             Search only for orders with a lower peak than this.
         done : callable, optional
@@ -307,7 +305,6 @@ class Session:
             Name of the method.
         run : callable
             Runs the method on the session that it receives.
-        call : SolveOptions
         solver : Backend, optional
             Solver of the method's models.
         start : Schedule, optional

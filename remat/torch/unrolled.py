@@ -61,7 +61,6 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
 
     Parameters
     ----------
-    captured : Captured
     schedule : Schedule
         Valid, with its frees written out.
     apart : bool

@@ -42,7 +42,6 @@ class CpSatModel:
 
     Parameters
     ----------
-    model : Model
     deadline : Deadline, optional
         Deadline of the translation, which takes some microseconds per row.
 

@@ -94,10 +94,8 @@ class RecordProgram:
 
     Parameters
     ----------
-    model : Model
     reals : bool
         True: variables that are only implied to be integral stay real numbers, as MIP solvers prefer.
-    deadline : Deadline, optional
 
     Raises
     ------

@@ -32,7 +32,6 @@ def to_pyomo(matrix: Matrix, offset: bool = False, deadline: Deadline | None = N
     ----------
     offset : bool
         True: include the objective's constant.
-    deadline : Deadline, optional
 
     Raises
     ------

@@ -174,7 +174,6 @@ def block_chain(
 
     Parameters
     ----------
-    problem : Problem
     source : {"auto", "modules", "names", "articulation"}
         ``"modules"``: numbered modules in ``meta["modules"]`` (op name to dotted path, such as ``layers.3.attn``), and
         the ops between them. ``"names"``: the same from the names of ops (``block3_conv1``). ``"articulation"``:

@@ -41,7 +41,6 @@ class KernelSet:
 
     Parameters
     ----------
-    name : str
     module : str
         Module whose import defines this set, for the background process.
     example : callable
@@ -83,7 +82,6 @@ class KernelSet:
 
         Parameters
         ----------
-        deadline : Deadline, optional
         on_wait : callable, optional
             Called once if it has to wait.
 

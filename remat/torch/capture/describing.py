@@ -35,7 +35,6 @@ def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes:
 
     Parameters
     ----------
-    ops : sequence of Op
     nodes : sequence of torch.fx.Node or None
         The node of each op.
     homes : mapping of torch.fx.Node to tuple of str or None

@@ -46,7 +46,6 @@ def joint_io(
 
     Parameters
     ----------
-    graph : torch.fx.Graph
     input_of : callable
         Returns kind, name and output of an input, given its number and descriptor.
     result_of : callable

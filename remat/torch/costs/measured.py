@@ -43,14 +43,12 @@ def measure_distinct(
     ----------
     what : str
         Quantity, the beginning of a key.
-    calls : sequence of Call
     measure : callable
         Measures one call on real tensors; returns a function that returns the number after the session ends.
     session : context manager, optional
         Open during measurements.
     deadline : Deadline, float or None
         Checked before each op.
-    on_progress : callable or None
 
     Returns
     -------

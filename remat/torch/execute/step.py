@@ -105,7 +105,6 @@ def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tu
 
     Parameters
     ----------
-    captured : Captured
     values : sequence
         Values of its outputs, None for those that are no tensors.
     loss : callable or None

@@ -30,7 +30,6 @@ def schedule_of_saved_set(
     saved : iterable of str or torch.fx.Node
         Tensors of the graph, or fx nodes (also by name): for a view, its base tensor; for a node with several values,
         all of them; for a parameter, none.
-    source : str
 
     Raises
     ------

@@ -24,11 +24,6 @@ def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager 
     ops remain distinct. Nodes that only serve a second update of batch-norm statistics match by their own arguments, or
     not at all.
 
-    Parameters
-    ----------
-    base, traced : Captured
-    source : str
-
     Raises
     ------
     ScheduleError

@@ -20,7 +20,6 @@ class Sample:
     ----------
     forward : callable
         The module's ``forward``, which defines the names of its parameters.
-    args, kwargs : tuple, dict
     """
 
     def __init__(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -24,7 +24,6 @@ class Program:
 
     Parameters
     ----------
-    split : Split
     forward, backward : callable, optional
         Compiled functions that run instead of the two graphs.
     """

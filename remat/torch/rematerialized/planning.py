@@ -46,7 +46,6 @@ def torch_start(captured: Captured, problem: Problem, capture_seconds: float, li
 
     Parameters
     ----------
-    captured : Captured
     problem : Problem
         Problem on its graph.
     capture_seconds : float
