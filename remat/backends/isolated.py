@@ -161,8 +161,6 @@ class _Run(Run):
         else:
             self.failure = wire.error_of(message)
 
-    # -- after -----------------------------------------------------------------------------------------------------
-
     def last_words(self) -> tuple[Status, StopReason, str]:
         assert self.child is not None
         books, result = self.books, self.result

@@ -75,8 +75,6 @@ class Config(Section):
     #: Classes named as ``module:Class``, if allowed.
     _imported: dict[str, type[Any]] = PrivateAttr(default_factory=dict)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     @classmethod
     def from_file(
         cls,
@@ -170,9 +168,6 @@ class Config(Section):
                 _check_method(word, where)
             elif key not in typed:
                 check_trusted(word, where)
-
-    # -- running -----------------------------------------------------------------------------------------------------
-
     def named(self, word: str, group: str) -> Any:
         """Return the class that a word of ``solve.method`` or ``solve.backend`` names, or else the word.
 

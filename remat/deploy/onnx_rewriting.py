@@ -93,8 +93,6 @@ class _Writer:
         self.expected: list[_Expected] = []
         self._nodes: list[Any] = []
 
-    # -- the model ---------------------------------------------------------------------------------------------------
-
     def written(self) -> bytes:
         """Return the model."""
         graph, old = self._model.graph, list(self._model.graph.node)
@@ -160,8 +158,6 @@ class _Writer:
         there = {name for node in nodes for name in node.output} | used | listed.keys()
         _keep(graph.value_info, lambda info: info.name in there)
         _keep(graph.quantization_annotation, lambda each: each.tensor_name in there)
-
-    # -- a node ------------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, piece: Piece) -> None:
         op = self._draft.ops[name]

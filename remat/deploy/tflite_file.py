@@ -153,8 +153,6 @@ class TfliteFile:
                 return entry
         return None
 
-    # -- writing ---------------------------------------------------------------------------------------------------
-
     def scheduled(self, schedule: Schedule) -> TfliteFile:
         """Return the model with its operators in the order of a schedule, those that it recomputes more than once.
 

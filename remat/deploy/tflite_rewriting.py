@@ -88,8 +88,6 @@ class _Writer:
         self._expected: list[_Expected] = []
         self._shape: dict[int, tuple[int, ...]] = {}
 
-    # -- the model ---------------------------------------------------------------------------------------------------
-
     def written(self) -> bytes:
         """Return the model."""
         first = {tensor: op for op in self._graph.ops for tensor in op.outputs}
@@ -151,8 +149,6 @@ class _Writer:
 
     def _place(self, tensor: int) -> int:
         return self._file.flat.tables(self._main, _TENSORS)[tensor]
-
-    # -- an operator -------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, piece: PieceOf) -> None:
         op = self._draft.ops[name]
@@ -231,8 +227,6 @@ class _Writer:
         constant = {p for p in reads if self._is_constant(p)}
         self._expected.append((kind, frozenset(reads) - constant, tuple(outputs)))
 
-    # -- a tensor ----------------------------------------------------------------------------------------------------
-
     def _new_tensor(self, name: str, shape: tuple[int, ...], like: int, buffer: int = 0) -> int:
         """Return the position of a new tensor with the element type of another."""
         fields = self._file.flat.fields(self._place(like), TENSOR, self._tables.tensors[like].label)
@@ -269,8 +263,6 @@ class _Writer:
             name = f"{entry.name}/zeros"
             self._no_bias[tensor] = self._new_tensor(name, entry.shape, tensor, len(self._buffers) - 1)
         return self._no_bias[tensor]
-
-    # -- the check ---------------------------------------------------------------------------------------------------
 
     def check(self, made: TfliteFile) -> None:
         """Check that the model is read as the graph that was written, in its order.

@@ -180,8 +180,6 @@ class _Search:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
         return _Candidate(schedule, certificate)
 
-    # -- the start -------------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """Find the first schedule to improve."""
         candidates = []
@@ -215,8 +213,6 @@ class _Search:
             made = maker.run(self.problem, HeuristicRun(run.until(part).options))
             if made is not None:
                 yield made, maker.name
-
-    # -- the search ------------------------------------------------------------------------------------------------
 
     def improve(self) -> None:
         """Solve one part after the other until time is up or nothing is left to improve."""

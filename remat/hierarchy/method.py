@@ -253,8 +253,6 @@ class _Run(Policy):
         if not session.enough:
             search.run()
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def heuristics(self, _: Deadline) -> None:
         """Step 0: run each heuristic; run all a second time if none found a schedule."""
         for heuristic in self.starts:

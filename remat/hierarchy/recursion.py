@@ -139,8 +139,6 @@ class Recursion:
         """Return the options of a group's class at the costs of its own ops."""
         return repriced(self._found[self._key[id(group)]], self._cost[numbers(group)])
 
-    # -- one level ---------------------------------------------------------------------------------------------------
-
     def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
         made: dict[int, Task | None] = {}  # by identity of the representative
         tasks: dict[str, Task] = {}

@@ -155,8 +155,6 @@ class Inliner:
             values.update(zip(equation.outvars, written, strict=True))
         return [_literal(v) if hasattr(v, "val") else values[v] for v in jaxpr.outvars]
 
-    # -- equations -------------------------------------------------------------------------------------------------
-
     def _equation(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
         name = equation.primitive.name
         if self.trace.boundary is None and TRANSPOSED in scope:
@@ -232,8 +230,6 @@ class Inliner:
             TracedOp(name, _stacking(aval), _tensors(parts), (written,), scope, late, self._region, key, tuple(parts))
         )
         return written
-
-    # -- ops -------------------------------------------------------------------------------------------------------
 
     def _op(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
         avals = tuple(str(v.aval) for v in equation.outvars)

@@ -165,8 +165,6 @@ class OrderInstance:
         end = self.held + int(self.size[self.kept].sum())
         return max(int(self.op_bytes.max(initial=0)), self.start if self.num_ops else 0, end)
 
-    # -- orders ------------------------------------------------------------------------------------------------------
-
     def profile(self, order: Iterable[int] | Int) -> Int:
         """Return the memory at each step of an order, in bytes; shape (ops,).
 
@@ -204,8 +202,6 @@ class OrderInstance:
     def schedule(self, problem: Problem, order: Iterable[int] | Int, source: str = "") -> Schedule:
         """Return the schedule that computes the ops in that order, frees implied; for the instance of `problem`."""
         return Schedule.of_computes(problem.graph, self.ops[_array(order)], source=source)
-
-    # -- parts -------------------------------------------------------------------------------------------------------
 
     def part(self, ops: Iterable[int] | Int, done: Iterable[int] | Int = ()) -> OrderInstance:
         """Return the instance of some ops after others are done and before the remaining ones.

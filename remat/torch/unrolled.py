@@ -107,8 +107,6 @@ class _Writer:
             if each.kind != "tangent":
                 self._current[each.node, 0] = self._copy(each.node, {})
 
-    # -- steps -----------------------------------------------------------------------------------------------------
-
     def free(self, tensor: str) -> None:
         """Free all values that live in a tensor."""
         self._live.discard(tensor)
@@ -169,8 +167,6 @@ class _Writer:
             if node.op == "call_function" and node not in self._owners and last + 1 < len(order):
                 self.made.frees.setdefault(order[last + 1], []).append(node)
         return self.made
-
-    # -- nodes -----------------------------------------------------------------------------------------------------
 
     def _call(self, node: fx.Node, name: str, run: Run) -> fx.Node:
         """Call an op; save or restore the generator state if it is a random op that runs several times."""

@@ -260,8 +260,6 @@ class CpSatModel:
             self.always = self._new_variable(1, 1)
         return np.where(literals == ALWAYS, self.always, literals)
 
-    # -- values ----------------------------------------------------------------------------------------------------
-
     def hint(self, values: Values) -> None:
         """Suggest values; NaN is omitted."""
         target = self.proto.solution_hint

@@ -123,8 +123,6 @@ class _Run(Run):
         self._log_rest = ""
         self._set_options()
 
-    # -- before ----------------------------------------------------------------------------------------------------
-
     def _set_options(self) -> None:
         log = self.options.log is not None
         self._solver.setCallback(self._called, None)
@@ -159,8 +157,6 @@ class _Run(Run):
             raise BackendError(f"HiGHS has no option {name!r}", "no-option")
         if self._solver.setOptionValue(name, value) == self._highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}", "option-value")
-
-    # -- during ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         solver, kinds, deadline = self._solver, self._kinds, self.options.deadline
@@ -247,8 +243,6 @@ class _Run(Run):
         for line in lines:
             if self.options.log:
                 self.options.log(line)
-
-    # -- after -----------------------------------------------------------------------------------------------------
 
     def last_words(self) -> tuple[Status, StopReason, str]:
         solver, statuses, books = self._solver, self._highspy.HighsModelStatus, self.books

@@ -223,8 +223,6 @@ class _Run(Run):
             self.process.end()
         self.resources.close()
 
-    # -- messages ----------------------------------------------------------------------------------------------------
-
     def _message(self, line: str) -> None:
         """Handle one line of the program's JSON stream."""
         try:
@@ -271,8 +269,6 @@ class _Run(Run):
             return
         if best.objective - bound <= gap * abs(best.objective):
             self.books.request_stop(StopReason.GAP)
-
-    # -- afterwards --------------------------------------------------------------------------------------------------
 
     def last_words(self) -> tuple[Status, StopReason, str]:
         """Translate MiniZinc's status; return it with the stop reason and an error message."""

@@ -247,8 +247,6 @@ class _Search:
         if state.tree[1, HIGHEST] <= self.budget and (self.best_cost is None or cost < self.best_cost):
             self.best, self.best_cost = self.begin, cost
 
-    # -- rounds ------------------------------------------------------------------------------------------------------
-
     def go(self) -> None:
         """Run rounds until time or moves are used up, or the schedule cannot be improved."""
         total = self._moves()

@@ -101,8 +101,6 @@ class Executor:
     def __repr__(self) -> str:
         return f"Executor({self.captured.graph.name!r}, {self.schedule.num_computes} computes)"
 
-    # -- calls -----------------------------------------------------------------------------------------------------
-
     def __call__(
         self,
         parameters: Mapping[str, Any],

@@ -150,8 +150,6 @@ class Rematerialized(nn.Module):
             own[shared] = original.__dict__[shared]
         own["_plans"], own["_again"] = [plan], again
 
-    # -- results ---------------------------------------------------------------------------------------------------
-
     @property
     def report(self) -> Report:
         """Prediction, certificate and verification for the sample."""
@@ -170,8 +168,6 @@ class Rematerialized(nn.Module):
     def save_schedule(self, path: str | os.PathLike[str]) -> None:
         """Write the schedule; ``rematerialize(..., schedule=path)`` uses it instead of solving again."""
         write_schedule(self.schedule, path)
-
-    # -- calls -----------------------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the scheduled forward pass in training with gradients, the original's otherwise.
