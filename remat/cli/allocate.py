@@ -88,7 +88,9 @@ def command(
     memories = _memories(layout.capacity, layout.memory)
     if check is not None:
         checked = read_addresses(check, buffers, tensors)
-        certificate = check_addresses(_within(checked, memories, layout.alignment), _expected(checked, buffers))
+        only_tensors = bool((checked.buffers.tensor >= 0).any())  # a TFLite plan
+        within = _within(checked, memories, layout.alignment)
+        certificate = check_addresses(within, None if only_tensors else buffers)
         print_json(certificate.as_dict()) if layout.as_json else print(certificate)
         raise typer.Exit(OK if certificate.accepted else NO)
     is_plan = output is not None and format_for(output, to) == "tflite"
@@ -185,11 +187,6 @@ def _within(addresses: Addresses, memories: tuple[Memory, ...], alignment: int) 
     else:
         limits = tuple(named.get(memory.name, memory) for memory in addresses.memories)
     return replace(addresses, memories=limits, alignment=max(alignment, addresses.alignment))
-
-
-def _expected(checked: Addresses, buffers: Buffers) -> Buffers | None:
-    """Return the buffers that the addresses must cover; a TFLite plan covers tensors only."""
-    return None if (checked.buffers.tensor >= 0).any() else buffers
 
 
 def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | None:

@@ -32,7 +32,9 @@ def print_facts(facts: dict[str, Any]) -> None:
     """Print the figures of a graph as a table."""
     largest = facts.pop("largest_tensors")
     bound = facts.pop("structural_bound")
-    rows = [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
+    rows = [
+        (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for name, value in facts.items()
+    ]
     share = f" ({100 * bound['peak'] / facts['reference_peak']:.4g} %)" if facts["reference_peak"] else ""
     cause = "the graph outputs together" if bound["op"] is None else f"op {bound['op']}"
     rows.append(("structural bound", f"{bound['peak']:,} bytes{share}, {cause}"))
@@ -63,7 +65,3 @@ def graph_facts(graph: ComputeGraph, top: int) -> dict[str, Any]:
         "structural_bound": {"peak": bound.peak, "op": bound.op},
         "largest_tensors": [[tensor.name, tensor.size] for tensor in largest],
     }
-
-
-def _shown(value: int | str) -> str:
-    return f"{value:,}" if isinstance(value, int) else value

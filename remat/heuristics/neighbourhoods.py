@@ -71,12 +71,8 @@ def _around(profile: ScheduleProfile, rng: np.random.Generator, size: int, step:
     by_distance = profile.sequence[np.argsort(np.abs(np.arange(len(profile.sequence)) - step), kind="stable")]
     half = held[: max(1, 2 * size // 3)]
     ops = _first_different(np.concatenate([half, by_distance, held]), size)
-    return part_of(profile, ops, step, _span(profile, rng))
-
-
-def _span(profile: ScheduleProfile, rng: np.random.Generator) -> int:
-    """Return a random number of stages, from an eighth of all to all."""
-    return round(profile.num_ops * 2.0 ** rng.uniform(-3, 0))
+    span = round(profile.num_ops * 2.0 ** rng.uniform(-3, 0))  # from an eighth of the stages to all
+    return part_of(profile, ops, step, span)
 
 
 def _first_different(ops: Int, count: int) -> Int:

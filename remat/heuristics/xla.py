@@ -137,19 +137,13 @@ class _Pass:
     def run(self) -> list[int]:
         """Return the ops in the order of their computes."""
         for place, item in enumerate(self.sequence):  # copies are inserted after the current place
-            self._begin(item)
+            item.placed = True
+            self.memory += sum(buffer.size for buffer in item.writes)
             self._reduce(place)
-            self._end(item)
+            for buffer in item.reads:
+                buffer.unfinished -= 1
+            self.memory -= sum(b.size for b in (*item.reads, *item.writes) if not b.live)
         return [item.op for item in self.sequence if not (self.free and item.dead)]
-
-    def _begin(self, item: _Item) -> None:
-        item.placed = True
-        self.memory += sum(buffer.size for buffer in item.writes)
-
-    def _end(self, item: _Item) -> None:
-        for buffer in item.reads:
-            buffer.unfinished -= 1
-        self.memory -= sum(b.size for b in (*item.reads, *item.writes) if not b.live)
 
     def _reduce(self, place: int) -> None:
         """Recompute blocks later until the op at `place` fits, or no block helps."""

@@ -66,7 +66,8 @@ class Captured:
             return ()
         instances = simulate(self.graph, self.schedule).intervals
         held = (instances.start < self.boundary) & (instances.end > self.boundary)
-        read = {name for op in self.schedule.computes()[self.boundary :] for name in self._op(op).inputs}
+        index, ops = self.graph.op_index, self.graph.ops
+        read = {name for op in self.schedule.computes()[self.boundary :] for name in ops[index[op]].inputs}
         names = [self.graph.tensor_names[tensor] for tensor in instances.tensor[held].tolist()]
         return tuple(name for name in names if name in read)
 
@@ -121,9 +122,6 @@ class Captured:
                     names.setdefault(mine_of[tensor], writer[other])
         order = [base.graph.op_index[names[name]] for name in self.schedule.computes()]
         return Schedule.of_computes(base.graph, order, source=self.schedule.source)
-
-    def _op(self, name: str) -> Any:
-        return self.graph.ops[self.graph.op_index[name]]
 
 
 def _numbered(captured: Captured, known: dict[Any, int]) -> list[int]:

@@ -94,29 +94,18 @@ def _dot(site: Site, given: Mapping[str, Any]) -> Description | None:
     return product(site)
 
 
-def _concatenate(site: Site, given: Mapping[str, Any]) -> Description | None:
-    return concatenation(site, given["dimension"])
-
-
 def _function(function: str) -> Describer:
     return lambda site, given: elementwise(site, function)
 
 
+#: Elementwise functions of primitives.
+_FUNCTIONS = {
+    "add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "div": "div", "max": "maximum", "min": "minimum",
+    "tanh": "tanh", "logistic": "sigmoid", "exp": "exp", "neg": "neg", "abs": "abs", "erf": "erf",
+}  # fmt: skip
 _PRIMITIVES: Mapping[str, Describer] = {
     "conv_general_dilated": _conv,
     "dot_general": _dot,
-    "concatenate": _concatenate,
-    "add": _function("add"),
-    "add_any": _function("add"),
-    "sub": _function("sub"),
-    "mul": _function("mul"),
-    "div": _function("div"),
-    "max": _function("maximum"),
-    "min": _function("minimum"),
-    "tanh": _function("tanh"),
-    "logistic": _function("sigmoid"),
-    "exp": _function("exp"),
-    "neg": _function("neg"),
-    "abs": _function("abs"),
-    "erf": _function("erf"),
+    "concatenate": lambda site, given: concatenation(site, given["dimension"]),
+    **{name: _function(function) for name, function in _FUNCTIONS.items()},
 }

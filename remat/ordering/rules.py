@@ -186,19 +186,13 @@ class ExtraUsersFirst(Rule):
 
     def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
         before, readers = instance.predecessors.lists(), instance.successors.counts.tolist()
-        extra, total = [max(0, count - 1) for count in readers], _written(instance)
+        extra, total = [max(0, count - 1) for count in readers], instance.op_outputs.sums(instance.size).tolist()
         everything = sum(total)
         for op in deadline.each(range(instance.num_ops), PIECE):
             extra[op] = min(extra[op] + sum(extra[u] for u in before[op]), instance.num_ops)
             total[op] = min(total[op] + sum(total[u] for u in before[op]), everything)
         ends = (op for op, count in enumerate(readers) if not count)
         return _post_order(instance, lambda op: (-extra[op], -total[op], op), ends, deadline)
-
-
-def _written(instance: OrderInstance) -> list[int]:
-    """Return the bytes that each op writes."""
-    size = instance.size.tolist()
-    return [sum(size[tensor] for tensor in tensors) for tensors in instance.op_outputs.lists()]
 
 
 def _post_order(

@@ -71,10 +71,6 @@ def _enforced(rng: np.random.Generator) -> Record:
     )  # fmt: skip
 
 
-def _clauses(rng: np.random.Generator) -> Record:
-    return Clauses.grouped("clauses", [0, 0, 1, 1, 2], _literals(rng, 5), 3)
-
-
 def _domain(rng: np.random.Generator) -> Record:
     sizes = rng.integers(1, 3, 2)
     values = np.concatenate([np.sort(rng.choice(np.arange(-2, 4), size, replace=False)) for size in sizes])
@@ -87,25 +83,11 @@ def _intervals(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.nda
     return start, end, rng.integers(0, 4, 3), _literals(rng, 3)
 
 
-def _cumulative(rng: np.random.Generator) -> Record:
-    start, end, demand, presence = _intervals(rng)
-    return Cumulative("cumulative", start, end, demand, presence, int(rng.integers(1, 4)))
-
-
-def _variable_capacity(rng: np.random.Generator) -> Record:
-    start, end, demand, presence = _intervals(rng)
-    return Cumulative("variable capacity", start, end, demand, presence, capacity_variable=int(rng.choice(INTEGERS)))
-
-
 def _reservoir(rng: np.random.Generator) -> Record:
     return Reservoir(
         "reservoir", np.array([0, 3, 5]), rng.choice(INTEGERS, 5), rng.integers(-1, 2, 5), rng.integers(-2, 3, 5),
         _literals(rng, 5),
     )  # fmt: skip
-
-
-def _all_different(_rng: np.random.Generator) -> Record:
-    return AllDifferent("all different", INTEGERS)
 
 
 def _no_overlap(rng: np.random.Generator) -> Record:
@@ -119,12 +101,14 @@ KINDS: dict[str, MakeRecord] = {
     "linear": _linear,
     "equality": _equality,
     "enforced": _enforced,
-    "clauses": _clauses,
+    "clauses": lambda rng: Clauses.grouped("clauses", [0, 0, 1, 1, 2], _literals(rng, 5), 3),
     "domain": _domain,
-    "cumulative": _cumulative,
-    "variable capacity": _variable_capacity,
+    "cumulative": lambda rng: Cumulative("cumulative", *_intervals(rng), int(rng.integers(1, 4))),
+    "variable capacity": lambda rng: Cumulative(
+        "variable capacity", *_intervals(rng), capacity_variable=int(rng.choice(INTEGERS))
+    ),
     "reservoir": _reservoir,
-    "all different": _all_different,
+    "all different": lambda rng: AllDifferent("all different", INTEGERS),
     "no overlap": _no_overlap,
 }
 

@@ -235,7 +235,7 @@ class BlockCheckpointing(Heuristic):
         found: list[Measured] = []
         searching = deadline.share(SEARCH_SHARE)
         families = FAMILIES if self.options.which == "all" else [self.options.which]
-        chains = self._chains(measure.step)
+        chains = [(*starts[1:], measure.step.num_forward) for starts in all_cuts(measure.step, self.options.blocks)]
         with suppress(OverdueError):
             for family, ends in product(families, chains):
                 for plan in FAMILIES[family](len(ends), self.options.k):
@@ -257,10 +257,6 @@ class BlockCheckpointing(Heuristic):
                     better = _best([better, measure.measured(plan, best.ends)], budget)
             reach, best = reach if better is not best else reach / 2, better
         return best
-
-    def _chains(self, step: TrainingStep) -> list[Ends]:
-        """Return the ends of blocks, for each way to cut."""
-        return [(*starts[1:], step.num_forward) for starts in all_cuts(step, self.options.blocks)]
 
     def _schedule(self, measure: Measure, found: Measured) -> Schedule:
         _, _, sequence = measure.of(found.plan, found.ends)

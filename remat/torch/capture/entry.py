@@ -96,7 +96,9 @@ def capture(
     meta: dict[str, Any] = {}
     with quiet_torch(), without_onednn(), grouped_products():
         if mode == "inference":
-            traced = _inference(world)
+            with kept_modes(world.module):
+                world.module.eval()
+                traced = _recorded(world, training=False)
         else:
             _check_gradients(module, world)
             traced = _training(world, route, meta)
@@ -128,13 +130,6 @@ def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
     if route == "auto":
         meta["fallback"] = str(reason)
     return traced
-
-
-def _inference(world: FakeWorld) -> Traced:
-    """Trace the forward pass of the module in evaluation mode; restore the modes of its submodules."""
-    with kept_modes(world.module):
-        world.module.eval()
-        return _recorded(world, training=False)
 
 
 def _recorded(world: FakeWorld, *, training: bool = True) -> Traced:

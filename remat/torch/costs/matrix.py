@@ -53,29 +53,11 @@ def _attention_backward(call: Call) -> int:
     return int(sdpa_backward_flop_count(gradient, query, key, value))
 
 
-def _last_contracted(call: Call) -> int:
-    """Count a product whose result elements are sums over the last dimension of the first factor."""
-    return 2 * call.outputs[0].numel() * call.args[0].shape[-1]
-
-
-def _added(call: Call) -> int:
-    """Count such a product that is added to the first argument."""
-    return 2 * call.outputs[0].numel() * call.args[1].shape[-1]
-
-
-def _batch_reduced(call: Call) -> int:
-    return 2 * call.outputs[0].numel() * call.args[1].shape[-1] * call.args[1].shape[0]
-
-
 def _grouped(call: Call) -> int:
     """Count a product ``(a, b)``; groups are the first of a factor's three dimensions, or follow each other in two."""
     a, b = call.args[:2]
     rows = a.numel() if a.dim() <= b.dim() else a.shape[-2] * a.shape[-1]
     return 2 * rows * int(b.shape[-1])
-
-
-def _outer(call: Call) -> int:
-    return 2 * call.outputs[0].numel()
 
 
 def _linear_backward(call: Call) -> int:
@@ -101,10 +83,6 @@ def _recurrent(call: Call) -> int:
     rows = given.numel() // max(1, given.shape[-1])
     backward = 2 if call.key.endswith("_backward") else 1
     return 2 * rows * sum(tensor.numel() for tensor in weights) * backward
-
-
-def _distances(call: Call) -> int:
-    return 3 * call.outputs[0].numel() * call.args[0].shape[-1]
 
 
 def _transform(call: Call) -> int:
@@ -141,16 +119,18 @@ OWN: dict[str, Formula] = {
             "linear", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm",
             "linalg_solve_triangular", "triangular_solve", "cholesky_solve",
         ),
-        _last_contracted,
+        lambda call: 2 * call.outputs[0].numel() * call.args[0].shape[-1],  # sums over the factor's last dimension
     ),
     "linear_backward": _linear_backward,
-    **dict.fromkeys(("addmv", "_addmm_activation"), _added),
-    "addbmm": _batch_reduced,
+    **dict.fromkeys(
+        ("addmv", "_addmm_activation"), lambda call: 2 * call.outputs[0].numel() * call.args[1].shape[-1]
+    ),
+    "addbmm": lambda call: 2 * call.outputs[0].numel() * call.args[1].shape[-1] * call.args[1].shape[0],
     "_grouped_mm": _grouped,
-    "addr": _outer,
+    "addr": lambda call: 2 * call.outputs[0].numel(),
     "_trilinear": _trilinear,
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
-    "_cdist_forward": _distances,
+    "_cdist_forward": lambda call: 3 * call.outputs[0].numel() * call.args[0].shape[-1],
     **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _transform),
     # Golub and Van Loan, Matrix Computations: orders of n cubed
     "linalg_cholesky_ex": _cubic(1 / 3),

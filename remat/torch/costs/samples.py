@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from remat.torch.costs.calls import Call, strides
 
 #: Arguments of a call that are indices, each with its exclusive upper limit.
-Indices = Iterator[tuple[Any, int]]
+Indices = Iterable[tuple[Any, int]]
 
 
 def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -21,7 +21,8 @@ def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     Floating-point numbers lie between 0.1 and 1 (so that logarithms, roots and quotients are finite), indices within
     their range. Other integers are 1 for an elementwise op and otherwise 0, a valid index everywhere.
     """
-    limits = {id(tensor): limit for tensor, limit in _indices(call) if isinstance(tensor, torch.Tensor)}
+    indices = RULES[call.key](call) if call.key in RULES else ()
+    limits = {id(tensor): limit for tensor, limit in indices if isinstance(tensor, torch.Tensor)}
     integer = int(torch.Tag.pointwise in getattr(call.target, "tags", ()))
     made: dict[int, torch.Tensor] = {}
 
@@ -51,20 +52,6 @@ def _tensor(fake: torch.Tensor, limit: int | None, integer: int) -> torch.Tensor
     else:
         memory.view(torch.uint8).zero_() if fake.dtype.is_floating_point else memory.fill_(integer)
     return memory.as_strided(fake.shape, steps)
-
-
-def _indices(call: Call) -> Indices:
-    """Yield tensors of a call that are indices, with their limits."""
-    rule = RULES.get(call.key)
-    return rule(call) if rule is not None else iter(())
-
-
-def _rows(call: Call) -> Indices:
-    yield call.args[1], call.args[0].shape[0]
-
-
-def _given_rows(call: Call) -> Indices:
-    yield call.args[1], call.args[2]
 
 
 def _per_dimension(call: Call) -> Indices:
@@ -97,13 +84,10 @@ def _places(position: int, given: int, dimensions: int) -> Callable[[Call], Indi
     return rule
 
 
-def _everywhere(call: Call) -> Indices:
-    yield call.args[1], call.args[0].numel()
-
-
+#: Indices among the arguments of each op.
 RULES: dict[str, Callable[[Call], Indices]] = {
-    **dict.fromkeys(("embedding", "_embedding_bag"), _rows),
-    "embedding_dense_backward": _given_rows,
+    **dict.fromkeys(("embedding", "_embedding_bag"), lambda call: [(call.args[1], call.args[0].shape[0])]),
+    "embedding_dense_backward": lambda call: [(call.args[1], call.args[2])],
     **dict.fromkeys(("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_index_put_impl"), _per_dimension),
     **dict.fromkeys(
         (
@@ -112,7 +96,7 @@ RULES: dict[str, Callable[[Call], Indices]] = {
         ),
         _along,
     ),
-    **dict.fromkeys(("take", "put"), _everywhere),
+    **dict.fromkeys(("take", "put"), lambda call: [(call.args[1], call.args[0].numel())]),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _classes(1)),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _classes(2)),
     "max_pool2d_with_indices_backward": _places(7, 1, 2),

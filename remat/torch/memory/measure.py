@@ -101,7 +101,8 @@ def within(events: Sequence[Mapping[str, Any]], name: str) -> AllocatorRecord:
 
 def fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
     """Sum the memory events of a Chrome trace, and name the op at the peak."""
-    changes = [event for event in events if event.get("name") == "[memory]" and _on_cpu(event["args"])]
+    memory = (event for event in events if event.get("name") == "[memory]")
+    changes = [event for event in memory if int(event["args"].get("Device Type", CPU_DEVICE)) == CPU_DEVICE]
     held: dict[int, int] = {}
     live, peak, top, timeline = 0, 0, None, []
     for event in sorted(changes, key=lambda event: int(event["args"]["Ev Idx"])):  # times of neighbours may be equal
@@ -118,10 +119,6 @@ def fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
             peak, top = live, event
     record.peak, record.live, record.timeline = peak, live, timeline
     record.peak_op = None if top is None else _innermost(events, float(top["ts"]), top.get("tid"))
-
-
-def _on_cpu(arguments: Mapping[str, Any]) -> bool:
-    return int(arguments.get("Device Type", CPU_DEVICE)) == CPU_DEVICE
 
 
 def _innermost(events: Iterable[Mapping[str, Any]], moment: float, thread: Any) -> str | None:

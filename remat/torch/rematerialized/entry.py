@@ -24,7 +24,6 @@ from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
-from remat.torch.partition import Split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
@@ -189,7 +188,12 @@ def _prepared(
     captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
     parts, report = planned(captured, settings, schedule, known, capture_seconds=time.monotonic() - begun)
     report = dataclasses.replace(report, fallback=fallback, unset=unset)
-    return Plan(module, Sample(module.forward, args, kwargs), _program(parts, settings.engine), report)
+    passes: tuple[Any, ...] = ()
+    if settings.engine == "inductor":
+        from remat.torch.rematerialized.inductor import compiled
+
+        passes = compiled(parts)
+    return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes), report)
 
 
 def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
@@ -214,14 +218,6 @@ def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
             if other != number and tied & {other, number} and not tied >= {other, number}:
                 return other, number
     return None
-
-
-def _program(parts: Split, engine: str) -> Program:
-    if engine == "eager":
-        return Program(parts)
-    from remat.torch.rematerialized.inductor import compiled
-
-    return Program(parts, *compiled(parts))
 
 
 def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -122,13 +122,11 @@ def _changed_by_a_run(world: FakeWorld) -> dict[_Place, tuple[Any, Any]]:
                 continue
             if name == "_buffers":
                 _refuse_assigned(world, path, items[id(old)], part._buffers)
-            elif not (_is_known(part, name) or same_number_or_text(old, new)):
+            elif not (
+                type(part).__module__.startswith(_KNOWN) or name.startswith(_WEIGHTS) or same_number_or_text(old, new)
+            ):
                 found[path, name] = old, new
     return found
-
-
-def _is_known(part: nn.Module, name: str) -> bool:
-    return type(part).__module__.startswith(_KNOWN) or name.startswith(_WEIGHTS)
 
 
 def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
