@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from remat.cli.common import load_graph, load_schedule, option_bytes, print_json
-from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import Json, Quiet, Seed, Threads, shared, time_option
 from remat.cli.saving import Outputs
 from remat.cli.signals import rescued_by, writing
+from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import FormatError
 from remat.io.files import check_outputs, is_special, is_standard_stream
 from remat.runtime.interruption import interrupted, interrupts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import load_graph, print_table
-from remat.cli.exit_codes import OK
 from remat.cli.options import Graph, Quiet, Threads, time_option
+from remat.cli.terminal import OK
 
 if TYPE_CHECKING:
     from remat.experiments.arenas import Arena

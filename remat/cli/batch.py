@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.compare import Watched, methods_of
-from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
+from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import FormatError
 from remat.io.files import check_output, check_outputs, exists
 from remat.runtime.interruption import interrupts

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import print_json, print_table
-from remat.cli.exit_codes import INTERRUPTED, NO
 from remat.cli.options import RULES, Given, Graph, Order, shared, time_option
+from remat.cli.terminal import INTERRUPTED, NO
 
 if TYPE_CHECKING:
     from remat.bounds import Bound

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from remat.cli.exit_codes import INTERRUPTED, NO, OK
+from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import is_standard_stream
 from remat.runtime.text import aligned, json_text, printable
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import class_or_name
-from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, complete_method, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
+from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 from remat.runtime.interruption import interrupts
 

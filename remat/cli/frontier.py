@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.compare import Watched, methods_of
-from remat.cli.exit_codes import INTERRUPTED, NO, OK
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
+from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import ProblemError
 from remat.io.files import check_outputs
 from remat.runtime.interruption import interrupts

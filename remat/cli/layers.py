@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.common import load_graph, load_schedule, print_json
-from remat.cli.exit_codes import OK
 from remat.cli.options import ConstantMemory, Graph, Json, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
+from remat.cli.terminal import OK
 from remat.io.files import check_outputs
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import load_graph, print_json
-from remat.cli.exit_codes import INTERRUPTED, OK
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
+from remat.cli.terminal import INTERRUPTED, OK
 from remat.runtime.text import printable, together
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from remat.cli.exit_codes import ERROR
 from remat.cli.signals import rescued_by
-from remat.cli.terminal import say
+from remat.cli.terminal import ERROR, say
 from remat.errors import FormatError
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import is_special, write_atomic

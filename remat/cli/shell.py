@@ -40,9 +40,8 @@ from remat.cli import (
     validate,
     warm_up,
 )
-from remat.cli.exit_codes import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.options import time_option
-from remat.cli.terminal import guarded, say, unguarded
+from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
 from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
 from remat.runtime.compiled.sets import CompilingRemark

@@ -1,4 +1,4 @@
-"""Guarded standard streams: text from files, names or solvers is escaped."""
+"""Guarded standard streams, where text from files, names or solvers is escaped; exit codes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from remat.runtime.text import one_line, printable
+
+#: The last two are those of a process terminated by a signal: Ctrl-C, a closed pipe.
+OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 class Guard:

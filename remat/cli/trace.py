@@ -7,9 +7,9 @@ from pathlib import Path
 import typer
 
 from remat.cli.common import load_graph, load_schedule
-from remat.cli.exit_codes import OK
 from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
+from remat.cli.terminal import OK
 from remat.io.files import check_outputs
 
 CHROME, SNAPSHOT = ".json", ".pickle"

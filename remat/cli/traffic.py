@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from remat.cli.common import load_graph, option_bytes, print_json, print_table
-from remat.cli.exit_codes import OK
 from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables
 from remat.cli.saving import Outputs
+from remat.cli.terminal import OK
 from remat.io.files import check_outputs
 from remat.runtime.text import csv_text, json_text
 

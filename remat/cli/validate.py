@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from remat.cli.common import print_json
-from remat.cli.exit_codes import NO, OK
 from remat.cli.options import RULES, Given, Graph, Order, ScheduleFile, shared
+from remat.cli.terminal import NO, OK
 
 
 @shared("budget", *RULES, "addresses", "json")

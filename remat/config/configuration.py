@@ -168,6 +168,7 @@ class Config(Section):
                 _check_method(word, where)
             elif key not in typed:
                 check_trusted(word, where)
+
     def named(self, word: str, group: str) -> Any:
         """Return the class that a word of ``solve.method`` or ``solve.backend`` names, or else the word.
 

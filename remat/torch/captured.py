@@ -6,12 +6,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph
+
+
+class Layout(NamedTuple):
+    """Shape, strides, type and device of a tensor, fake or real."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        """Return the layout of a tensor."""
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def difference(self, other: Layout) -> str:
+        """Describe the first difference of `other` to this layout; empty if they are equal."""
+        for what in ("shape", "dtype", "device", "strides"):
+            mine, its = getattr(self, what), getattr(other, what)
+            if mine != its:
+                return f"{what} {its}, not {mine}"
+        return ""
+
+    def empty(self) -> torch.Tensor:
+        """Allocate an uninitialised tensor of this layout."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
 
 #: Op between forward and backward pass: it represents the use of the outputs, and writes the tangents.
 BEGIN_BACKWARD = "begin_backward"

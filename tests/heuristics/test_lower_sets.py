@@ -10,8 +10,7 @@ from helpers import RUN, judged
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics.lower_sets import LowerSets
-from remat.heuristics.lower_sets.dynamic_programme import Programme
-from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
+from remat.heuristics.lower_sets.dynamic_programme import ForwardGraph, Programme, all_lower_sets, ancestor_closures
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.deadline import Deadline, OverdueError

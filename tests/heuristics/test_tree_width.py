@@ -13,8 +13,7 @@ from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
 from remat.heuristics.tree_width import TreeWidth, TreeWidthOptions
 from remat.heuristics.tree_width.heuristic import MOST_OPS
-from remat.heuristics.tree_width.recursion import Ops, sequence_of
-from remat.heuristics.tree_width.separators import by_degree, by_fill_in, decomposition, separator_tree
+from remat.heuristics.tree_width.recursion import Ops, by_degree, by_fill_in, decomposition, separator_tree, sequence_of
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule, simulate, validate

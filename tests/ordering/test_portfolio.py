@@ -6,11 +6,10 @@ import pytest
 from remat import Problem, solve
 from remat.graphs import ComputeGraph, layered
 from remat.graphs.families import unit_chain
-from remat.ordering.climb import Climb, repaired
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
-from remat.ordering.valley import Portfolio, ValleySearch
+from remat.ordering.valley import Climb, Portfolio, ValleySearch, repaired
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 

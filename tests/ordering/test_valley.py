@@ -8,11 +8,10 @@ from small_graphs import from_lists
 
 from remat import Problem
 from remat.graphs import ComputeGraph, GraphBuilder, layered
-from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes, twin_pairs
 from remat.ordering.limit_search import Answer, LimitSearch
-from remat.ordering.valley import ValleySearch
+from remat.ordering.valley import Climb, ValleySearch
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
 

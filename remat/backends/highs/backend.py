@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,10 +12,8 @@ import numpy as np
 
 from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.highs.arrays import pass_model
-from remat.backends.highs.threads import SCHEDULER
-from remat.backends.results import Values
-from remat.backends.rounding import rounded
+from remat.backends.highs.relaxation import pass_model
+from remat.backends.results import Values, rounded
 from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
@@ -23,6 +22,36 @@ from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 if TYPE_CHECKING:
     from remat.backends.highs.relaxation import Relaxation
+
+
+class Scheduler:
+    """Owner of HiGHS's thread pool, one per process, which must be recreated to change its size.
+
+    The pool must stay while a solve is running, so a concurrent solve uses the current number of threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: int | None = None
+        self._running = 0
+
+    def enter(self, highspy: Any, threads: int) -> int:
+        """Register a solve; return the number of threads to use."""
+        with self._lock:
+            if not self._running and self._threads != threads:
+                highspy.Highs.resetGlobalScheduler(True)
+                self._threads = threads
+            self._running += 1
+            return self._threads or threads
+
+    def leave(self) -> None:
+        """Unregister a solve, from any thread."""
+        with self._lock:
+            self._running -= 1
+
+
+SCHEDULER = Scheduler()
+
 
 #: Versions of highspy that are correct and can share a process with ortools (see pyproject.toml).
 VERSIONS = ">=1.12,<1.13"

@@ -10,14 +10,36 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from remat.backends.highs.arrays import pass_model
 from remat.errors import BackendError
 from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
 from remat.runtime.arrays import Float
 from remat.runtime.processes.running import LeftBehindError, run_interruptible
 from remat.runtime.solve_options import SolveOptions, StopReason
+
+
+def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.int32], name: str) -> None:
+    """Pass `matrix` to HiGHS with these column kinds; takes seconds for a large one.
+
+    Raises
+    ------
+    BackendError
+        If HiGHS rejects the model; names it.
+    """
+    rows, columns = matrix.shape
+    lower, upper, cost = matrix.lower, matrix.upper, matrix.cost
+    if not columns:  # HiGHS ignores the rows of a model without columns
+        lower = upper = cost = np.zeros(1)
+        integral, columns = np.zeros(1, dtype=np.int32), 1
+    status = solver.passModel(
+        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
+        cost, lower, upper, matrix.row_lower, matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, integral,
+    )  # fmt: skip
+    if status == highspy.HighsStatus.kError:
+        raise BackendError(f"HiGHS does not take model {name!r}", "model-refused")
+
 
 #: Algorithms for linear programmes, by the values of HiGHS's option ``solver``.
 ALGORITHMS = ("simplex", "ipm", "pdlp")

@@ -19,8 +19,7 @@ import numpy as np
 from remat.backends.base import Run
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.pyomo.solvers import SOLVERS, PyomoBackend, Solver, program, with_trusted_program
-from remat.backends.results import Values
-from remat.backends.rounding import rounded
+from remat.backends.results import Values, rounded
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.deadline import Deadline

@@ -9,8 +9,13 @@ from typing import Annotated
 import numpy as np
 
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.lower_sets.dynamic_programme import Chain, Programme
-from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
+from remat.heuristics.lower_sets.dynamic_programme import (
+    Chain,
+    ForwardGraph,
+    Programme,
+    all_lower_sets,
+    ancestor_closures,
+)
 from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule

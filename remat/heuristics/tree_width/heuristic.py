@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 from remat.errors import ProblemError
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.tree_width.recursion import LongSequenceError, Ops, sequence_of
-from remat.heuristics.tree_width.separators import SeparatorTree, by_degree, by_fill_in, separator_tree
+from remat.heuristics.tree_width.recursion import (
+    LongSequenceError,
+    Ops,
+    SeparatorTree,
+    by_degree,
+    by_fill_in,
+    separator_tree,
+    sequence_of,
+)
 from remat.problem import Problem
 from remat.problem.op_sequence import useful_schedule
 from remat.runtime.checked_options import Options, Positive

@@ -14,10 +14,9 @@ from torch.utils import _pytree
 from remat.errors import ExecutionError, ScheduleError
 from remat.runtime.arrays import Int
 from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate, with_frees
-from remat.torch.captured import Captured, Input
+from remat.torch.captured import Captured, Input, Layout
 from remat.torch.effects import device_of
 from remat.torch.execute.step import Loss, Step, give_buffers, give_gradients, returned, scalar_outputs, tangents
-from remat.torch.tensor_layout import Layout
 from remat.torch.unrolled import Unrolled, begin_backward, unroll
 
 

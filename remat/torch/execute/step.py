@@ -10,8 +10,7 @@ import torch
 from torch.utils import _pytree
 
 from remat.errors import ExecutionError
-from remat.torch.captured import Captured, Input
-from remat.torch.tensor_layout import Layout
+from remat.torch.captured import Captured, Input, Layout
 
 
 @dataclass(frozen=True, eq=False)

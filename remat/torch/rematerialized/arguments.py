@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remat.errors import ExecutionError
-from remat.torch.tensor_layout import Layout
+from remat.torch.captured import Layout
 
 
 class Sample:

@@ -9,9 +9,8 @@ import torch
 from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
-from remat.torch.captured import Captured, ResultValue
+from remat.torch.captured import Captured, Layout, ResultValue
 from remat.torch.partition import Split
-from remat.torch.tensor_layout import Layout
 
 #: Takes one list, empties it, and returns all results.
 Boxed = Callable[[list[Any]], Sequence[Any]]
