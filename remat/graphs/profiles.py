@@ -35,20 +35,13 @@ _COLUMN = re.compile(r"(?P<device>.*\S)\s*\[(?P<unit>[^\[\]]*)\]")
 
 @dataclass(frozen=True)
 class CostSet:
-    """Costs of ops on one device.
-
-    Attributes
-    ----------
-    device : str
-        Empty if the profile names no device.
-    unit : str
-    costs : mapping of op name to int
-        In `unit`.
-    """
+    """Costs of ops on one device."""
 
     device: str
+    """Empty if the profile names no device."""
     unit: str
     costs: Mapping[str, int]
+    """In `unit`."""
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,15 @@ class LinearForm:
 
     A formulation offers one in :attr:`remat.modeling.Model.overrides` under :attr:`name`. Its optimum is that of the
     :class:`~remat.modeling.Model` it belongs to, in the same unit and with the same constant.
-
-    Attributes
-    ----------
-    model : Model
-        All records are of the kind :class:`~remat.modeling.PlainLinear`.
-    values : callable
-        Maps a solution of :attr:`model` to one of the source with the same objective or a better one.
-    hint : callable
-        Maps values of the source to values of :attr:`model`; NaN where unknown.
     """
 
     name: ClassVar[str] = "linear"
     model: Model
+    """All records are of the kind :class:`~remat.modeling.PlainLinear`."""
     values: Callable[[Float], Float]
+    """Maps a solution of :attr:`model` to one of the source with the same objective or a better one."""
     hint: Callable[[Float], Float]
+    """Maps values of the source to values of :attr:`model`; NaN where unknown."""
 
 
 @dataclass(frozen=True)

@@ -15,25 +15,16 @@ from remat.runtime.deadline import Deadline
 
 @dataclass(frozen=True)
 class Restricted:
-    """A model within tighter bounds, over the remaining variables.
-
-    Attributes
-    ----------
-    model : Model
-        Its optimum is that of the source within the bounds, constant included.
-    kept : int64 array
-        Remaining variables of the source, ascending: the first variables of `model`, in this order.
-    fixed : float64 array, shape (variables of the source,)
-        Values of the others: fixed, or arbitrary and irrelevant.
-    moments : float64 array
-        Values of the further variables of `model`: times between which the fixed use of every `Cumulative` is
-        constant.
-    """
+    """A model within tighter bounds, over the remaining variables."""
 
     model: Model
+    """Its optimum is that of the source within the bounds, constant included."""
     kept: Int
+    """Remaining variables of the source, ascending: the first variables of `model`, in this order."""
     fixed: Float
+    """Values of the others: fixed, or arbitrary and irrelevant. Shape (variables of the source,)."""
     moments: Float
+    """Values of the further variables of `model`: times between which the fixed use of all `Cumulative` is constant."""
 
     def expand(self, values: Float) -> Float:
         """Return values of the source, given values of :attr:`model`."""

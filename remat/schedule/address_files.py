@@ -107,21 +107,14 @@ def addresses_from_document(document: Any) -> Addresses:
 
 @dataclass(frozen=True)
 class TfliteTensors:
-    """Positions in a TFLite plan of the tensors of a graph that was read from a TFLite file.
-
-    Attributes
-    ----------
-    count : int
-        Number of tensors in all subgraphs of the file.
-    positions : tuple of tuple of int
-        For each tensor of the graph: its own position and those of the views that share its bytes.
-    idle : tuple of int
-        Tensors that no operator reads or writes. A runtime would hold them all at once.
-    """
+    """Positions in a TFLite plan of the tensors of a graph that was read from a TFLite file."""
 
     count: int
+    """Number of tensors in all subgraphs of the file."""
     positions: tuple[tuple[int, ...], ...]
+    """For each tensor of the graph: its own position and those of the views that share its bytes."""
     idle: tuple[int, ...] = ()
+    """Tensors that no operator reads or writes. A runtime would hold them all at once."""
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> TfliteTensors | None:

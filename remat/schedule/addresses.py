@@ -157,22 +157,14 @@ class AddressRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AddressViolation(BrokenRule):
-    """One broken rule.
-
-    Attributes
-    ----------
-    step : int or None
-        First step at which it shows; None if it concerns the list as a whole.
-    buffer : str
-    rule : AddressRule
-    message : str
-        One line that names buffers and bytes.
-    """
+    """One broken rule."""
 
     step: int | None
+    """First step at which it shows; None if it concerns the list as a whole."""
     buffer: str
     rule: AddressRule
     message: str
+    """One line that names buffers and bytes."""
 
 
 @dataclass(frozen=True)

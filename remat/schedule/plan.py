@@ -18,19 +18,12 @@ from remat.schedule.simulate import graph_positions
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """``%register = allocate tensor``: allocates memory for one instance of a tensor.
-
-    Attributes
-    ----------
-    register : int
-    tensor : str
-    size : int
-        Bytes.
-    """
+    """``%register = allocate tensor``: allocates memory for one instance of a tensor."""
 
     register: int
     tensor: str
     size: int
+    """Bytes."""
 
     def __str__(self) -> str:
         return f"%{self.register} = allocate {json.dumps(self.tensor)} {self.size}"
@@ -38,18 +31,12 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """``compute op``: reads and writes registers, in the order in which the op lists its inputs and outputs.
-
-    Attributes
-    ----------
-    op : str
-    reads, writes : tuple of int
-        A buffer that receives a contribution, or a value computed over itself, is in `writes` only.
-    """
+    """``compute op``: reads and writes registers, in the order in which the op lists its inputs and outputs."""
 
     op: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    """A buffer that receives a contribution, or a value computed over itself, is in `writes` only."""
 
     def __str__(self) -> str:
         reads, writes = (", ".join(f"%{number}" for number in some) for some in (self.reads, self.writes))

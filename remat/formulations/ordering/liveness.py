@@ -38,21 +38,14 @@ class Liveness:
 
 
 class MemoryLimit(NamedTuple):
-    """Right-hand side of the rows for memory.
-
-    Attributes
-    ----------
-    capacity : int
-        Units.
-    unit : int
-        Bytes.
-    tau : Vars, optional
-        The capacity, if it is a variable.
-    """
+    """Right-hand side of the rows for memory."""
 
     capacity: int
+    """Units."""
     unit: int
+    """Bytes."""
     tau: Vars | None
+    """The capacity, if it is a variable."""
 
 
 def add_memory(

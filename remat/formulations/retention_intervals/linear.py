@@ -20,22 +20,15 @@ from remat.schedule import Schedule
 
 
 class Rise(NamedTuple):
-    """Capacity as a variable, for phase 1.
-
-    Attributes
-    ----------
-    most : int
-        Largest rise, in units of memory.
-    capacity : int
-        Units that the budget leaves.
-    unit, held : int
-        The objective is ``held + unit * (capacity + rise)``.
-    """
+    """Capacity as a variable, for phase 1."""
 
     most: int
+    """Largest rise, in units of memory."""
     capacity: int
+    """Units that the budget leaves."""
     unit: int
     held: int
+    """The objective is ``held + unit * (capacity + rise)``."""
 
 
 class StagedCopies(Stages):

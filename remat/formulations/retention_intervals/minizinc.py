@@ -23,23 +23,14 @@ TEXT = Path(__file__).with_name("retention_intervals.mzn")
 
 @dataclass(frozen=True)
 class WrittenIntervals:
-    """The model of one problem as a text written by hand.
-
-    Attributes
-    ----------
-    problem : Problem
-    variables : IntervalVariables
-    scale : MemoryScale
-    deadline : Deadline
-    highest_peak : int or None
-        Phase 1 with τ at most this, in units of the sizes' common divisor; None: phase 2.
-    """
+    """The model of one problem as a text written by hand."""
 
     problem: Problem
     variables: IntervalVariables
     scale: MemoryScale
     deadline: Deadline
     highest_peak: int | None = None
+    """Phase 1 with τ at most this, in units of the sizes' common divisor; None: phase 2."""
 
     def model(self) -> WrittenModel:
         """Return the text with its data."""

@@ -42,28 +42,18 @@ FIXED, REDUCED = AxisRole(Role.FIXED), AxisRole(Role.REDUCED)
 
 @dataclass(frozen=True)
 class Reading:
-    """Input of the dimension rule: an op, one of its operands, and shapes.
-
-    Attributes
-    ----------
-    op : Op
-    attributes : mapping
-    operand : int
-        Number of the operand, from 0.
-    shapes : sequence of tuple
-        Shapes of all its operands.
-    output : tuple of int
-        Shape of the output.
-    channels : int or None
-        Axis of channels, None if unknown (see :func:`channel_axis`).
-    """
+    """Input of the dimension rule: an op, one of its operands, and shapes."""
 
     op: Op
     attributes: Attributes
     operand: int
+    """Number of the operand, from 0."""
     shapes: Sequence[Shape]
+    """Shapes of all its operands."""
     output: Shape
+    """Shape of the output."""
     channels: int | None
+    """Axis of channels, None if unknown (see :func:`channel_axis`)."""
 
     @property
     def shape(self) -> Shape:

@@ -49,30 +49,21 @@ ConstantSlice = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Piece:
-    """Op of a model file that an op of a rewritten graph represents.
-
-    Attributes
-    ----------
-    of : str
-        Op of the original graph.
-    role : PieceRole
-    constants : mapping of int to (axis, start, stop) or None
-        Constants that a part or a sum reads, by position among the inputs of the op of the file: the slice, or None
-        for the whole constant. Only one piece of a sum has the bias. Empty for other roles.
-    groups : int or None
-        Groups of a depthwise convolution of this piece; None for other ops and for whole ops.
-    axis : int or None
-        Axis along which a join concatenates its inputs.
-    activation : str or None
-        Fused activation of the op of the file: included in each part, and applied once for a sum.
-    """
+    """Op of a model file that an op of a rewritten graph represents."""
 
     of: str
+    """Op of the original graph."""
     role: PieceRole
     constants: Mapping[int, ConstantSlice | None]
+    """Slice, or None for all, of each constant that a part or a sum reads, by position among the inputs of the op of
+    the file. Only one piece of a sum has the bias.
+    """
     groups: int | None = None
+    """Groups of a depthwise convolution of this piece; None for other ops and for whole ops."""
     axis: int | None = None
+    """Axis along which a join concatenates its inputs."""
     activation: str | None = None
+    """Fused activation of the op of the file: included in each part, and applied once for a sum."""
 
 
 def pieces(graph: ComputeGraph) -> dict[str, Piece]:

@@ -32,23 +32,15 @@ Accumulation = Literal["sums", "buffers"]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Tensor of the forward pass.
-
-    Attributes
-    ----------
-    name : str
-        Empty for inputs of the network, which are part of the constant memory.
-    shape : tuple of int
-    itemsize : int
-        Bytes of an element.
-    differentiable : bool
-        True if it needs a gradient.
-    """
+    """Tensor of the forward pass."""
 
     name: str
+    """Empty for inputs of the network, which are part of the constant memory."""
     shape: tuple[int, ...]
     itemsize: int = FLOAT
+    """Bytes of an element."""
     differentiable: bool = True
+    """True if it needs a gradient."""
 
     @property
     def size(self) -> int:
@@ -82,23 +74,15 @@ class _Call:
 
 
 class _Work(NamedTuple):
-    """Work of an op.
-
-    Attributes
-    ----------
-    flops : int
-    fixed : int
-        Bytes of parameters and their gradients.
-    workspace : int
-        Bytes.
-    moved : int or None
-        Bytes of inputs and outputs that the op moves; None: all.
-    """
+    """Work of an op."""
 
     flops: int = 0
     fixed: int = 0
+    """Bytes of parameters and their gradients."""
     workspace: int = 0
+    """Bytes."""
     moved: int | None = None
+    """Bytes of inputs and outputs that the op moves; None: all."""
 
 
 #: Reads inputs and writes outputs, without arithmetic.
