@@ -75,7 +75,7 @@ def parallel(axis: int) -> AxisRole:
 
 
 def roles(reading: Reading) -> Roles:
-    """Return the role of each axis of an operand.
+    """Return the role of each axis of an operand; parallel axes whose extents do not match the output's are fixed.
 
     Raises
     ------
@@ -88,7 +88,12 @@ def roles(reading: Reading) -> Roles:
     >>> [r.role.value for r in roles(Reading(op, {}, 0, [(1, 9, 9, 8)], (1, 9, 9, 4), 3))]
     ['parallel', 'fixed', 'fixed', 'reduced']
     """
-    return _sound(reading, claimed(reading))
+    return tuple(
+        role
+        if role.output is None or (role.output < len(reading.output) and not reading.output[role.output] % extent)
+        else FIXED
+        for role, extent in zip(claimed(reading), reading.shape, strict=True)
+    )
 
 
 def claimed(reading: Reading) -> Roles:
@@ -113,16 +118,6 @@ def _given(reading: Reading) -> Roles | None:
                 raise GraphError(f"op {reading.op.name!r} gives axis {axis} twice in parallel_axes and reduced_axes")
             found[axis] = parallel(axis) if key == "parallel_axes" else REDUCED
     return tuple(found)
-
-
-def _sound(reading: Reading, found: Roles) -> Roles:
-    """Return the roles, with parallel axes fixed whose extents do not match those of the output."""
-    return tuple(
-        role
-        if role.output is None or (role.output < len(reading.output) and not reading.output[role.output] % extent)
-        else FIXED
-        for role, extent in zip(found, reading.shape, strict=True)
-    )
 
 
 def channel_axis(op: Op, attributes: Attributes, rank: int, layout: str | None) -> int | None:
@@ -317,26 +312,18 @@ def _reduce_sum(reading: Reading) -> Roles:
 
 #: Roles of the axes of an operand, for each family of ops.
 TABLE: Mapping[Kind, Callable[[Reading], Roles]] = {
-    Kind.SOURCE: _fixed,
-    Kind.CONV: _conv,
-    Kind.DEPTHWISE: _channels_parallel,
-    Kind.CONV_TRANSPOSE: _conv,
+    **dict.fromkeys((Kind.SOURCE, Kind.CONCAT, Kind.SPLIT, Kind.FINISH, Kind.OPAQUE), _fixed),
+    **dict.fromkeys((Kind.CONV, Kind.CONV_TRANSPOSE), _conv),
+    **dict.fromkeys(
+        (Kind.DEPTHWISE, Kind.INSTANCE_NORM, Kind.POOL, Kind.GLOBAL_POOL, Kind.SPATIAL), _channels_parallel
+    ),
+    **dict.fromkeys((Kind.GROUP_NORM, Kind.COMPOSITE), _batch),
     Kind.LINEAR: _linear,
     Kind.MATMUL: _matmul,
     Kind.ELEMENTWISE: _elementwise,
     Kind.BATCH_NORM: _batch_norm,
     Kind.LAYER_NORM: _layer_norm,
-    Kind.GROUP_NORM: _batch,
-    Kind.INSTANCE_NORM: _channels_parallel,
     Kind.SOFTMAX: _softmax,
-    Kind.POOL: _channels_parallel,
-    Kind.GLOBAL_POOL: _channels_parallel,
-    Kind.SPATIAL: _channels_parallel,
     Kind.REDUCE_SUM: _reduce_sum,
-    Kind.CONCAT: _fixed,
-    Kind.SPLIT: _fixed,
     Kind.SLICE: _slice,
-    Kind.FINISH: _fixed,
-    Kind.COMPOSITE: _batch,
-    Kind.OPAQUE: _fixed,
 }

@@ -11,7 +11,7 @@ from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import MOST_ELEMENTS, Shrink, elements, run
 from remat.graphs.rewriting.parts import part_of
-from remat.graphs.rewriting.reference_calls import Array
+from remat.graphs.rewriting.reference_kernels import Array
 from remat.runtime.deadline import Deadline
 
 #: Largest difference due to rounding, relative to the largest value of a tensor (at least 1).

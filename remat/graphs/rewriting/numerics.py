@@ -27,8 +27,7 @@ from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
-from remat.graphs.rewriting.reference_calls import Array, Call
-from remat.graphs.rewriting.reference_kernels import activate, random_constant
+from remat.graphs.rewriting.reference_kernels import Array, Call, activate, random_constant
 from remat.graphs.rewriting.reference_layers import activated, layer
 from remat.runtime.deadline import Deadline
 
@@ -172,7 +171,8 @@ def _computed(
     if kind is Kind.SPLIT or (kind is Kind.SLICE and (is_copy or attributes.get("axis") is not None)):
         return _slices(op, attributes, inputs[0], shapes)
     part = part_of(op.name, attributes)
-    finished_op = _finished(attributes) if kind is Kind.FINISH else None
+    finished = attributes.get(FINISH_OF) if kind is Kind.FINISH else None
+    finished_op = str(finished.get("of")) if isinstance(finished, Mapping) else None
     origin = part.of if part is not None else finished_op or op.name
 
     def random(slot: str, shape: Shape) -> Array:
@@ -215,11 +215,6 @@ def _checked(reading: Reading) -> Roles:
 
 def _with_extent(shape: Shape, axis: int, extent: int) -> Shape:
     return (*shape[:axis], extent, *shape[axis + 1 :])
-
-
-def _finished(attributes: Attributes) -> str | None:
-    given = attributes.get(FINISH_OF)
-    return str(given.get("of")) if isinstance(given, Mapping) else None
 
 
 def _gathered(operand: Operand, found: Mapping[str, Array]) -> Array:

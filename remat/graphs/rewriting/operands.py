@@ -143,12 +143,9 @@ def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -
     if any(tensor not in shapes for tensor in op.inputs):
         return None
     rank = len(shapes[op.inputs[0]])
-    axis = axis_of(attributes, "concat_axis", rank, op.name)
-    if axis is None:
-        axis = axis_of(attributes, "axis", rank, op.name)
-    if axis is None:
-        axis = _only_axis(op, shapes)
-    if axis is None:
+    named = (axis_of(attributes, key, rank, op.name) for key in ("concat_axis", "axis"))
+    axis = next((axis for axis in named if axis is not None), None)
+    if axis is None and (axis := _only_axis(op, shapes)) is None:
         return None
     parts = tuple(Part(tensor, 0, _extent(op, tensor, axis, shapes)) for tensor in op.inputs)
     return (_checked(op, Operand(parts, axis), shapes).simple(shapes),)
@@ -166,13 +163,13 @@ def write_operands(
         axis = operands[0].axis
         is_concat = kind_of(op_type, attributes) is Kind.CONCAT
         return rest | ({"axis": axis} if is_concat else {"concat_inputs": True, "concat_axis": axis})
-    entries: list[dict[str, Any]] = []
-    for operand in operands:
-        if operand.axis is None:
-            entries.append({"parts": [operand.parts[0].tensor]})
-        else:
-            entries.append({"axis": operand.axis, "parts": [[p.tensor, p.start, p.stop] for p in operand.parts]})
-    return rest | {"operands": entries}
+    return rest | {
+        "operands": [
+            {"parts": [operand.parts[0].tensor]} if operand.axis is None
+            else {"axis": operand.axis, "parts": [[part.tensor, part.start, part.stop] for part in operand.parts]}
+            for operand in operands
+        ]
+    }  # fmt: skip
 
 
 def _is_plain(operand: Operand, shapes: Mapping[str, Shape]) -> bool:

@@ -27,10 +27,9 @@ from enum import StrEnum
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.rewriting.annotations import Attributes
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.parts import JOIN_OF, PartOf, part_of
+from remat.graphs.rewriting.parts import JOIN_OF, part_of
 from remat.graphs.rewriting.reference_kernels import cut_constant
 
 
@@ -102,19 +101,14 @@ def _piece(draft: Draft, op: str) -> Piece:
     operands = draft.operands(op)
     if part is None or "output_slice" in attributes or operands is None or any(o.axis is not None for o in operands):
         raise GraphError(f"op {op!r} needs kernels that read and write in place", "in-place", op)
-    entries = [entry for entry in attributes.get("constants", ()) if _is_read(entry, part)]
-    constants = {entry["input"]: _cut(entry, part) for entry in entries}
+    constants = {
+        entry["input"]: cut_constant(entry, part.axis, part.start, part.stop, part.extent)
+        for entry in attributes.get("constants", ())
+        if entry.get("role") != "bias" or not part.sum or part.bias
+    }
     role = PieceRole.SUM if part.sum else PieceRole.PART
     groups = _groups(draft, op) if draft.kind(op) is Kind.DEPTHWISE else None
     return Piece(part.of, role, constants, groups, activation=attributes.get("activation"))
-
-
-def _is_read(entry: Attributes, part: PartOf) -> bool:
-    return entry.get("role") != "bias" or not part.sum or part.bias
-
-
-def _cut(entry: Attributes, part: PartOf) -> ConstantSlice | None:
-    return cut_constant(entry, part.axis, part.start, part.stop, part.extent)
 
 
 def _groups(draft: Draft, op: str) -> int | None:

@@ -8,6 +8,7 @@ entry therefore shows as a difference between a graph and its rewritten version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from math import prod, sqrt
@@ -15,8 +16,39 @@ from typing import Any
 
 import numpy as np
 
+from remat.graphs.rewriting.annotations import Attributes, Shape
+from remat.graphs.rewriting.axes import Roles
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.reference_calls import Array, Call
+from remat.graphs.rewriting.parts import PartOf
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Call:
+    """Op with all data needed to compute it."""
+
+    kind: Kind
+    attributes: Attributes
+    part: PartOf | None
+    inputs: list[Array]
+    """Values of its operands."""
+    shapes: list[Shape]
+    """Shapes of its outputs."""
+    roles: list[Roles]
+    """Roles of the axes of each operand; for a part of an op, the roles in the whole op."""
+    random: Callable[[str, Shape], Array]
+    """Maps a slot and a shape to weights, which are always the same for the original op."""
+    constant: Callable[[Mapping[str, Any]], Array] | None = None
+    """Maps an entry of the attribute ``constants`` of a described op to the array; None: it is a random function."""
+
+    def whole(self, operand: int, axis: int) -> tuple[int, slice]:
+        """Return the extent of an operand's axis before the op was cut, and the slice of it that this op reads."""
+        part = self.part
+        if part is None or (part.operand, part.axis) != (operand, axis):
+            return self.inputs[operand].shape[axis], slice(None)
+        return part.extent, slice(part.start, part.stop)
+
 
 #: Largest number of kernel positions to compute one by one.
 MOST_POSITIONS = 2**16
@@ -220,21 +252,13 @@ def _elementwise(call: Call) -> Array:
     return np.asarray(FUNCTIONS[call.attributes["function"]](call.attributes.get("parameters", {}), *values))
 
 
-def _matmul(call: Call) -> Array:
-    first, second = call.inputs
-    return np.asarray(first @ second)
-
-
 def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
 
 
 def _gelu(x: Array, approximate: str) -> Array:
-    from scipy.special import erf
-
-    if approximate == "tanh":
-        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + erf(x / sqrt(2))))
+    tanh = approximate == "tanh"
+    return 0.5 * x * (1 + (np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3)) if tanh else _erf(x / sqrt(2))))
 
 
 def _erf(x: Array) -> Array:
@@ -286,7 +310,7 @@ _KERNELS: Mapping[Kind, Callable[[Call], Array]] = {
     Kind.CONV: _conv,
     Kind.DEPTHWISE: _conv,
     Kind.LINEAR: _linear,
-    Kind.MATMUL: _matmul,
+    Kind.MATMUL: lambda call: np.asarray(call.inputs[0] @ call.inputs[1]),
     Kind.ELEMENTWISE: _elementwise,
     Kind.BATCH_NORM: _batch_norm,
     Kind.SOFTMAX: _softmax,

@@ -9,8 +9,7 @@ import numpy as np
 
 from remat.graphs.rewriting.axes import Role
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.reference_calls import Array, Call
-from remat.graphs.rewriting.reference_kernels import KINDS, compute
+from remat.graphs.rewriting.reference_kernels import KINDS, Array, Call, compute
 
 #: Number of features to which an operand's fixed and reduced axes together are mapped before the output.
 RANK = 4

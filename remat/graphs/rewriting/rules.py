@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -17,7 +16,7 @@ from remat.graphs.rewriting.kinds import KIND, PARTIAL, Kind
 from remat.graphs.rewriting.operands import KEYS, Operand, Part, whole
 from remat.graphs.rewriting.parts import FINISH_OF, JOIN_OF, PART_OF, PartOf, part_of
 from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions, RuleName
-from remat.graphs.rewriting.splitting import Cut, cuts, expanded, merged, share
+from remat.graphs.rewriting.splitting import cuts, expanded, merged, share
 
 
 class Rule(ABC):
@@ -139,9 +138,12 @@ class _Splitting(Rule):
             if len(ends) - 1 < (options.min_parts if self.role is Role.REDUCED else 2):
                 continue
             parts = merged(ends, options.parts)
-            if draft.whole_kernels and not all(_are_whole(draft, cut, parts) for cut in together):
+            read = (cut.of(start, stop).simple(draft.shapes) for cut in together for start, stop in parts)
+            if draft.whole_kernels and any(each.axis is not None for each in read):
                 continue
-            passed = {t for each, cut in zip(operands, together, strict=True) for t in _passed(draft, each, cut)}
+            # outputs of concatenations that the parts no longer read
+            split = (each for each, cut in zip(operands, together, strict=True) if cut.axis is not None)
+            passed = {tensor for each in split for tensor in expanded(draft, each)[1]}
             rewrite = Rewrite(
                 self.name, op, number, operand.axis, parts, operand.tensors,
                 split_workspace=options.split_workspace,
@@ -286,16 +288,6 @@ class ParallelParts(_Splitting):
             new.append(_join(draft, rewrite, pieces))
         draft.replace(op.name, new)
         draft.remove_unread(op.inputs)
-
-
-def _are_whole(draft: Draft, cut: Cut, parts: Sequence[tuple[int, int]]) -> bool:
-    """Return whether each part reads a whole tensor of an operand."""
-    return all(cut.of(start, stop).simple(draft.shapes).axis is None for start, stop in parts)
-
-
-def _passed(draft: Draft, operand: Operand, cut: Cut) -> tuple[str, ...]:
-    """Return the outputs of concatenations that the parts no longer read."""
-    return () if cut.axis is None else expanded(draft, operand)[1]
 
 
 def _join(draft: Draft, rewrite: Rewrite, pieces: Operand) -> NewOp:
