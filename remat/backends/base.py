@@ -138,7 +138,7 @@ class Run(ABC):
         """Ask :meth:`run` to return soon; callable from any thread, repeatedly."""
 
     @abstractmethod
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         """Return the solver's final status, its stop reason if nothing is proved, and a message.
 
         Not called if a callback failed, or if the solver missed the deadline and was abandoned.
@@ -294,7 +294,7 @@ class Backend(ABC):
                 if _followed(run, books, deadline):
                     books.stop_reason = books.stop_reason or StopReason.INTERRUPTED
                 if books.failure is None:
-                    said, stop, message = run.last_words()
+                    said, stop, message = run.final_status()
         except LeftBehindError as late:
             books.closed = True
             stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE

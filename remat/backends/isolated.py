@@ -161,7 +161,7 @@ class _Run(Run):
         else:
             self.failure = wire.error_of(message)
 
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         assert self.child is not None
         books, result = self.books, self.result
         short = self._out_of_memory(self.child)

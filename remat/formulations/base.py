@@ -69,7 +69,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Leeway:
+class VariableBounds:
     """Values and bounds of a model's variables while only a part of a schedule is optimised again.
 
     Attributes
@@ -168,7 +168,7 @@ class Formulation(ABC):
         ``decode(encode(s))`` has the cost of ``s``, less that of recomputations whose results are never read.
         """
 
-    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+    def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
         """Return values and bounds of the variables if only `part` of `schedule` may change; by default, all may.
 
         Raises
@@ -178,7 +178,7 @@ class Formulation(ABC):
         """
         del part
         model = self.build()
-        return Leeway(self.encode(schedule), model.lower, model.upper)
+        return VariableBounds(self.encode(schedule), model.lower, model.upper)
 
     def preliminary(self) -> Preliminary | None:
         """Return a model that finds a feasible start, if the formulation has one."""

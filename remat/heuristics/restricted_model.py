@@ -96,14 +96,14 @@ class Statement:
 
         With `preliminary`, restrict the model of the least peak; variables that the main model lacks stay free.
         """
-        leeway, model = self.formulation.leeway(schedule, part), self.model
-        values = leeway.values
+        bounds, model = self.formulation.variable_bounds(schedule, part), self.model
+        values = bounds.values
         if preliminary:
             assert self.preliminary is not None
             model, values = self.preliminary.model, self.preliminary.extend(values)
-        more = slice(len(leeway.values), None)
-        lower = np.concatenate([leeway.lower, model.lower[more]])
-        upper = np.concatenate([leeway.upper, model.upper[more]])
+        more = slice(len(bounds.values), None)
+        lower = np.concatenate([bounds.lower, model.lower[more]])
+        upper = np.concatenate([bounds.upper, model.upper[more]])
         small = restrict(model, lower, upper, self.formulation.deadline)
         return small, small.reduce(values)
 

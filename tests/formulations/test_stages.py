@@ -157,7 +157,7 @@ def test_retention_of_a_schedule_reproduces_it(make, seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_leeway_of_a_part(seed):
+def test_variable_bounds_of_a_part(seed):
     """The bounds of a part contain the given schedule, and the best solution within them is a schedule."""
     problem = problem_of(seed, ("plain", "full", "buffers")[seed % 3], 8)
     schedule = Greedy().run(problem, RUN)
@@ -170,7 +170,7 @@ def test_leeway_of_a_part(seed):
     everything = Part(np.ones(n, dtype=bool), 0, n - 1)
     costs = []
     for part in (some, everything):
-        found = formulation.leeway(schedule, part)
+        found = formulation.variable_bounds(schedule, part)
         assert (found.lower <= found.values).all()
         assert (found.values <= found.upper).all()
         fixed = model.copy("part")

@@ -56,13 +56,13 @@ def test_bounds_of_a_part_contain_the_schedule(kind, order, buffers):
             continue
         for _ in range(3):
             part = random_part(graph, rng)
-            leeway, model = formulation.leeway(schedule, part), formulation.build()
-            assert not violations(model, leeway.values)
-            assert ((leeway.lower <= leeway.values) & (leeway.values <= leeway.upper)).all()
-            assert ((leeway.lower >= model.lower) & (leeway.upper <= model.upper)).all()
-            assert formulation.decode(leeway.values).computes() == formulation.decode(encoded).computes()
-            small = restrict(model, leeway.lower, leeway.upper)
-            assert not violations(small.model, small.reduce(leeway.values))
+            bounds, model = formulation.variable_bounds(schedule, part), formulation.build()
+            assert not violations(model, bounds.values)
+            assert ((bounds.lower <= bounds.values) & (bounds.values <= bounds.upper)).all()
+            assert ((bounds.lower >= model.lower) & (bounds.upper <= model.upper)).all()
+            assert formulation.decode(bounds.values).computes() == formulation.decode(encoded).computes()
+            small = restrict(model, bounds.lower, bounds.upper)
+            assert not violations(small.model, small.reduce(bounds.values))
             checked += 1
             smaller += small.model.num_vars < model.num_vars
     assert checked >= 6
@@ -75,8 +75,8 @@ def test_model_of_all_ops_and_stages_has_the_same_optimum(kind):
     formulation = kind(Problem(graph, 5))
     everything = Part(np.ones(len(graph.ops), dtype=np.bool_), 0, len(graph.ops) - 1)
     start = Lns().run(Problem(graph, 5), within(10))
-    leeway = formulation.leeway(start, everything)
-    small = restrict(formulation.build(), leeway.lower, leeway.upper)
+    bounds = formulation.variable_bounds(start, everything)
+    small = restrict(formulation.build(), bounds.lower, bounds.upper)
     options = SolveOptions(Deadline.after(20), threads=1)
     assert CpSat().solve(small.model, options).objective == CpSat().solve(formulation.build(), options).objective == 10
 

@@ -50,7 +50,7 @@ class MilpRun(Run):
     def stop(self):
         """Do nothing: SciPy offers no way."""
 
-    def last_words(self):
+    def final_status(self):
         return self.said, self.why, "" if self.said is not Status.ERROR else "SciPy's milp gave up"
 
 

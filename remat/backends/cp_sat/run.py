@@ -79,7 +79,7 @@ class CpSatRun(Run):
         """Record a better bound."""
         self.books.raise_bound(self.compiled.bound(bound))
 
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         if self.response.status == cp_model_helper.CpSolverStatus.MODEL_INVALID:
             fault = str(cp_model_helper.CpSatHelper.validate_model(self.compiled.proto))
             raise BackendError(f"CP-SAT refuses the model: {fault[:300]}")

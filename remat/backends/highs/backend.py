@@ -273,7 +273,7 @@ class _Run(Run):
             if self.options.log:
                 self.options.log(line)
 
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         solver, statuses, books = self._solver, self._highspy.HighsModelStatus, self.books
         model_status, info = solver.getModelStatus(), solver.getInfo()
         wrong = ""

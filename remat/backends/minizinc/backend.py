@@ -270,7 +270,7 @@ class _Run(Run):
         if best.objective - bound <= gap * abs(best.objective):
             self.books.request_stop(StopReason.GAP)
 
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         """Translate MiniZinc's status; return it with the stop reason and an error message."""
         best, who = self.books.best, self.books.solver
         if self.status == "OPTIMAL_SOLUTION" and best:

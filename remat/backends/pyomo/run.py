@@ -135,7 +135,7 @@ class _Call(Run):
         if not self.is_known:
             (self._modern if self.solver.modern else self._legacy)()
 
-    def last_words(self) -> tuple[Status, StopReason, str]:
+    def final_status(self) -> tuple[Status, StopReason, str]:
         books, answer = self.books, self.answer
         message = answer.message or self.slow
         if answer.proved is None and books.stop_reason:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Leeway, Part, Values
+from remat.formulations.base import Formulation, Part, Values, VariableBounds
 from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOptions
 from remat.graphs.in_place import most_pairs
 from remat.modeling import Model, Vars
@@ -364,10 +364,10 @@ class Checkmate(Formulation):
             raise ProblemError(f"the schedule needs {needed}, of {self.layout.T} there are", "too-many-stages")
         return stage
 
-    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+    def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
         """Release R of the ops and S of their inputs and outputs in the stages of `part`, and dependent variables."""
         if not self.layout.frontier:  # its stages differ from those of `part`
-            return super().leeway(schedule, part)
+            return super().variable_bounds(schedule, part)
         model, x = self.statement
         values = self.encode(schedule)
         arrays = self.problem.graph.arrays
@@ -389,7 +389,7 @@ class Checkmate(Formulation):
         free[x.PLACE.index] = inside(placed, part.first - 1) & touched[self.layout.place_source[pair]]
         free[x.U.index] = inside(stage, part.first - 1)
         free[x.transient.index] = inside(self.layout.last_writer[self.layout.part_tensor[written]] + 1 + later)
-        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
+        return VariableBounds(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def retention(self, values: Values) -> Values:
         """Return S by stage and position of the writer of the retained tensor, maybe fractional; shape (T, n)."""

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
+from remat.formulations.base import Formulation, Part, Preliminary, Values, VariableBounds
 from remat.formulations.composites import recognition
 from remat.formulations.composites.composite import Composite, CompositeProblem
 from remat.formulations.composites.expansion import Step
@@ -180,8 +180,8 @@ class HierarchicalIntervals(RetentionIntervals):
         nodes = np.array([step.node for step in steps], dtype=np.int64)
         return RunSequence(nodes, np.array(places, dtype=np.int64), live)
 
-    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
-        return Formulation.leeway(self, schedule, part)
+    def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
+        return Formulation.variable_bounds(self, schedule, part)
 
     def decode(self, values: Values) -> Schedule:
         return expand_steps(self.whole, self.steps(values), self.name)

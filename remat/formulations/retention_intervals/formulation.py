@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
+from remat.formulations.base import Formulation, Part, Preliminary, Values, VariableBounds
 from remat.formulations.retention_intervals.encoder import Gap, IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.linear import Rise, StagedCopies, linear_form
@@ -245,7 +245,7 @@ class RetentionIntervals(Formulation):
         sequence = op_sequence(self.problem, schedule)
         return RunSequence(sequence, np.zeros_like(sequence), {})
 
-    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+    def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
         """Release the copies of the ops of `part` within its stages, and the instances that these make or read.
 
         With the free order, idle copies of these ops take events within the stages, so that there is room for them
@@ -279,7 +279,7 @@ class RetentionIntervals(Formulation):
             pair = variables.covered
             reader, maker = at.read.copy[at.pair_read[pair]], at.made.copy[at.pair_made[pair]]
             release(x.cover.index, moves[reader] | mine[maker])
-        return Leeway(values, lower, upper)
+        return VariableBounds(values, lower, upper)
 
     def decode(self, values: Values) -> Schedule:
         x = self.statement.blocks

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Leeway, Part, Values
+from remat.formulations.base import Formulation, Part, Values, VariableBounds
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
 from remat.modeling import Model, Vars
@@ -379,7 +379,7 @@ class Stages(Formulation):
         stages = self.choices.runs[0][self.choices.tight]
         values[x.U.index] = running_values(model, "(7) recomputations", x.U, values, stages)
 
-    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+    def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
         """Release R of the ops and S of their inputs and outputs in the stages of `part`, and dependent variables."""
         (model, x), arrays = self.statement, self.problem.graph.arrays
         values = self.encode(schedule)
@@ -397,7 +397,7 @@ class Stages(Formulation):
         stage, _, _, _ = self.choices.reads
         free[x.L.index] = ((first <= stage) & (stage <= last))[self._own]
         free[x.over.index] = True
-        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
+        return VariableBounds(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def retention(self, values: Values) -> Values:
         """Return S by stage and position of the writer of the retained tensor, maybe fractional; shape (n, n)."""
