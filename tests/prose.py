@@ -1,9 +1,9 @@
-"""Refuse words that STYLE bans, in comments, docstrings, messages and pages.
+"""Check that STYLE's banned words do not occur in comments, docstrings, messages and pages.
 
     python tests/prose.py [PATH ...]
 
-Without paths: the package, pages, README and other pages of the root. `make lint` runs it. Code in pages is not prose,
-nor are names in backquotes or names of documented fields (`mend : bool`).
+Without paths: the package, pages, README and other pages of the root. `make lint` runs it. Code in pages, names in
+backquotes and names of documented fields (`mend : bool`) are exempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Words, and what to write instead.
+#: Banned words and their replacements.
 BANNED = {
     r"anew": "again, from scratch",
     r"go(es|ing)? on|went on": "continue",
@@ -36,12 +36,12 @@ BANNED = {
     r"for the rest": "otherwise",
 }
 PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(BANNED)), re.IGNORECASE)
-#: First words that no summary may have.
+#: First words that summaries must not have.
 SUMMARY = re.compile(r"(What|Whether|How often|Who) ")
 
 
 def faults(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines with what is wrong with them."""
+    """Yield faulty lines with their faults."""
     for line, text in prose(path) if path.suffix == ".py" else page(path):
         for found in PATTERN.finditer(re.sub(r"``?[^`]*``?", "", text)):
             instead = list(BANNED.values())[int(str(found.lastgroup)[1:])]
@@ -62,7 +62,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def page(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines of a page that are not in a block of code."""
+    """Yield the lines of a page outside code blocks."""
     code = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         code ^= line.lstrip().startswith("```")

@@ -1,4 +1,4 @@
-"""Plug-ins that do everything wrong: listed with their faults, and in nobody's way."""
+"""Broken plug-ins: listed with their faults, without effect on others."""
 
 import json
 
@@ -21,14 +21,14 @@ class Raises(Backend):
     def solve(self, *arguments):
         pass
 
-class Demands(Raises):
+class RequiresArguments(Raises):
     def __init__(self, key, secret):
         pass
     @classmethod
     def availability(cls):
         return "fine"
 
-class Hungry(Heuristic):
+class RequiresOptions(Heuristic):
     name = "hungry"
     def __init__(self, must, have):
         pass
@@ -39,10 +39,10 @@ class Hungry(Heuristic):
 ENTRIES = """
 [remat.backends]
 raises = bad_kinds:Raises
-demands = bad_kinds:Demands
+demands = bad_kinds:RequiresArguments
 exits = bad_exit:Solver
 [remat.heuristics]
-hungry = bad_kinds:Hungry
+hungry = bad_kinds:RequiresOptions
 exits = bad_exit:Heuristic
 [remat.formulations]
 exits = bad_exit:Formulation
@@ -67,7 +67,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """What commands print and their exit codes where the plug-ins are installed."""
+    """Run all commands with the plug-ins installed; return their output and exit codes."""
     folder = tmp_path_factory.mktemp("plugins")
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
@@ -83,25 +83,27 @@ def ran(tmp_path_factory):
         return [shell(*line.split()) for line in COMMANDS]
 
 
-def test_each_is_listed_with_its_fault(ran):
+def test_plug_ins_are_listed_with_their_faults(ran):
     facts = json.loads(ran[0].out)
     state = {name: about["reason"] for name, about in facts["backends"].items() if about["state"] == "broken"}
     assert set(state) == {"raises", "demands", "exits"}
     assert "OSError: no such library" in state["raises"]
     assert "SystemExit: no licence" in state["exits"]
-    assert facts["heuristics"]["hungry"]["about"].startswith("broken: heuristic 'hungry' (bad_kinds:Hungry) cannot be")
+    assert facts["heuristics"]["hungry"]["about"].startswith(
+        "broken: heuristic 'hungry' (bad_kinds:RequiresOptions) cannot be"
+    )
     assert "SystemExit: no licence" in facts["formulations"]["exits"]["about"]
     assert "SystemExit: no licence" in facts["formats"]["a-exits (graphs)"]["about"]
     assert "is not a GraphFormat" in facts["formats"]["a-odd (graphs)"]["about"]
     assert facts["formats"]["dot (graphs)"]["about"]
 
 
-def test_nothing_else_breaks_and_names_give_clear_errors(ran):
+def test_other_commands_work_and_errors_name_the_plug_in(ran):
     assert [each.code for each in ran] == [0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 0], ran
     odd, exits, hungry, demands, raises = (each.err for each in ran if each.code)
     assert "odd.json" in odd and "a-odd" in odd
     assert "heuristic 'exits' (bad_exit:Heuristic) cannot be loaded: SystemExit" in exits
     assert "heuristic 'hungry' cannot be made: TypeError" in hungry
-    assert "backend 'demands' (bad_kinds:Demands) cannot be made: TypeError" in demands
+    assert "backend 'demands' (bad_kinds:RequiresArguments) cannot be made: TypeError" in demands
     assert "'raises'" in raises and "OSError: no such library" in raises
     assert all(error.count("\n") == 1 for error in (odd, exits, hungry, demands, raises))

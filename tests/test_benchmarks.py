@@ -1,4 +1,4 @@
-"""The benchmarks: what counts as worse than before, and that each script runs on something small."""
+"""Benchmarks: definition of a regression, and a small run of each script."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
-#: Words with which each script is done in seconds, and what its output must have.
+#: Arguments of a run that takes seconds, and text that its output must contain.
 SMALL = {
     "bench_allocation": ("--seconds 2 swiftnet-folded", "first-fit"),
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
@@ -36,19 +36,19 @@ SMALL = {
         (float("inf"), float("inf"), False),
     ],
 )
-def test_what_is_worse(monkeypatch: pytest.MonkeyPatch, now: float, before: float, verdict: bool) -> None:
+def test_regressions(monkeypatch: pytest.MonkeyPatch, now: float, before: float, verdict: bool) -> None:
     monkeypatch.syspath_prepend(FOLDER)
     assert import_module("bench_regression").worse(now, before, 0.1) is verdict
 
 
-def test_every_script_is_tried() -> None:
-    """Those of PyTorch have models of their own, which take minutes."""
+def test_every_script_has_a_small_run() -> None:
+    """PyTorch scripts have their own models, which take minutes."""
     assert {path.stem for path in FOLDER.glob("bench_*.py") if "torch" not in path.stem} == set(SMALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SMALL)
-def test_a_script_runs(script: str) -> None:
+def test_script_runs(script: str) -> None:
     words, shown = SMALL[script]
     command = [sys.executable, str(FOLDER / f"{script}.py"), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

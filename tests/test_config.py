@@ -1,4 +1,4 @@
-"""Runs from a file: everything reachable, nothing misspelt goes unnoticed."""
+"""Configuration files: reachable settings, refusal of unknown keys."""
 
 import json
 import math
@@ -50,7 +50,7 @@ linearization_level = 0
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A configuration in a folder of its own, with its graph."""
+    """Return a configuration in a separate folder with its graph."""
     folder = tmp_path / "runs"
     folder.mkdir()
     write_graph(unit_chain(4), folder / "chain.json")
@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> Path:
     return folder / "run.toml"
 
 
-def test_a_file_is_run_relative_to_its_folder(run: Path) -> None:
+def test_paths_are_relative_to_the_file(run: Path) -> None:
     config = Config.from_file(run)
     result = config.run()
     assert (result.status, result.objective) == ("optimal", 10)
@@ -77,8 +77,8 @@ def test_a_file_is_run_relative_to_its_folder(run: Path) -> None:
         ('method = "retention-intervals"', 'method = "greedy"', ("greedy", "", 10)),
     ],
 )
-def test_swapping_the_solver_or_the_method_is_one_line(run: Path, old: str, new: str, found: object) -> None:
-    """The options of the others may stay where they are, and those of a solver where the method has none."""
+def test_method_and_solver_change_in_one_line(run: Path, old: str, new: str, found: object) -> None:
+    """Options of other methods and solvers may stay."""
     text = run.read_text(encoding="utf-8")
     assert old in text
     run.write_text(text.replace(old, new), encoding="utf-8")
@@ -86,7 +86,7 @@ def test_swapping_the_solver_or_the_method_is_one_line(run: Path, old: str, new:
     assert (result.method, result.backend, result.objective) == found
 
 
-def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_arguments_of_solve_are_passed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     import remat.solving.solve  # noqa: F401
@@ -144,11 +144,11 @@ def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.Monk
         solver={"a": 1, "b": 2},
     )  # fmt: skip
     assert options.deadline.seconds == math.inf
-    assert named.pop("stop").seconds == 7.0  # a clock that runs already: reading counts
+    assert named.pop("stop").seconds == 7.0  # a running clock: reading counts
     assert named == {"on_progress": None}
 
 
-def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:
+def test_zoo_graph_or_file(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[problem]\ngraph = "vgg16"\n', encoding="utf-8")
     assert Config.from_file(tmp_path / "run.toml").make_problem().budget_bytes is None
     write_graph(unit_chain(2), tmp_path / "vgg16.json")
@@ -156,17 +156,17 @@ def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:
     assert Config.from_file(tmp_path / "run.toml").make_problem().graph.name == "unit-chain-2"
 
 
-def test_a_configuration_is_immutable(run: Path) -> None:
+def test_configuration_is_immutable(run: Path) -> None:
     config = Config.from_file(run)
     with pytest.raises(ValueError, match="frozen"):
         config.solve.backend = "highs"  # type: ignore[misc]
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
-#: What the schema cannot say: ranges of numbers that may be texts, rules of options, methods by name.
-UNSAID = {
+#: Errors that the schema cannot express: ranges of numbers given as text, rules of options, names of methods.
+BEYOND_SCHEMA = {
     "[formulations.retention-intervals]\ncopies = 0", "[solve]\nmethod = 'gredy'", "[solve]\ngap = 1.0",
     "[solve]\ntime_limit = inf", "[solve]\ntime_limit = 0",
 }  # fmt: skip
@@ -190,8 +190,8 @@ UNSAID = {
         "[backends]\ncp-sat = 3",
     ],
 )  # fmt: skip
-def test_a_wrong_key_is_named(more: str, tmp_path: Path, tables: dict[str, object]) -> None:
-    """By the reader; the schema refuses it, too."""
+def test_errors_name_wrong_keys(more: str, tmp_path: Path, tables: dict[str, object]) -> None:
+    """Reader and schema refuse the same files."""
     top, _, rest = more.partition("\n") if "=" in more.partition("\n")[0] else ("", "", more)
     path = tmp_path / "run.toml"
     path.write_text(f'{top}\n[problem]\ngraph = "vgg16"\n{rest}\n', encoding="utf-8")
@@ -201,7 +201,7 @@ def test_a_wrong_key_is_named(more: str, tmp_path: Path, tables: dict[str, objec
     assert message.startswith(f"{path}: ") and message.isprintable() and caught.value.culprit in message
     check_text("configuration.keys", f"{more!r} -> {message}", {f"{path}: ": ""})
     content = tomllib.loads(path.read_text(encoding="utf-8"))
-    assert jsonschema.Draft202012Validator(tables).is_valid(content) == (more in UNSAID)
+    assert jsonschema.Draft202012Validator(tables).is_valid(content) == (more in BEYOND_SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_wrong_key_is_named(more: str, tmp_path: Path, tables: dict[str, objec
         None,
     ],
 )
-def test_a_wrong_problem_is_named(problem: dict[str, object] | None, tables: dict[str, object]) -> None:
+def test_errors_of_problems(problem: dict[str, object] | None, tables: dict[str, object]) -> None:
     content = {} if problem is None else {"problem": problem}
     with pytest.raises(FormatError) as caught:
         Config.from_mapping(content)
@@ -227,7 +227,7 @@ def test_a_wrong_problem_is_named(problem: dict[str, object] | None, tables: dic
     check_text("configuration.problem", f"{problem} -> {caught.value}")
 
 
-def test_an_option_of_the_shell_is_named_as_one(run: Path) -> None:
+def test_errors_name_the_command_line_option(run: Path) -> None:
     with refused("format.wrong-option", culprit="--time-limit"):
         Config.from_file(run, {"solve": {"time_limit": 0}})
 
@@ -239,7 +239,7 @@ def test_an_option_of_the_shell_is_named_as_one(run: Path) -> None:
         b"#" * (MAX_CONFIG_BYTES + 1),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_configuration(content: bytes, tmp_path: Path) -> None:
+def test_damaged_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(content)
     with pytest.raises(FormatError) as caught:
         Config.from_file(tmp_path / "run.toml")
@@ -263,7 +263,7 @@ def test_files_are_checked_before_the_solve(run: Path) -> None:
         unreadable.run()
 
 
-def test_options_of_a_formulation_without_any() -> None:
+def test_options_for_a_formulation_without_options() -> None:
     bare = [name for name, kind in registry.formulations().items() if kind.options_type is None]
     for name in bare:
         with refused("format.no-options", culprit=name):
@@ -273,9 +273,9 @@ def test_options_of_a_formulation_without_any() -> None:
 # -- schema and example ----------------------------------------------------------------------------------------------
 
 
-def test_the_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, object]) -> None:
+def test_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, object]) -> None:
     text = example()
-    # with every comment that shows a key made a key
+    # every commented key as a key
     full = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     for content in (text, full):
         jsonschema.validate(shown := tomllib.loads(content), tables)
@@ -284,7 +284,7 @@ def test_the_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, obj
     for section in ("problem", "solve", "output"):
         kind = Config.model_fields[section].annotation
         assert set(shown[section]) == {entry.alias or name for name, entry in kind.model_fields.items()}
-    absent = set(re.findall(r"^# (\w+) =$", text, flags=re.MULTILINE))  # options that are None where nothing is said
+    absent = set(re.findall(r"^# (\w+) =$", text, flags=re.MULTILINE))  # options with the default None
     for group in ("formulations", "heuristics"):
         for name, kind in registry.Registered(group).items():
             if kind.options_type is not None:
@@ -292,7 +292,7 @@ def test_the_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, obj
                 assert names - absent <= set(shown[group][name]) <= names
 
 
-def test_the_values_that_the_example_shows_are_the_defaults() -> None:
+def test_example_shows_the_defaults() -> None:
     tables = tomllib.loads(example())
     config = Config.from_mapping(tables)
     bare = Config.from_mapping({"problem": {"graph": "vgg16"}})
@@ -304,7 +304,7 @@ def test_the_values_that_the_example_shows_are_the_defaults() -> None:
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, object]:
-    """The schema, which is JSON and a schema."""
+    """Return the schema, checked to be JSON and a schema."""
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
@@ -314,7 +314,7 @@ def tables() -> dict[str, object]:
 # -- classes and objectives ------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_are_imported_only_if_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine_of_test_config.py").write_text("open('imported', 'w').close()\n" + OWN_CLASSES)
@@ -333,7 +333,7 @@ def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, mo
     assert typed.run(write=False).method == "mine"
 
 
-def test_options_of_a_class_stand_under_its_name_where_it_is_the_method() -> None:
+def test_options_of_a_class() -> None:
     word = "remat.heuristics.drops:Drops"
     tables: dict[str, dict[str, object]] = {
         "problem": {"graph": "vgg16", "budget": "90%"}, "solve": {"method": word},
@@ -353,14 +353,14 @@ def test_options_of_a_class_stand_under_its_name_where_it_is_the_method() -> Non
     "word",
     ["nowhere.at_all:Mine", "remat.errors:Mine", "remat.runtime.deadline:time", "remat.errors:RematError", "x y:z"],
 )
-def test_a_class_that_is_none(word: str) -> None:
+def test_wrong_classes(word: str) -> None:
     problem = {"problem": {"graph": "vgg16", "budget": "90%"}}
     with pytest.raises(RematError) as caught:
         Config.from_mapping(problem, overrides={"solve": {"method": word}}).run()
     check_text("configuration.class", f"{word} -> {caught.value}")
 
 
-def test_solvers_of_levels_have_their_options_and_name_no_file() -> None:
+def test_options_of_solvers_of_levels() -> None:
     text = {
         "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical"},
         "methods": {"hierarchical": {"leaf_backend": "highs", "group_backend": "minizinc:gecode"}},
@@ -373,7 +373,7 @@ def test_solvers_of_levels_have_their_options_and_name_no_file() -> None:
             Config.from_mapping({**text, "methods": {"hierarchical": wrong}})
 
 
-def test_partitioners_and_methods_in_levels_have_tables() -> None:
+def test_options_of_partitioners_and_methods_of_levels() -> None:
     text = {
         "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical", "backend": "highs"},
         "methods": {"hierarchical": {"leaf_methods": ["drops", "eviction"]}},
@@ -387,7 +387,7 @@ def test_partitioners_and_methods_in_levels_have_tables() -> None:
         0
     ].options.leanings == (3.0,)
     assert options.group_methods[1].options.ahead and options.top_methods[1].options.leanings == (3.0,)
-    assert repr(options) == repr(config.options_of("hierarchical"))  # what a resumed frontier compares
+    assert repr(options) == repr(config.options_of("hierarchical"))  # compared by resumed frontiers
     typed = config.with_options({"depth": 2, "h-partition.alpha": 0.0, "drops.leanings": [4.0]}).options_of(
         "hierarchical"
     )
@@ -401,8 +401,8 @@ def test_partitioners_and_methods_in_levels_have_tables() -> None:
         Config.from_mapping({**alone, "partitioners": {"h-partitoin": {}}})
 
 
-def test_outputs_stay_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
-    """Or in the current one; links are followed, and what the command line names may be anywhere."""
+def test_outputs_stay_in_the_folder(tmp_path: Path) -> None:
+    """The folder of the file or the current one; links are followed; the command line may name any path."""
     (tmp_path / "link").symlink_to("/")
     problem = {"graph": "vgg16"}
     for outside in ("/schedule.json", "../schedule.json", "link/schedule.json"):

@@ -1,4 +1,4 @@
-"""Every formulation on every backend keeps the contract, by the kit that plug-in authors use too."""
+"""Conformance kit on every registered formulation, backend, heuristic and format."""
 
 import base64
 import io
@@ -32,9 +32,9 @@ from remat.testing import (
 
 #: Backends that continuous integration must not skip.
 REQUIRED = {"cp-sat", "highs", "minizinc:gecode", "minizinc:cp-sat", "minizinc:highs", "pyomo:cbc"}
-#: Of a family, only these variants are tried: the others are the same code.
+#: Variants tested per family; the others share their code.
 VARIANTS = {"minizinc": ("gecode", "cp-sat", "highs"), "pyomo": ("cbc", "highs")}
-#: Every call of these starts a program or two.
+#: Each call of these starts one or two programs.
 SLOW_FAMILIES = ("minizinc", "pyomo")
 
 
@@ -51,10 +51,9 @@ FORMULATIONS = list(registry.formulations())
 
 
 def effort_for(backend, formulation="", *, thorough=False):
-    """Fewer models where each starts a program or two.
+    """Return the effort, with fewer models where each starts a program.
 
-    Quick runs ask for little: that the answer comes within a second of the deadline is for the slow run on a machine of
-    its own, which has the deadline of five seconds that is promised.
+    Quick runs have a long grace. The slow run, alone on the machine, checks the promised second after a deadline of 5 s.
     """
     effort = Effort(most_ops=6, cases=20, deadline=5.0) if thorough else Effort(deadline=0.5, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:
@@ -66,7 +65,7 @@ def effort_for(backend, formulation="", *, thorough=False):
 
 
 def made(name):
-    """The backend, or a skip with the reason; where all must be there, a failure instead."""
+    """Return the backend; skip the test if it is unavailable, or fail if the test run requires it."""
     try:
         backend = registry.make_backend(name)
         state = backend.ready()
@@ -81,7 +80,7 @@ def made(name):
     pytest.skip(f"backend {name} is {reason}")
 
 
-def test_nothing_that_is_required_has_gone():
+def test_required_backends_and_formulations_exist():
     assert set(BACKENDS) >= REQUIRED
     assert {"checkmate", "h-ilp", "h-intervals", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
 
@@ -92,15 +91,15 @@ def test_formulation(formulation, check):
     check(registry.load("formulations", formulation), Effort(cases=2 if formulation.startswith("h-") else 4))
 
 
-#: What the quick run asks of backends behind a program of their own; the slow run asks for everything. The bridges
-#: before linear solvers are tried with HiGHS; HiGHS behind Pyomo or MiniZinc answers what HiGHS itself is asked.
+#: Checks of the quick run for backends that start programs; the slow run has all. HiGHS tests the bridges for linear
+#: solvers, and HiGHS through Pyomo or MiniZinc is the same solver.
 QUICK_BACKENDS = {
     "pyomo:highs": {"linear"},
     "minizinc:highs": {"linear", "infeasible"},
     "pyomo:cbc": {check.__name__ for check in BACKEND_CHECKS} - {
         "enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir", "all_different", "no_overlap",
         "empty_models", "no_objective", "implied_variables",
-        "stops_when_asked",  # it says what it has found at its end alone
+        "stops_when_asked",  # reports solutions only at its end
     },
 }  # fmt: skip
 QUICK = [
@@ -116,9 +115,9 @@ def test_backend(backend, check):
     check(made(backend), effort_for(backend))
 
 
-#: What the quick run asks of pairs. `stages` and `h-ilp` have linear rows like `checkmate`, `h-intervals` without
-#: composites the records of retention intervals, and orders take few kinds of records. Gecode is asked for all that is
-#: written for MiniZinc, CBC for one of each kind of rows.
+#: Checks of the quick run for pairs. `stages` and `h-ilp` have linear rows like `checkmate`; `h-intervals` without
+#: composites has the records of retention intervals; orders use few kinds of records. Gecode tests all MiniZinc
+#: output, CBC each kind of rows once.
 ORDERS = ("linear-order", "order-intervals", "order-positions")
 BUFFERS, LEAN_BUFFERS = "accumulation_buffers", "least_peak_of_accumulation_buffers_in_any_order"
 MINIZINC = {"plain_graphs", "full_graphs", "hints_are_taken", "infeasible_stays_infeasible", LEAN_BUFFERS}
@@ -145,12 +144,12 @@ COMPLETE = {"checkmate": {"cp-sat", "highs", "minizinc:gecode"}, "stages": {"cp-
 
 
 def quick_pairs():
-    """Formulation, backend and check of all that the quick run asks."""
+    """Yield formulation, backend and check of all pairs of the quick run."""
     for formulation in FORMULATIONS:
         for backend in BACKENDS:
             whole = backend in COMPLETE.get(formulation, ())
-            asked = QUICK_PAIRS.get((formulation, backend), ())
-            yield from ((formulation, backend, check) for check in PAIR_CHECKS if whole or check.__name__ in asked)
+            chosen = QUICK_PAIRS.get((formulation, backend), ())
+            yield from ((formulation, backend, check) for check in PAIR_CHECKS if whole or check.__name__ in chosen)
 
 
 @pytest.mark.parametrize(("formulation", "backend", "check"), quick_pairs())
@@ -158,13 +157,13 @@ def test_pair(formulation, backend, check):
     check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation))
 
 
-#: Of the heuristics that would otherwise take all the time they get.
+#: Options of heuristics that would use their whole time limit.
 QUICK_OPTIONS = {
     "annealing": AnnealingOptions(moves=2000),
     "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
 }
 FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
-#: Of those that end by themselves, and on a busy machine not within that.
+#: Efforts of heuristics that end on their own, but late on a busy machine.
 QUICK_EFFORT = {"lp-rounding": replace(FEW, deadline=2.0)}
 
 
@@ -183,13 +182,13 @@ SEARCHES = [name for name, kind in registry.Registered("methods").usable().items
 
 @pytest.mark.parametrize("check", ORDER_CHECKS)
 @pytest.mark.parametrize("search", SEARCHES)
-def test_search_for_an_order(search, check):
+def test_order_search(search, check):
     cls = registry.load("methods", search)
     check(lambda: cls(QUICK_OPTIONS.get(search)), FEW)
 
 
 def training_chain():
-    """A forward op, the loss and a backward op, as Rockmate names their values."""
+    """Return a forward op, the loss and a backward op, with Rockmate's names of values."""
     b = GraphBuilder("chain")
     b.op("F", outputs={"x data": 2, "x phantoms": 5})
     b.op("loss", inputs=["x data"], size=1)
@@ -215,10 +214,10 @@ def archive(**arrays):
 
 
 ON, OFF = {"disabled": False, "fast_forward": False}, {"disabled": False}
-#: Checkmate's operations on registers for `single_chain`.
+#: Checkmate's register operations for `single_chain`.
 REGISTERS = [["alloc", 0, 0, 2], ["compute", 0, 0, {}, 0], ["alloc", 1, 1, 1], ["compute", 1, 1, {"0": 0}, 0],
              ["free", 0, 0]]  # fmt: skip
-#: Files of the formats that are only read.
+#: Sample files of read-only formats.
 SAMPLES = {
     "node-link": [sample({
         "directed": True, "multigraph": False, "graph": {},
@@ -249,7 +248,7 @@ if find_spec("onnx"):  # a ReLU
         )
     ]
 
-if find_spec("tflite"):  # a ReLU, too
+if find_spec("tflite"):  # a ReLU
     SAMPLES["tflite"] = [
         Sample(
             base64.b85decode(
@@ -280,7 +279,7 @@ def timed_alone(checks):
 @pytest.mark.slow
 @pytest.mark.parametrize("check", timed_alone(BACKEND_CHECKS))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_backend_thoroughly(backend, check):
+def test_backend_thorough(backend, check):
     check(made(backend), effort_for(backend, thorough=True))
 
 
@@ -288,5 +287,5 @@ def test_backend_thoroughly(backend, check):
 @pytest.mark.parametrize("check", timed_alone(PAIR_CHECKS))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
-def test_pair_thoroughly(formulation, backend, check):
+def test_pair_thorough(formulation, backend, check):
     check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation, thorough=True))

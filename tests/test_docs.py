@@ -1,4 +1,4 @@
-"""The documentation is true: its Python runs, its commands run, its files are well formed, its numbers are right."""
+"""Documentation: Python blocks and commands run, files are well formed, numbers are right."""
 
 import os
 import re
@@ -14,13 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-#: Most seconds for each solve of a page, whatever limit the page names.
+#: Seconds for each solve, for any limit on the page.
 LIMIT = 1
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """Fenced block of a page."""
 
     language: str
     text: str
@@ -36,11 +36,11 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of a console block, with a time limit that is short."""
+    """Return the command lines of a console block, with short time limits."""
     joined = text.replace("\\\n", " ")
     lines = [shlex.split(line[2:], comments=True) for line in joined.splitlines() if line.startswith("$ ")]
     for words in lines:
-        assert words[:2] != ["remat", "solve"] or "--time-limit" in words, "a page shows a solve without a limit"
+        assert words[:2] != ["remat", "solve"] or "--time-limit" in words, "pages must limit solves"
         for position, word in enumerate(words[:-1]):
             if word == "--time-limit":
                 words[position + 1] = str(min(LIMIT, int(words[position + 1])))
@@ -48,18 +48,18 @@ def commands(text: str) -> list[list[str]]:
 
 
 def write_example_files(folder: Path) -> None:
-    """The graph and the schedule of formats.md."""
+    """Write the graph and the schedule of formats.md."""
     texts = (block.text for block in blocks(ROOT / "docs/formats.md") if block.language == "json")
     for name, text in zip(("graph.json", "schedule.json"), texts, strict=True):
         (folder / name).write_text(text)
 
 
-#: Packages of extras that a page may need.
+#: Packages of extras.
 EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite")
 
 
 def extras_of(page: Path) -> list[str]:
-    """Packages of extras without which a page cannot run: those that its Python imports, remat.torch included."""
+    """Return the packages of extras that the Python blocks and commands of a page import."""
     python = "\n".join(block.text for block in blocks(page) if block.language == "python")
     imported = set(re.findall(r"^\s*(?:import|from)\s+(?:remat\.)?(\w+)", python, re.MULTILINE))
     if any(words[:2] == ["remat", "capture"] for block in blocks(page) for words in commands(block.text)):
@@ -74,11 +74,11 @@ def pages_with(*languages: str) -> list:
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    """Pages that import a framework are slow, since that alone takes seconds; those of the first steps are not."""
+    """Mark pages of docs that import a framework as slow; the import takes seconds."""
     return [pytest.mark.slow] if extras_of(page) and "docs" in page.parts else []
 
 
-def test_pages_say_which_extras_they_need(tmp_path: Path) -> None:
+def test_extras_of_pages(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nimport numpy\nfrom remat.torch import capture\nimport onnx\n```\n")
     assert extras_of(page) == ["torch", "onnx"]
@@ -91,7 +91,7 @@ def test_all_pages_are_in_the_navigation() -> None:
     assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_blocks_name_their_language() -> None:
     for page in PAGES:
         assert {block.language for block in blocks(page)} <= {"python", "console", "text", "json", "toml", "sh"}, page
         fences = len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE))
@@ -99,10 +99,10 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("page", pages_with("python", "console"))
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page in order, in one namespace and one folder, in which the files shown in formats.md lie.
+def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run all blocks in order, in one namespace and one folder with the files of formats.md.
 
-    A block that begins with the name of a file (.toml, .py) is that file.
+    A block that begins with the name of a file (.toml, .py) becomes that file.
     """
     from remat.cli import main
 
@@ -113,7 +113,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page):
         if name := re.match(r"# ([\w-]+\.(?:toml|py))\n", block.text):
-            (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # the file that the next commands name
+            (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # later commands name it
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
         elif block.language == "console":
@@ -124,7 +124,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
                     assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
 
 
-def test_the_budget_curve_falls() -> None:
+def test_budget_curve_falls() -> None:
     sys.path.insert(0, str(ROOT / "examples"))
     try:
         from budget_curve import budget_curve
@@ -140,13 +140,13 @@ def test_the_budget_curve_falls() -> None:
     assert found[-1] == 0
 
 
-def test_make_targets_that_are_named_exist() -> None:
+def test_make_targets_on_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets, page
 
 
-def test_every_command_is_listed() -> None:
+def test_all_commands_are_listed() -> None:
     from typer.main import get_command
 
     from remat.cli.shell import app
@@ -157,8 +157,8 @@ def test_every_command_is_listed() -> None:
 
 
 @pytest.mark.slow
-def test_the_site_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """Links may lead away; what a page loads may not."""
+def test_site_loads_nothing_external(tmp_path: Path) -> None:
+    """Links may be external."""
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run(build, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     pages = list((tmp_path / "site").rglob("*.html"))
@@ -174,14 +174,14 @@ def test_the_site_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
         assert ":class:" not in html, f"{page}: an unread role"
 
 
-def test_the_files_shown_are_well_formed(tmp_path: Path) -> None:
+def test_example_files_are_valid(tmp_path: Path) -> None:
     from remat import read_graph, read_schedule, validate
 
     write_example_files(tmp_path)
     assert validate(read_graph(tmp_path / "graph.json"), read_schedule(tmp_path / "schedule.json")).accepted
 
 
-def test_the_table_of_the_zoo_is_right() -> None:
+def test_table_of_the_zoo() -> None:
     from remat.graphs.zoo import INFERENCE, TRAINING, TRAINING_STEPS, ZOO
 
     page = (ROOT / "docs/graphs.md").read_text(encoding="utf-8")
@@ -197,7 +197,7 @@ def test_the_table_of_the_zoo_is_right() -> None:
         assert tuple(int(number.replace(",", "")) for number in numbers) == facts, name
 
 
-def test_every_rule_of_the_validator_is_explained() -> None:
+def test_all_rules_of_the_validator_are_explained() -> None:
     from remat.schedule import Rule
 
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")

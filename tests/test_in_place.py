@@ -1,4 +1,4 @@
-"""Outputs in place of inputs: data, meaning, bounds, searches and methods, against brute force."""
+"""Outputs in place of inputs: data, semantics, bounds, searches and methods, against brute force."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from remat.testing.graphs import random_budget, random_graph
 
 
 def relu_network(*, late: bool = False) -> ComputeGraph:
-    """Two ops in place of ten bytes each; where `late`, the input of the second one is read again."""
+    """Return two in-place ops of ten bytes each; with `late` the input of the second is read again."""
     b = GraphBuilder("relus")
     b.op("x", size=10, cost=1)
     b.op("y", inputs=["x"], size=10, cost=1, in_place=[("y", "x")])
@@ -57,14 +57,14 @@ def relu_network(*, late: bool = False) -> ComputeGraph:
         ("in-place-pair", [("y", "x")] * 65, {}),
     ],
 )
-def test_pairs_that_are_none_are_refused(kind, pairs, sizes):
+def test_wrong_pairs_are_refused(kind, pairs, sizes):
     size = {"x": 4, "y": 4, "s": 4} | sizes
     ops = [Op("a", (), ("x",)), Op("b", ("x",), ("y", "s"), in_place=pairs), Op("c", (), ("s",))]
     with refused(f"graph.{kind}", culprit="b"):
         ComputeGraph("g", [Tensor(*each) for each in size.items()], ops)
 
 
-def test_files_and_digests_change_only_where_there_are_pairs():
+def test_files_and_digests_change_only_with_pairs():
     graph = relu_network()
     assert graph.in_place and not graph.plain.in_place and graph.plain.plain is graph.plain
     assert "in_place" not in graph_to_text(graph.plain)
@@ -79,7 +79,7 @@ def test_files_and_digests_change_only_where_there_are_pairs():
     assert not rewrite_graph(graph).rewrites
 
 
-def test_memory_counts_the_bytes_once_where_the_input_dies():
+def test_bytes_count_once_if_the_input_dies():
     graph = relu_network()
     assert validate(graph, Schedule.reference(graph)).peak == graph.reference_peak == 11
     held = relu_network(late=True)
@@ -90,7 +90,7 @@ def test_memory_counts_the_bytes_once_where_the_input_dies():
     assert certificate.as_dict()["in_place"] == 1
     assert "in_place" not in validate(graph.plain, Schedule.reference(graph.plain)).as_dict()
     computes = [("compute", name) for name in ("x", "y", "z", "end")]
-    late = Schedule.from_steps([*computes[:3], ("free", "x"), *computes[3:], ("free", "y")])  # freed too late for that
+    late = Schedule.from_steps([*computes[:3], ("free", "x"), *computes[3:], ("free", "y")])  # freed too late to share
     assert (validate(graph, late).peak, validate(graph, late).pruned_peak) == (30, 11)
     soon = Schedule.from_steps([*computes[:2], ("free", "x"), *computes[2:3], ("free", "y"), ("compute", "end")])
     assert validate(graph, soon).in_place == 2
@@ -98,7 +98,7 @@ def test_memory_counts_the_bytes_once_where_the_input_dies():
     assert kept.reference_peak == validate(kept, Schedule.reference(kept)).peak == 21
 
 
-def test_an_output_that_is_live_already_takes_no_place():
+def test_live_output_keeps_its_bytes():
     b = GraphBuilder("two outputs")
     b.op("x", size=4)
     b.op("f", inputs=["x"], outputs={"y": 4, "z": 1}, in_place=[("y", "x")])
@@ -107,10 +107,10 @@ def test_an_output_that_is_live_already_takes_no_place():
     steps = [("compute", name) for name in ("x", "f", "g", "x", "f", "h")]
     frees = [*steps[:2], ("free", "x"), steps[2], ("free", "z"), *steps[3:5], ("free", "x"), steps[5]]
     memory = Problem(b.build()).simulate(Schedule.from_steps(frees)).memory
-    assert memory.tolist() == [4, 5, 5, 6, 5, 9, 10, 6, 7]  # y stays where it is: x and y, g, and z come to ten
+    assert memory.tolist() == [4, 5, 5, 6, 5, 9, 10, 6, 7]  # y keeps its bytes: x and y, g, and z sum to ten
 
 
-def test_each_input_gives_its_place_once_and_most_bytes_count():
+def test_each_input_is_overwritten_once_to_save_most_bytes():
     b = GraphBuilder("sum")
     b.op("x", size=4)
     b.op("y", size=4)
@@ -126,7 +126,7 @@ def test_each_input_gives_its_place_once_and_most_bytes_count():
     assert structural_bound(Problem(graph)).value == 12
 
 
-def test_an_order_decides_who_reads_last():
+def test_last_reader_depends_on_the_order():
     b = GraphBuilder("two readers")
     b.op("x", size=8)
     b.op("r", inputs=["x"], size=8, in_place=[("r", "x")])
@@ -141,13 +141,13 @@ def test_an_order_decides_who_reads_last():
     assert solve(problem, "auto", None, stop=10).peak == least_peak(problem, own_scope(problem)).peak == 10
 
 
-def test_formulations_without_it_are_refused_by_name():
+def test_formulations_without_in_place_ops_are_refused():
     with refused("problem.in-place", culprit="stages"):
         Stages(Problem(relu_network(), 11))
     assert Stages(Problem(relu_network(), 31).plain)
 
 
-#: Methods that are compared with brute force, and what they answer.
+#: Methods compared with brute force.
 METHODS = ("auto", "greedy", "annealing", "drops", "hierarchical", "checkmate", "stages", "retention-intervals")
 ORDERS = (
     "valley-order",
@@ -162,7 +162,7 @@ ORDERS = (
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(10, 300, 10))])
-def test_brute_force_finds_nothing_wrong(first):
+def test_methods_agree_with_brute_force(first):
     seen = 0
     for seed in range(first, first + 10):
         graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)
@@ -175,7 +175,7 @@ def test_brute_force_finds_nothing_wrong(first):
 
 
 def check_orders(problem: Problem, seed: int) -> None:
-    """Compare searches for an order, and what bounds it, with the least peak there is."""
+    """Compare order searches and bounds with the least peak."""
     best = least_peak(problem, own_scope(problem))
     assert validate(problem.graph, best.schedule).peak == best.peak
     assert explore(problem, Aim.PEAK, limit=10**9).bound == best.peak
@@ -201,7 +201,7 @@ def check_problem(problem: Problem, seed: int) -> None:
         asked = replace(problem, objective=objective, budget=problem.budget if objective == "least-cost" else None)
         try:
             found = solve(asked, method, "highs", stop=3, options=SolveOptions(threads=1))
-        except ProblemError:  # formulations that state no free order, or no least peak
+        except ProblemError:  # the formulation lacks free orders or least peak
             continue
         value = found.peak if objective == "least-peak" else found.cost
         assert found.schedule is None or (value >= goal and asked.validate(found.schedule).accepted)
@@ -212,7 +212,7 @@ def check_problem(problem: Problem, seed: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(50, 300, 50))])
-def test_addresses_let_bytes_be_shared_where_outputs_take_the_place_of_inputs_and_nowhere_else(first):
+def test_addresses_share_bytes_only_in_place(first):
     shared = proved = 0
     for seed in range(first, first + 50):
         graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)
@@ -243,11 +243,11 @@ def test_addresses_let_bytes_be_shared_where_outputs_take_the_place_of_inputs_an
             assert AddressRule.OTHER_PLACE in {each.rule for each in check_addresses(wrong, buffers).violations}
         assert Timeline.of(graph, schedule).held()
         assert np.array_equal(sum(Timeline.of(graph, schedule).held().values()), held.memory)
-    assert shared > 10 and proved > 10  # the check is about something
+    assert shared > 10 and proved > 10  # enough cases
 
 
 def mobilenet_v2() -> ComputeGraph:
-    """MobileNet V2 at 224 x 224 as ExecuTorch runs it: batch norms, ReLU6 and additions write in place."""
+    """MobileNet V2 at 224 x 224 as in ExecuTorch: batch norms, ReLU6 and additions write in place."""
     b = GraphBuilder("mobilenet-v2")
     b.op("x", size=4 * 3 * 224 * 224)
     last, side, width = "x", 112, 3
@@ -280,18 +280,18 @@ def mobilenet_v2() -> ComputeGraph:
     return b.build()
 
 
-def test_mobilenet_is_proved_least_with_what_is_written_in_place():
+def test_least_peak_of_mobilenet_with_in_place_ops():
     graph = mobilenet_v2()
     found = order(graph, stop=20)
-    assert (found.peak, found.proved) == (6_021_120, True)  # ExecuTorch with shared storages, measured
-    assert order(graph.plain, stop=20).peak == 9_633_792  # and without
+    assert (found.peak, found.proved) == (6_021_120, True)  # measured in ExecuTorch with shared storages
+    assert order(graph.plain, stop=20).peak == 9_633_792  # without
     answer = allocate(AllocationProblem(schedule_buffers(graph, found.schedule), alignment=16), time_limit=20)
     assert (answer.price, answer.proved) == (6_021_120, True)
     assert found.certificate.in_place > 90
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(20, 300, 20))])
-def test_checkmate_states_what_is_written_in_place(first):
+def test_checkmate_states_in_place_ops(first):
     counted = 0
     for seed in range(first, first + 20):
         graph = random_graph(seed, buffers=seed % 3 == 0, in_place=True)

@@ -1,4 +1,4 @@
-"""The kinds of refusals: each one in the source is tested, and nothing is recorded that is no longer there."""
+"""Kinds of errors: all in the source have recorded messages, and all recorded ones are tested."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ AREAS = {kind.__name__: kind.area for kind in (*RematError.__subclasses__(), Rem
 
 
 def kinds_in_source() -> set[str]:
-    """Kinds that ``SomeError(message, kind, ...)`` names anywhere in the package."""
+    """Return the kinds in calls ``SomeError(message, kind, ...)`` of the package."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -28,12 +28,12 @@ def recorded_kinds() -> set[str]:
     return {kind for path in refusals.MESSAGES.glob("*.txt") for kind in refusals.read_texts(path.stem)}
 
 
-def test_every_kind_in_the_source_has_a_recorded_message() -> None:
+def test_all_kinds_have_recorded_messages() -> None:
     assert kinds_in_source() <= recorded_kinds()
 
 
-def test_every_recorded_message_is_used_by_a_test() -> None:
+def test_all_recorded_kinds_are_tested() -> None:
     tests = Path(__file__).parent.rglob("test_*.py")
     text = "\n".join(path.read_text(encoding="utf-8") for path in tests)
-    kinds = {kind for kind in recorded_kinds() if f'f"{kind.partition(".")[0]}.{{' not in text}  # made by a test
+    kinds = {kind for kind in recorded_kinds() if f'f"{kind.partition(".")[0]}.{{' not in text}  # composed in a test
     assert not {kind for kind in kinds if f'"{kind}"' not in text}

@@ -1,4 +1,4 @@
-"""A package of somebody else: installed, found by its entry points, and held to the contract by its own tests."""
+"""Example plug-in: installed, found by its entry points, and checked by the conformance kit."""
 
 import os
 import re
@@ -15,16 +15,17 @@ PLUGIN = Path(__file__).resolve().parent.parent / "examples" / "plugin"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The environment for programs that see the plug-in; this process does not."""
-    source = shutil.copytree(PLUGIN, tmp_path_factory.mktemp("source") / "plugin")  # builds leave nothing behind
+    """Return the source, and an environment for child processes that has the plug-in."""
+    source = shutil.copytree(
+        PLUGIN, tmp_path_factory.mktemp("source") / "plugin"
+    )  # keeps build files out of the checkout
     target = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)], check=True)
     return source, {**os.environ, "PYTHONPATH": str(target)}
 
 
-def test_entry_points_are_enough(installed, tmp_path, monkeypatch):
-    """The shell lists both and solves with both, and nothing of the package names them."""
+def test_shell_uses_the_plug_in(installed, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(installed[1]["PYTHONPATH"])
     monkeypatch.chdir(tmp_path)
     printed = ""
@@ -43,12 +44,12 @@ def test_entry_points_are_enough(installed, tmp_path, monkeypatch):
     assert re.search(r"^verdict +valid$", printed, re.MULTILINE)
 
 
-def test_the_formulation_is_one_small_file():
+def test_formulation_is_one_small_file():
     assert len((PLUGIN / "remat_example_plugin" / "live_sets.py").read_text(encoding="utf-8").splitlines()) < 80
 
 
 @pytest.mark.slow
-def test_the_kit_accepts_the_plug_in(installed):
+def test_plug_in_passes_the_conformance_kit(installed):
     source, environment = installed
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(source / "tests")]
     run = subprocess.run(tests, cwd=source.parent, env=environment, capture_output=True, text=True, check=False)

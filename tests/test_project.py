@@ -1,4 +1,4 @@
-"""The laws of the house: who may import whom, what no module may do, what the package must carry."""
+"""Structure of the project: imports, forbidden calls, files of the package."""
 
 import ast
 import re
@@ -19,24 +19,24 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "remat"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-#: The parts of the house from the ground up (DESIGN: an import points down this list, never up).
+#: Parts of the package, lowest first; imports point down this list (DESIGN section 2).
 PARTS = [
     "_version", "errors", "runtime", "registry", "io", "graphs", "schedule", "modeling", "backends", "problem",
     "formulations", "bounds", "ordering", "heuristics", "allocation", "solving", "hierarchy", "experiments", "torch",
     "jax", "deploy", "testing", "config", "cli",
 ]  # fmt: skip
-#: Parts that meet in the modelling layer only, those that the validator must not know, and frameworks.
+#: Lower parts that a part must not import.
 APART = {
     "modeling": {"graphs", "schedule"},
     "backends": {"graphs", "schedule"},
     "formulations": {"backends"},
     "jax": {"torch"},
 }
-#: The package itself and what starts it import their parts lazily.
+#: Modules that import their parts lazily.
 TOP = {"__init__", "__main__"}
 
 
-#: Several tests read the same modules.
+#: Cached: several tests parse the same modules.
 parse = cache(ast.parse)
 
 
@@ -92,7 +92,7 @@ def violations(part: str, source: str, module: str) -> set[str]:
     return imported_parts(source, module) - allowed
 
 
-def test_the_import_reader_sees_all_forms() -> None:
+def test_import_reader_finds_all_forms() -> None:
     source = """
 import remat.cli
 from remat import solve
@@ -136,12 +136,12 @@ def test_imports_point_down() -> None:
     assert not wrong
 
 
-#: Packages of extras, and the part that may import each of them at module level.
+#: Packages of extras, and the part that may import each at module level.
 FRAMEWORKS = {"torch": "torch", "transformers": "", "onnx": "", "jax": "jax", "tflite": ""}
 
 
 def loaded_packages(source: str, *, everywhere: bool) -> set[str]:
-    """Top-level packages that `source` imports when it is loaded, or anywhere (functions, type checking)."""
+    """Return the top-level packages that `source` imports at load time, or anywhere."""
     found: set[str] = set()
     waiting: list[ast.AST] = [parse(source)]
     while waiting:
@@ -155,8 +155,8 @@ def loaded_packages(source: str, *, everywhere: bool) -> set[str]:
     return found
 
 
-def test_frameworks_are_imported_where_they_belong() -> None:
-    """Torch in ``remat/torch`` and jax in ``remat/jax`` only; those of other readers nowhere at module level."""
+def test_frameworks_are_imported_only_in_their_parts() -> None:
+    """Packages of other readers are imported nowhere at module level."""
     late = "import torch.nn\ndef later():\n    from onnx.helper import make_node\nclass A:\n    from jax import jit"
     assert loaded_packages(late, everywhere=True) == {"torch", "onnx", "jax"}
     assert loaded_packages(late, everywhere=False) == {"torch", "jax"}
@@ -168,8 +168,8 @@ def test_frameworks_are_imported_where_they_belong() -> None:
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "packages").iterdir()), ids=lambda folder: folder.name)
-def test_other_distributions_stand_alone(folder: Path) -> None:
-    """They import nothing from remat, nor remat from them."""
+def test_other_distributions_are_independent(folder: Path) -> None:
+    """They do not import remat, nor remat them."""
     (package,) = (path.parent.name for path in folder.glob("*/__init__.py"))
     for path in folder.rglob("*.py"):
         assert "remat" not in loaded_packages(path.read_text(encoding="utf-8"), everywhere=True), path
@@ -178,7 +178,7 @@ def test_other_distributions_stand_alone(folder: Path) -> None:
     ]
 
 
-def test_the_design_page_names_every_part_from_the_top_down() -> None:
+def test_design_page_lists_all_parts_in_order() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     plan = page.split("```")[1]
     named = [word for line in plan.splitlines()[2:] for word in re.findall(r"(\w+)(?:/|\.py)", line[:60])]
@@ -188,17 +188,17 @@ def test_the_design_page_names_every_part_from_the_top_down() -> None:
     assert heights == sorted(heights, reverse=True)
 
 
-def test_few_modules_lie_on_the_ground_floor() -> None:
+def test_few_modules_at_the_top_level() -> None:
     assert len([path for path in PACKAGE.iterdir() if path.is_file()]) <= 10
 
 
-def test_no_two_test_modules_have_one_name() -> None:
-    """Without packages pytest imports them by their names alone, and a run of all of them stops at the second."""
+def test_names_of_test_modules_are_unique() -> None:
+    """pytest imports them by name alone."""
     names = [path.name for folder in ("tests", "packages") for path in (ROOT / folder).rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names)
 
 
-#: What must not be loaded after each statement, by processes that execute them in turn, the lightest first.
+#: Modules that must not be loaded after each statement; each process runs its statements in order.
 LOADED = {
     "shell": [
         ("import remat.cli; remat.cli.main(['--version'])",
@@ -220,7 +220,7 @@ LOADED = {
     "solvers": [
         ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
         ("import remat.solving.conclusion", "remat.solving.portfolio remat.solving.min_peak_search"),
-        ("import remat.solving.least_known_budget", "remat.solving.solve"),  # so that solve() can ask it
+        ("import remat.solving.least_known_budget", "remat.solving.solve"),  # solve() imports it
         ("import remat.heuristics.blocks", "networkx"),
         ("from remat.solving.solve import solve; assert remat.solve is solve", ""),
         ("import remat.graphs.zoo; solve(remat.Problem(remat.graphs.zoo.vgg16(), '80%'))", "ortools highspy"),
@@ -231,7 +231,7 @@ LOADED = {
 
 
 @pytest.mark.parametrize("process", LOADED)
-def test_what_is_not_needed_is_not_loaded(process: str) -> None:
+def test_lazy_imports(process: str) -> None:
     lines = ["import sys"]
     for statement, unwanted in LOADED[process]:
         lines += [statement, f"assert not (loaded := {set(unwanted.split())} & sys.modules.keys()), loaded"]
@@ -249,7 +249,7 @@ def test_modules_are_documented_and_safe(path: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             names = {alias.name for alias in node.names}
-            if origin != ["pickle"] or names != {"dumps"}:  # what writes a pickle does no harm
+            if origin != ["pickle"] or names != {"dumps"}:  # writing a pickle is safe
                 assert not {name.split(".")[0] for name in origin} & {"pickle", "cPickle", "dill", "marshal", "shelve"}
         elif isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -259,12 +259,12 @@ def test_modules_are_documented_and_safe(path: Path) -> None:
                 and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
                 for keyword in node.keywords
             ), f"line {node.lineno}"
-        # an exception thrown into another thread may strike one that is being born, an import, or a lock
-        struck = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        assert struck not in {"pythonapi", "PyThreadState_SetAsyncExc"}, "asynchronous exception"
+        # an asynchronous exception may hit thread creation, an import, or a lock
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        assert name not in {"pythonapi", "PyThreadState_SetAsyncExc"}, "asynchronous exception"
 
 
-def test_nothing_names_the_machine_it_was_written_on() -> None:
+def test_no_absolute_paths_of_a_machine() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if tracked.returncode:
         pytest.skip("not a git checkout")
@@ -286,8 +286,8 @@ def test_version_and_metadata_agree() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_types_and_schemas(tmp_path: Path) -> None:
-    """Built with the build backend that is installed, without network."""
+def test_wheel_has_types_and_schemas(tmp_path: Path) -> None:
+    """Built with the installed build backend, without network."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True
     )
@@ -302,7 +302,7 @@ def test_the_wheel_carries_types_and_schemas(tmp_path: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_modelling_layer_names_no_solver() -> None:
+def test_modelling_layer_names_no_solver() -> None:
     from remat import registry
 
     families = {"cpsat", "or-tools", "ortools", "gecode", "cbc", "gurobi"}
@@ -318,8 +318,8 @@ def test_the_modelling_layer_names_no_solver() -> None:
             assert path.suffix in {"", ".pyc"}, f"{path} belongs to the backend that reads it"
 
 
-def test_workflows_call_targets_that_exist() -> None:
-    """Every ``make`` in a workflow names a target; workflows and forms are YAML with the keys that GitHub needs."""
+def test_workflows_call_existing_targets() -> None:
+    """Also requires the keys that GitHub needs."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for path in sorted((ROOT / ".github").rglob("*.yml")):
         text = path.read_text(encoding="utf-8")

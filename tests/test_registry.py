@@ -13,14 +13,14 @@ from remat.backends.highs import Highs
 
 
 class Good:
-    """Has what a class of any group must have."""
+    """All attributes that a class of any group needs."""
 
     options_type = availability = variants = solve = build = encode = decode = run = None
 
 
 @pytest.fixture
 def plugins(monkeypatch):
-    """Three plug-ins of somebody else: a good one, one that cannot be imported, one that is no class."""
+    """Add plug-ins: a good one, some that cannot be loaded, one with the name of a built-in part."""
     real = importlib.metadata.entry_points
 
     def entry_points(group):
@@ -36,18 +36,18 @@ def plugins(monkeypatch):
     monkeypatch.setattr(registry, "entry_points", entry_points)
 
 
-def test_the_built_in_ones_come_through_the_same_door():
+def test_built_in_parts_are_plug_ins():
     assert {"highs", "cp-sat"} <= set(registry.backends())
     assert {"checkmate", "retention-intervals"} <= set(registry.formulations())
     assert registry.load("backends", "highs") is registry.backends()["highs"] is Highs
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_broken_plug_in_breaks_only_itself():
+def test_broken_plug_ins_do_not_affect_others():
     found = registry.backends()
     assert {"good", "broken", "function", "highs"} <= set(found)
     assert found["good"].__name__ == "Good"
-    assert found["highs"] is Highs, "a plug-in does not replace a built-in one"
+    assert found["highs"] is Highs, "plug-ins cannot replace built-in parts"
     assert "good" in found.usable()
     assert not {"bare", "broken", "function"} & set(found.usable())
 
@@ -56,7 +56,7 @@ def test_a_broken_plug_in_breaks_only_itself():
 @pytest.mark.parametrize(
     ("group", "name", "kind"),
     [
-        ("backends", "godo", "backend.unknown-name"),  # the nearest comes first
+        ("backends", "godo", "backend.unknown-name"),  # the message suggests the closest name
         ("formulations", "checkmat", "remat.unknown-name"),
         ("solvers", "highs", "remat.unknown-group"),
         ("backends", "bare", "backend.incomplete-plug-in"),
@@ -65,13 +65,13 @@ def test_a_broken_plug_in_breaks_only_itself():
         ("backends", "function", "backend.wrong-kind"),
     ],
 )
-def test_what_cannot_be_loaded(group, name, kind):
+def test_parts_that_cannot_be_loaded(group, name, kind):
     with refused(kind, culprit=group if group == "solvers" else name):
         registry.load(group, name)
 
 
-def test_entry_points_are_read_once_until_a_package_comes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A solve asks for dozens of names, and each reading takes 15 ms where many packages are installed."""
+def test_entry_points_are_cached_until_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A solve looks up dozens of names, and reading takes 15 ms with many packages."""
     read: list[str] = []
 
     def entry_points(group: str) -> object:

@@ -1,4 +1,4 @@
-"""The scoreboard: every record is certified anew, and only what is strictly better takes the place of one."""
+"""Scoreboard: certified records, replaced only by strictly better ones."""
 
 import json
 import sys
@@ -31,14 +31,14 @@ Capture = pytest.CaptureFixture[str]
 ANY, KEPT = Scope(OrderRule.FREE, staged=False), Scope(OrderRule.FIXED, staged=False)
 
 
-# -- what is in the repository ---------------------------------------------------------------------------------------
+# -- records of the repository -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(one.name, marks=[pytest.mark.shared] if one.path else []) for one in suite.INSTANCES.values()],
 )
-def test_every_record_is_certified(name: str) -> None:
+def test_records_are_certified(name: str) -> None:
     graph, board = suite.INSTANCES[name].make(), Board()
     cells = [suite.Cell(name, order, percent) for order in suite.ORDERS for percent in suite.BUDGETS]
     known = [record for cell in cells if (record := board.read(cell)) is not None]
@@ -49,15 +49,14 @@ def test_every_record_is_certified(name: str) -> None:
         assert (certificate is None) is (record.found is None)
 
 
-def test_the_table_says_what_the_records_say() -> None:
+def test_table_matches_the_records() -> None:
     known = Board().records()
     assert len({record.cell for record in known}) == len(known) >= 50
     assert (BEST.parent / "table.json").read_text(encoding="utf-8") == table.to_json(known)
     assert (BEST.parent / "table.md").read_text(encoding="utf-8") == table.to_markdown(known)
 
 
-def test_more_memory_and_a_free_order_never_cost_more() -> None:
-    """What is known at one question is known at all that it answers."""
+def test_larger_budgets_and_free_orders_cost_no_more() -> None:
     known = {record.cell: record for record in Board().records()}
     for cell, record in known.items():
         for other, easier in known.items():
@@ -68,12 +67,12 @@ def test_more_memory_and_a_free_order_never_cost_more() -> None:
                     assert record.bound is None or (easier.bound is not None and easier.bound <= record.bound)
 
 
-# -- a board of its own ----------------------------------------------------------------------------------------------
+# -- a separate board --------------------------------------------------------------------------------------------------
 
-#: Schedules of a training chain of 9 ops with a reference peak of 6: the optimum within 5 bytes, and one op more.
+#: Schedules of a training chain of 9 ops with a reference peak of 6: optimal within 5 bytes, and with one op more.
 CHEAP = ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0")
 DEAR = (*CHEAP[:-1], "f0", "g0")
-#: As dear, within 4 bytes.
+#: The same cost as DEAR, within 4 bytes.
 LEAN = ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "f0", "f1", "g1", "g0")
 
 
@@ -88,7 +87,7 @@ def steps(graph: ComputeGraph, names: tuple[str, ...]) -> Schedule:
     return Schedule.of_computes(graph, [graph.op_index[name] for name in names])
 
 
-def test_a_better_schedule_replaces_a_worse_one_and_no_other(shelf: Shelf) -> None:
+def test_only_better_schedules_replace_records(shelf: Shelf) -> None:
     dear, cheap = steps(shelf.graph, DEAR), steps(shelf.graph, CHEAP)
     assert {(cell.order, cell.percent) for cell in shelf.offer(dear, "a")} == {("fixed", 90), ("free", 90)}
     path = shelf.board.path(suite.Cell("layered-12", "free", 90))
@@ -103,14 +102,14 @@ def test_a_better_schedule_replaces_a_worse_one_and_no_other(shelf: Shelf) -> No
     assert path.read_bytes() == second
 
 
-def test_a_lower_peak_at_the_same_cost_is_better(shelf: Shelf) -> None:
+def test_lower_peak_at_equal_cost_is_better(shelf: Shelf) -> None:
     for computes, found in ((DEAR, (11, 5)), (LEAN, (11, 4)), (DEAR, (11, 4)), (CHEAP, (10, 5)), (LEAN, (10, 5))):
         shelf.offer(steps(shelf.graph, computes), "a")
         best = shelf.record("free", 90).found
         assert (best.cost, best.peak) == found
 
 
-def test_bounds_rise_and_reach_all_that_they_hold_for(shelf: Shelf) -> None:
+def test_bounds_rise_at_all_cells_they_cover(shelf: Shelf) -> None:
     def bounds(order: str) -> list[int | None]:
         return [shelf.record(order, percent).bound for percent in suite.BUDGETS]
 
@@ -129,7 +128,7 @@ def test_bounds_rise_and_reach_all_that_they_hold_for(shelf: Shelf) -> None:
     assert shelf.offer_bound(12, "h", ANY, 3) == []
 
 
-def test_a_bound_that_contradicts_a_schedule_is_refused(shelf: Shelf) -> None:
+def test_contradicted_bound_is_refused(shelf: Shelf) -> None:
     shelf.offer(steps(shelf.graph, CHEAP), "a")
     path = shelf.board.path(suite.Cell("layered-12", "fixed", 90))
     before = path.read_bytes()
@@ -168,7 +167,7 @@ def _change(**values: object):
         )),
     ],
 )  # fmt: skip
-def test_a_damaged_record_is_refused_in_one_line(shelf: Shelf, change) -> None:
+def test_damaged_records_are_refused(shelf: Shelf, change) -> None:
     shelf.offer(steps(shelf.graph, CHEAP), "a")
     path = shelf.board.path(suite.Cell("layered-12", "free", 90))
     changed = change(path.read_text(encoding="utf-8"))
@@ -181,7 +180,7 @@ def test_a_damaged_record_is_refused_in_one_line(shelf: Shelf, change) -> None:
     assert path.read_text(encoding="utf-8") == changed
 
 
-def test_a_strange_file_is_refused(shelf: Shelf) -> None:
+def test_unknown_files_are_refused(shelf: Shelf) -> None:
     shelf.offer(steps(shelf.graph, CHEAP), "a")
     (shelf.board.folder / "layered-12" / "free-85.json").write_text("{}", encoding="utf-8")
     with refused("scoreboard.strange-file", culprit="free-85.json"):
@@ -195,7 +194,7 @@ def run(shelf: Shelf, *words: object) -> int:
     return program(["--folder", str(shelf.board.folder), *map(str, words)])
 
 
-def test_a_run_fills_the_board_and_is_not_done_twice(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+def test_runs_fill_the_board_and_are_not_repeated(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
     log = tmp_path / "log.jsonl"
     words = ["run", "--suite", "layered-12", "--methods", "exhaustive,greedy", "--budgets", "90,60", "--seconds", "9"]
     assert run(shelf, *words, "--log", log) == 0
@@ -208,14 +207,14 @@ def test_a_run_fills_the_board_and_is_not_done_twice(shelf: Shelf, tmp_path: Pat
     assert "0 of 8 runs to do" in capsys.readouterr().out
     assert log.read_bytes() == before
     assert run(shelf, *words, "--log", log, "--again") == 0
-    assert "0 of 8 runs to do" in capsys.readouterr().out  # all is proved
+    assert "0 of 8 runs to do" in capsys.readouterr().out  # all cells are proved
     assert run(shelf, "check") == 0
-    log.write_bytes(before[:-10])  # a run that was cut off while it was written down
+    log.write_bytes(before[:-10])  # a run truncated while it was logged
     assert run(shelf, *words, "--log", log) == 0
     assert log.read_bytes() == b"".join(line + b"\n" for line in before.splitlines()[:7])
 
 
-def test_ctrl_c_keeps_what_is_done(shelf: Shelf, tmp_path: Path, monkeypatch, capsys: Capture) -> None:
+def test_ctrl_c_keeps_finished_runs(shelf: Shelf, tmp_path: Path, monkeypatch, capsys: Capture) -> None:
     genuine, calls = runs.perform, []
 
     def perform(task, folder):
@@ -238,8 +237,8 @@ def test_ctrl_c_keeps_what_is_done(shelf: Shelf, tmp_path: Path, monkeypatch, ca
 
 
 @pytest.mark.slow
-def test_two_at_a_time(shelf: Shelf, tmp_path: Path, monkeypatch) -> None:
-    """In processes of their own the graph is the genuine one."""
+def test_two_parallel_jobs(shelf: Shelf, tmp_path: Path, monkeypatch) -> None:
+    """Child processes use the real graph."""
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     genuine = Shelf(shelf.board, suite.INSTANCES["layered-12"])
@@ -248,7 +247,7 @@ def test_two_at_a_time(shelf: Shelf, tmp_path: Path, monkeypatch) -> None:
     assert [genuine.record(order, 90).bound for order in suite.ORDERS] == [None, None]
 
 
-def test_update_takes_better_schedules_alone(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+def test_update_accepts_only_better_schedules(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
     cheap, dear, wrong = (tmp_path / name for name in ("cheap.json", "dear.json", "wrong.json"))
     write_schedule(steps(shelf.graph, CHEAP), cheap)
     write_schedule(steps(shelf.graph, DEAR), dear)
@@ -264,7 +263,7 @@ def test_update_takes_better_schedules_alone(shelf: Shelf, tmp_path: Path, capsy
     assert files == {path: path.read_bytes() for path in shelf.board.folder.parent.rglob("*.json")}
 
 
-def test_check_finds_a_table_that_says_something_else(shelf: Shelf, capsys: Capture) -> None:
+def test_check_finds_an_outdated_table(shelf: Shelf, capsys: Capture) -> None:
     shelf.offer(steps(shelf.graph, CHEAP), "a")
     assert run(shelf, "check") == 2
     assert run(shelf, "table") == 0
@@ -289,20 +288,20 @@ def test_check_finds_a_table_that_says_something_else(shelf: Shelf, capsys: Capt
         ["update", "layered-12", "none.json"],
     ],
 )
-def test_mistakes_are_one_line(shelf: Shelf, words: list[str], capsys: Capture) -> None:
+def test_wrong_arguments(shelf: Shelf, words: list[str], capsys: Capture) -> None:
     more = ["--log", shelf.board.folder / "log"] if words[0] == "run" else []
     assert run(shelf, *words, *more) == 2
     check_text("scoreboard.mistake", capsys.readouterr().err.removesuffix("\n"))
 
 
-def test_a_published_number_stands_only_beside_its_rule_of_order() -> None:
+def test_published_numbers_match_the_order_rule() -> None:
     assert {name for name, _ in PUBLISHED} <= set(suite.INSTANCES)
     assert [one.who for one in published("rl_g1", "fixed", 90)] == ["Checkmate", "Moccasin"]
     assert [str(one) for one in published("rl_g3", "free", 70)] == ["FastSA 4.8 (over budget)"]
     assert published("layered-12", "free", 90) == []
 
 
-def test_an_instance_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_absent_instances_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     absent = suite.Instance("rl_g1", unit_chain, tmp_path / "none.json")
     monkeypatch.setitem(suite.INSTANCES, "rl_g1", absent)
     with refused("scoreboard.absent-graph", ProblemError, culprit="rl_g1"):

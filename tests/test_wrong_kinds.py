@@ -1,4 +1,4 @@
-"""Something else altogether in the place of a graph, a schedule, a path or a list: one clear line."""
+"""Arguments of the wrong kind: an error of one line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +65,7 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_one_clear_line(name: str) -> None:
+def test_wrong_kind_is_one_line(name: str) -> None:
     with pytest.raises(RematError) as caught:
         CALLS[name]()
     message = str(caught.value)
@@ -73,7 +73,7 @@ def test_one_clear_line(name: str) -> None:
     check_text("arguments.wrong", f"{name} -> {caught.typename}: {message}")
 
 
-def test_a_tensor_read_twice_is_found_in_time() -> None:
+def test_repeated_input_among_many_is_found_quickly() -> None:
     names = [f"t{number}" for number in range(200_000)]
     with pytest.raises(GraphError, match="reads tensor 't199999' twice"):
         ComputeGraph("g", [Tensor(name, 1) for name in names], [Op("a", (*names, names[-1]))], inputs=names)
@@ -83,12 +83,12 @@ COMMAS = ["90,5%", "1,5GiB", "1,50 MB", "1,0000", "1_0", "0,500GiB", "1,000_000"
 
 
 @pytest.mark.parametrize("text", COMMAS)
-def test_a_comma_is_no_decimal_point(text: str) -> None:
+def test_comma_is_no_decimal_point(text: str) -> None:
     with pytest.raises(ProblemError, match="between groups of three digits only"):
         parse_budget(text, 1000)
 
 
-def test_separators_of_thousands() -> None:
+def test_thousands_separators() -> None:
     assert [parse_budget(text, 1000) for text in ("1,000", "1_000_000", "12,345.5 KB", "1000000", "90.5%")] == [
         1000, 1_000_000, 12_345_500, 1_000_000, 905,
     ]  # fmt: skip
@@ -119,13 +119,13 @@ def test_byte_order_marks(tmp_path: Path) -> None:
     assert read_toml(tmp_path / "c.toml") == {"a": 1}
 
 
-def test_halves_of_surrogate_pairs_in_dot(tmp_path: Path) -> None:
+def test_lone_surrogates_in_dot(tmp_path: Path) -> None:
     graph = ComputeGraph("g", [Tensor("x", 1)], [Op("a", outputs=("x",), type="\ud800\x1b[2J\n")])
     write_graph(graph, tmp_path / "g.dot")
     assert (tmp_path / "g.dot").read_text() == graph_to_dot(graph)
     assert "\\\\ud800\\\\x1b[2J" in graph_to_dot(graph)
 
 
-def test_cells_are_no_formulas() -> None:
+def test_cells_are_not_formulas() -> None:
     row = {"method": "=1+1", "status": "@x", "cost": -5, "share": -0.5, "source": "+a", "stop": "-b", "versions": {}}
     assert table_csv([row]).splitlines()[1] == "'=1+1,'@x,-5,-0.5,'+a,'-b,"

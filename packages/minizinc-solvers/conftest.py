@@ -1,4 +1,4 @@
-"""Run the tests where the distribution is installed: MiniZinc starts its programs."""
+"""Skip the tests unless the distribution is installed: MiniZinc starts its programs."""
 
 import os
 from importlib.metadata import PackageNotFoundError, version

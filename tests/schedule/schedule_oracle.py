@@ -1,4 +1,4 @@
-"""A second simulator, slow and by names, sets and definitions only, and random graphs and schedules to try it on."""
+"""Second simulator, slow and by definitions, with random graphs and schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def writers(graph: ComputeGraph, tensor: str) -> set[str]:
 
 
 def is_needed(graph: ComputeGraph, steps: Steps, tensor: str, step: int, kept: set[str]) -> bool:
-    """Whether the value that `tensor` has after `step` is read later: the next read comes before a fresh instance."""
+    """True when the value of `tensor` after `step` is read before a new instance of it is complete."""
     ops = {op.name: op for op in graph.ops}
     fresh: set[str] = set()
     for _, name in steps[step + 1 :]:
@@ -39,7 +39,7 @@ def is_needed(graph: ComputeGraph, steps: Steps, tensor: str, step: int, kept: s
 
 
 def naive(graph: ComputeGraph, steps: Steps, keep: frozenset[str] = frozenset(), constant: int = 0) -> Outcome:
-    """Run `steps`; frees are implied when there are none."""
+    """Run `steps`; frees are implied if there are none."""
     sizes = {t.name: t.size for t in graph.tensors}
     ops = {op.name: op for op in graph.ops}
     kept = {*graph.outputs, *keep}
@@ -103,7 +103,7 @@ def naive(graph: ComputeGraph, steps: Steps, keep: frozenset[str] = frozenset(),
 
 
 def random_graph(random: Random, most_ops: int = 7, most_size: int = 100) -> ComputeGraph:
-    """Several outputs per op or none, accumulation buffers, graph inputs and outputs, workspace, size 0, cost 0."""
+    """Return a graph with several or no outputs per op, buffers, inputs, outputs, workspaces, size 0 and cost 0."""
     count = random.randint(1, most_ops)
     ops = [f"o{k}" for k in range(count)]
     reads: dict[str, list[str]] = {o: [] for o in ops}
@@ -133,7 +133,7 @@ def random_graph(random: Random, most_ops: int = 7, most_size: int = 100) -> Com
 
 
 def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Steps:
-    """A walk that computes what can be computed and frees at random; then all ops in order, so that none is missing."""
+    """Return a random valid walk with frees, followed by all ops in order, so that none is missing."""
     live: dict[str, set[str]] = {name: set() for name in graph.inputs}
     steps: Steps = []
 
@@ -158,7 +158,7 @@ def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Step
 
 
 def random_steps(random: Random, graph: ComputeGraph) -> Steps:
-    """Anything, names that do not exist included."""
+    """Return random steps, some with unknown names."""
     ops, tensors = [*graph.op_names, *graph.op_names, "nobody"], [*graph.tensor_names, "nothing"]
     share = random.choice([0.0, 0.3])
     return [
@@ -168,7 +168,7 @@ def random_steps(random: Random, graph: ComputeGraph) -> Steps:
 
 
 def as_schedule(random: Random, graph: ComputeGraph, steps: Steps) -> Schedule:
-    """With tables of its own, or with those of the graph where that is possible."""
+    """Return a schedule with its own name tables, or with those of the graph if possible."""
     known = all(name in (graph.op_index if word == "compute" else graph.tensor_index) for word, name in steps)
     own = Schedule.from_steps(steps)
     if not known or random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Buffers of schedules, addresses and their certificate, and the files that both are in."""
+"""Buffers of schedules, addresses and their certificate, files of both."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from tests.allocation.test_allocators import rows_of
 
 
 def fan() -> ComputeGraph:
-    """Two contributions to one buffer, an input, workspaces, constant memory, and an output of no bytes."""
+    """Two contributions to one buffer, an input, workspaces, constant memory, and an output of size 0."""
     b = GraphBuilder("fan", constant_memory=100)
     x = b.input("x", 7)
     for name in ("p", "q"):
@@ -32,11 +32,11 @@ def fan() -> ComputeGraph:
     return b.build()
 
 
-#: Steps of the fan in which `p` is computed again.
+#: Steps of the fan that compute `p` twice.
 TWICE = ["p", "add p", "-p", "q", "add q", "p", "end"]
 
 
-def test_buffers_of_a_schedule_sum_to_its_memory_at_every_step() -> None:
+def test_buffers_sum_to_the_memory_of_every_step() -> None:
     graph = fan()
     schedule = steps([*TWICE, "-p"])
     found = schedule_buffers(graph, schedule)
@@ -45,7 +45,7 @@ def test_buffers_of_a_schedule_sum_to_its_memory_at_every_step() -> None:
     live = [int(found.size[(found.lower <= t) & (t < found.upper)].sum()) for t in range(6)]
     assert live == run.memory[run.is_compute].tolist()
     assert found.peak() == run.peak
-    one = found.names.index("sum")  # an accumulation buffer is one, from the first contribution to the end
+    one = found.names.index("sum")  # one accumulation buffer, from its first contribution to the end
     assert (found.lower[one], found.upper[one]) == (1, 6)
     with_all = schedule_buffers(graph, schedule, constant_memory=True)
     assert with_all.peak() == simulate(graph, schedule, count_constant_memory=True).peak
@@ -67,19 +67,19 @@ def three() -> Buffers:
         ([0, 4, 0], 8, AddressRule.ALIGNMENT, "buffer 'b' has offset 4, not a multiple of 8"),
     ],
 )  # fmt: skip
-def test_what_addresses_break_is_named(offset: list[int], alignment: int, rule: AddressRule, words: str) -> None:
+def test_violations_of_addresses(offset: list[int], alignment: int, rule: AddressRule, words: str) -> None:
     found = check_addresses(Addresses.in_one_memory(three(), offset, capacity=6, alignment=alignment))
     assert not found.accepted
     assert rule in [violation.rule for violation in found.violations]
     assert words in [str(violation) for violation in found.violations]
 
 
-def test_alignment_counts_in_arena_and_peak() -> None:
+def test_arena_and_peak_include_alignment() -> None:
     right = check_addresses(Addresses.in_one_memory(three(), [0, 8, 0], alignment=8))
     assert (right.accepted, right.arena, right.peak, right.fragmentation) == (True, 16, 16, 0)
 
 
-def test_memories_are_apart() -> None:
+def test_memories_are_separate() -> None:
     memories = (Memory("fast", 4), Memory("slow"))
     where = Addresses(three(), np.zeros(3, np.int64), np.array([0, 1, 0]), memories)
     found = check_addresses(where)
@@ -91,7 +91,7 @@ def test_memories_are_apart() -> None:
     assert both.first.rule is AddressRule.OVERLAP
 
 
-def test_addresses_must_be_for_the_buffers_of_the_schedule() -> None:
+def test_addresses_must_match_the_buffers() -> None:
     given_ = Buffers.of(["a", "b", "d"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 3, 1])
     found = check_addresses(Addresses.in_one_memory(given_, [0, 4, 0]), three())
     assert [v.rule for v in found.violations] == [
@@ -102,7 +102,7 @@ def test_addresses_must_be_for_the_buffers_of_the_schedule() -> None:
 
 @given(rows_of(7), st.lists(st.integers(0, 12), min_size=7, max_size=7))
 @settings(max_examples=40)
-def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int]], at: list[int]) -> None:
+def test_check_agrees_with_all_pairs(rows: list[tuple[int, int, int]], at: list[int]) -> None:
     buffers = buffers_of(rows)
     found = check_addresses(Addresses.in_one_memory(buffers, at[: len(rows)]))
     right = not any(
@@ -114,8 +114,8 @@ def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int]], at: l
     assert found.arena == max(r[2] + offset for r, offset in zip(rows, at, strict=False))
 
 
-def written(size: object = 1, offset: object = 0, memories: str = '[{"name": "m"}]') -> str:
-    """Addresses of one buffer as JSON."""
+def address_text(size: object = 1, offset: object = 0, memories: str = '[{"name": "m"}]') -> str:
+    """Return addresses of one buffer as JSON."""
     return (
         f'{{"format": "remat-addresses", "version": 1, "memories": {memories}, "buffers": '
         f'[{{"id": "a", "lower": 0, "upper": 1, "size": {size}, "offset": {offset}}}]}}'
@@ -129,21 +129,21 @@ TABLES = ["", "id,lower,size\n", "id,lower,upper,size,gaps\n", *(f"id,lower,uppe
 TEXTS = [
     '{"format": "remat-addresses", "version": 1, "memories": []}', '{"format": "remat-addresses", "version": 2}',
     '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
-    written(memories="[]"), written(offset="1e400"), written(size=99999999999999999999),
+    address_text(memories="[]"), address_text(offset="1e400"), address_text(size=99999999999999999999),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [*(("t.csv", text) for text in TABLES), *(("t.json", text) for text in TEXTS)]
 )
-def test_files_that_are_wrong_are_refused(tmp_path, name: str, text: str) -> None:
+def test_wrong_files_are_refused(tmp_path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with refused("format.table" if name == "t.csv" else "schedule-file.addresses", culprit=str(path)):
         read_table(path) if name == "t.csv" else read_addresses(path)
 
 
-def test_tables_and_json_come_back(tmp_path) -> None:
+def test_tables_and_json_round_trip(tmp_path) -> None:
     where = Addresses(three(), np.array([0, 4, 8]), np.array([0, 0, 1]), (Memory("fast", 6), Memory("slow")), 4, "me")
     for name in ("x.csv", "x.json"):
         write_addresses(where, tmp_path / name)
@@ -159,7 +159,7 @@ def test_tables_and_json_come_back(tmp_path) -> None:
         read_addresses(tmp_path / "bare.csv")
 
 
-def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
+def test_tflite_plans_round_trip_and_limits(tmp_path) -> None:
     graph = fan()
     schedule = Schedule.reference(graph)
     buffers = schedule_buffers(graph, schedule)
@@ -174,9 +174,9 @@ def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
     assert back.offset.tolist() == total[buffers.tensor >= 0].tolist()
     words = np.frombuffer((tmp_path / "plan.bin").read_bytes(), dtype="<i4").tolist()
     assert words[:3] == [1, 1, tensors.count]
-    assert words[3 + 2 * graph.tensor_index["end"]] == -1  # no bytes, no buffer
-    assert words[3:-2:2] == words[4:-2:2]  # a view lies where its base does
-    assert words[-2:] == [0, -1]  # no operator touches it; a constant
+    assert words[3 + 2 * graph.tensor_index["end"]] == -1  # no buffer for size 0
+    assert words[3:-2:2] == words[4:-2:2]  # a view has the address of its base
+    assert words[-2:] == [0, -1]  # unused tensor; constant
     with pytest.raises(FormatError, match="only with its graph"):
         read_addresses(tmp_path / "plan.bin")
     (tmp_path / "cut.bin").write_bytes((tmp_path / "plan.bin").read_bytes()[:-4])

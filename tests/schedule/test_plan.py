@@ -1,4 +1,4 @@
-"""Execution plans: carried out by an interpreter that knows registers only, and back to schedules."""
+"""Execution plans: run by an interpreter of registers, and converted back to schedules."""
 
 import json
 from dataclasses import replace
@@ -21,11 +21,11 @@ from remat.schedule.formats.plan_files import plan_from_document, plan_to_json, 
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan
 
 randoms = st.randoms(use_true_random=False)
-calm = settings(max_examples=40)
+examples = settings(max_examples=40)
 
 
 def run(plan, graph):
-    """Carry out a plan; bytes held at each compute. A register is a cell; a cell knows who has written into it."""
+    """Execute a plan; return the bytes held at each compute. Cells record their writers."""
     ops = {op.name: op for op in graph.ops}
     cells, sizes, held = {}, {}, []
     for given_ in plan.inputs:
@@ -51,7 +51,7 @@ def run(plan, graph):
 
 
 def example():
-    """Two outputs, a buffer with two contributions, an input, workspace; a first part that is computed again."""
+    """Return a graph with two outputs, an input, a workspace and a buffer, and a schedule that repeats the first op."""
     graph = ComputeGraph(
         "mixed", [Tensor("x", 8), Tensor("a", 4), Tensor("b", 2), Tensor("sum", 16), Tensor("y", 1)],
         [Op("split", ("x",), ("a", "b"), 3), Op("one", ("a",), ("sum",), 1, 5), Op("two", ("b",), ("sum",), 1),
@@ -83,7 +83,7 @@ deallocate %1
 """
 
 
-def test_a_plan_by_hand():
+def test_plan_by_hand():
     graph, schedule = example()
     plan = ExecutionPlan.of_schedule(graph, schedule)
     text = TEXT.format(graph.digest).replace('compute "last"', '%2 = allocate "y" 1\ncompute "last"')
@@ -92,10 +92,10 @@ def test_a_plan_by_hand():
     assert plan.schedule(graph) == schedule
 
 
-@calm
+@examples
 @given(randoms)
 def test_round_trips(random):
-    """Registers do what the schedule says, in its memory; the file comes back; so does the schedule."""
+    """Registers follow the schedule within its memory; file and schedule round-trip."""
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.6))
     plan = ExecutionPlan.of_schedule(graph, schedule)
@@ -110,10 +110,10 @@ def test_round_trips(random):
     assert (before.verdict, before.peak, before.cost) == (after.verdict, after.peak, after.cost)
 
 
-@calm
+@examples
 @given(randoms)
 def test_early_frees(random):
-    """The same computes and frees, in no more memory at any compute, and nothing can be moved further."""
+    """The same computes and frees, no more memory at any compute, and no free can move earlier."""
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=True))
     early = with_early_frees(graph, schedule)
@@ -133,14 +133,18 @@ def test_early_frees(random):
             assert name in touched
 
 
-#: A text of the plan, what takes its place, and the kind of the error.
+#: Text of the plan, replacement, and kind of the error.
 FAULTS = [
     ('["allocate", 3, "sum", 16]', '["allocate", 1, "sum", 16]', "format.plan-register"),
     ('["allocate", 3, "sum", 16]', '["allocate", 3, "sum", 15]', "format.plan-statement"),
     ('["allocate", 3, "sum", 16]', '["allocate", 3, "som", 16]', "schedule.not-valid"),
     ('["allocate", 3, "sum", 16]', '["allocate", 4, "sum", 16],\n["allocate", 3, "sum", 16]', "format.plan-statement"),
     ('["compute", "two", [2], [3]]', '["compute", "too", [2], [3]]', "schedule.not-valid"),
-    ('["compute", "two", [2], [3]]', '["compute", "two", [1], [3]]', "format.plan-statement"),  # read after its end
+    (
+        '["compute", "two", [2], [3]]',
+        '["compute", "two", [1], [3]]',
+        "format.plan-statement",
+    ),  # read after its deallocation
     ('["compute", "two", [2], [3]]', '["compute", "two", [3], [3]]', "format.plan-statement"),
     ('["compute", "two", [2], [3]]', '["compute", "two", [2], [9]]', "format.plan-statement"),
     ('["compute", "two", [2], [3]]', '["compute", "two", [2], [3, 2]]', "format.plan-statement"),
@@ -153,7 +157,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "other", "kind"), FAULTS)
-def test_faults_are_one_line_with_the_place(text, other, kind, tmp_path):
+def test_errors_name_the_place(text, other, kind, tmp_path):
     graph, schedule = example()
     plan = plan_to_json(ExecutionPlan.of_schedule(graph, schedule))
     assert text in plan
@@ -163,7 +167,7 @@ def test_faults_are_one_line_with_the_place(text, other, kind, tmp_path):
         read_schedule(path, graph)
 
 
-def test_a_plan_without_deallocations():
+def test_plan_without_deallocations():
     graph = unit_chain(1)
     plan = ExecutionPlan.of_schedule(graph, Schedule.reference(graph))
     kept = replace(plan, statements=tuple(s for s in plan.statements if not isinstance(s, Deallocate)))
@@ -171,7 +175,7 @@ def test_a_plan_without_deallocations():
         kept.schedule(graph)
 
 
-def test_other_numbers_of_registers():
+def test_renumbered_registers():
     graph, schedule = example()
     plan = ExecutionPlan.of_schedule(graph, schedule)
     document = json.loads(plan_to_json(plan))
@@ -188,7 +192,7 @@ def test_other_numbers_of_registers():
     assert other.schedule(graph) == plan.schedule(graph)
 
 
-#: Values that are refused, by their key.
+#: Refused values by key.
 OTHERS = {
     "version": [2], "more": [1], "graph": [3], "inputs": [[3], [[0, "x"]]],
     "statements": [{}, None, ["compute"], *([statement] for statement in (
@@ -198,7 +202,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OTHERS.items() for value in values])
-def test_other_documents(key, value, tmp_path):
+def test_wrong_documents(key, value, tmp_path):
     graph, schedule = example()
     document = json.loads(plan_to_json(ExecutionPlan.of_schedule(graph, schedule))) | {key: value}
     path = tmp_path / "plan.json"
@@ -207,7 +211,7 @@ def test_other_documents(key, value, tmp_path):
         read_schedule(path, graph)
 
 
-def test_formats_and_what_they_cannot_say(tmp_path):
+def test_formats_and_their_limits(tmp_path):
     graph, schedule = example()
     out = tmp_path / "out"
     for name in ("remat-json", "plan"):
@@ -227,7 +231,7 @@ def test_formats_and_what_they_cannot_say(tmp_path):
             write_schedule(schedule, out, name)
 
 
-def test_frees_of_the_shell(tmp_path):
+def test_frees_option_of_convert(tmp_path):
     graph, schedule = example()
     early, given_, implied = (tmp_path / name for name in ("early.json", "given.json", "implied.json"))
     write_graph(graph, tmp_path / "g.json")

@@ -1,4 +1,4 @@
-"""Plots: what is drawn is what was simulated, files are whole and repeatable, nothing global is touched."""
+"""Plots: simulated values, complete and repeatable files."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,12 +38,12 @@ def schedule() -> Schedule:
 MEMORY = [5120, 13824, 10240, 6144, 8192]
 
 
-def stairs(axes) -> list[list[float]]:
+def step_values(axes) -> list[list[float]]:
     return [list(patch.get_data().values) for patch in axes.patches if isinstance(patch, StepPatch)]
 
 
 def bars(axes) -> dict[str, list[tuple[float, float, int]]]:
-    """Bars by their label: from, to, row."""
+    """Return bars by label: (from, to, row)."""
     return {
         collection.get_label(): [
             (float(box[:, 0].min()), float(box[:, 0].max()), int(box[:, 1].min()))
@@ -59,9 +59,9 @@ def labels(axes) -> list[str]:
     return [] if legend is None else [text.get_text() for text in legend.get_texts()]
 
 
-def test_memory_is_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_memory_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_memory(graph, schedule, budget=14336)
-    filled, again, outline = stairs(axes)
+    filled, again, outline = step_values(axes)
     assert np.array_equal(np.array(filled) * 1024, MEMORY)
     assert np.array_equal(np.array(again) * 1024, [0, 0, 0, 6144, 0])
     assert outline == filled
@@ -72,17 +72,19 @@ def test_memory_is_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -
     assert axes.get_title() == "small: 5 computes, 1 of them recomputations, overhead 16.67 %"
     assert max(MEMORY) / 1024 < axes.get_ylim()[1] and axes.get_ylim()[1] > 14
     more = plot_memory(graph, schedule, keep=["b"], count_constant_memory=True)
-    assert np.array_equal(np.array(stairs(more)[0]) * 1024, np.array(MEMORY) + 1024 + np.array([0, 0, 0, 8192, 8192]))
+    assert np.array_equal(
+        np.array(step_values(more)[0]) * 1024, np.array(MEMORY) + 1024 + np.array([0, 0, 0, 8192, 8192])
+    )
 
 
-def test_written_frees_are_not_steps_of_the_picture(graph: ComputeGraph) -> None:
+def test_frees_are_no_steps_of_the_picture(graph: ComputeGraph) -> None:
     late = steps("a b c -b d -a")
     axes = plot_memory(graph, late)
-    assert np.array_equal(np.array(stairs(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
+    assert np.array_equal(np.array(step_values(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
     assert bars(plot_intervals(graph, late))["first computation"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
 
 
-def test_intervals_are_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_interval_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_intervals(graph, schedule)
     assert bars(axes) == {
         "graph input": [(0, 5, 0)],
@@ -92,13 +94,13 @@ def test_intervals_are_what_was_simulated(graph: ComputeGraph, schedule: Schedul
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "a", "b", "c", "d"]
 
 
-def test_only_the_largest_tensors_where_there_are_too_many(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_max_tensors_selects_the_largest(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_intervals(graph, schedule, max_tensors=2)
     assert bars(axes) == {"first computation": [(0, 2, 0), (1, 3, 1)], "recomputation": [(3, 5, 0)]}
     assert axes.get_ylabel() == "the 2 largest of 5 tensors"
 
 
-def test_many_tensors_are_not_named() -> None:
+def test_many_tensors_have_no_labels() -> None:
     graph = unit_chain(50)
     axes = plot_intervals(graph, Schedule.reference(graph))
     assert len(bars(axes)["first computation"]) == 101
@@ -106,7 +108,7 @@ def test_many_tensors_are_not_named() -> None:
     assert axes.figure.get_size_inches()[1] < 10
 
 
-def test_both_share_their_steps_and_axes_of_the_caller_are_used(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_shared_steps_and_given_axes(graph: ComputeGraph, schedule: Schedule) -> None:
     figure = plot_schedule(graph, schedule, budget=14336)
     above, below = figure.axes
     assert above.get_xlim() == below.get_xlim() == (0, 5)
@@ -116,8 +118,8 @@ def test_both_share_their_steps_and_axes_of_the_caller_are_used(graph: ComputeGr
     assert [plot_memory(graph, schedule, ax=above), plot_intervals(graph, schedule, ax=below)] == figure.axes
 
 
-def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> None:
-    """The step is given as in the schedule, which counts frees, and as on the axis, which does not."""
+def test_invalid_schedule_is_drawn_with_its_violation(graph: ComputeGraph) -> None:
+    """The title gives the step of the schedule, which counts frees, and of the axis, which does not."""
     axes = plot_memory(graph, steps("a b -a d"))
     title = axes.get_title()
     assert title.startswith("small: not a valid schedule\nstep 3: op 'd' reads tensor 'a'")
@@ -127,12 +129,12 @@ def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> N
 
 
 @pytest.mark.parametrize("words", ["", "nobody"])
-def test_schedules_with_nothing_in_them_are_drawn(graph: ComputeGraph, words: str, tmp_path: Path) -> None:
+def test_schedules_without_valid_steps_are_drawn(graph: ComputeGraph, words: str, tmp_path: Path) -> None:
     save_plot(graph, steps(words), tmp_path / "nothing.png")
     assert (tmp_path / "nothing.png").stat().st_size > 0
 
 
-def test_names_are_never_read_as_formulas(tmp_path: Path) -> None:
+def test_names_are_not_parsed_as_formulas(tmp_path: Path) -> None:
     builder = GraphBuilder(r"costs $\frac$ 1")
     builder.op(r"a$\nonsense{$", size=1, cost=0)
     graph = builder.build()
@@ -156,7 +158,7 @@ def test_files_are_repeatable(graph: ComputeGraph, schedule: Schedule, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"first{suffix}", f"second{suffix}"]
 
 
-def test_what_cannot_be_written_is_named(graph: ComputeGraph, schedule: Schedule, tmp_path: Path) -> None:
+def test_unwritable_files_are_refused(graph: ComputeGraph, schedule: Schedule, tmp_path: Path) -> None:
     for name in ("plot.pdf", "plot"):
         with refused("format.picture", culprit=name):
             save_plot(graph, schedule, tmp_path / name)
@@ -165,6 +167,6 @@ def test_what_cannot_be_written_is_named(graph: ComputeGraph, schedule: Schedule
     assert not list(tmp_path.iterdir())
 
 
-def test_a_notebook_shows_the_picture(graph: ComputeGraph, schedule: Schedule) -> None:
-    """IPython asks an object for ``_repr_png_``; figures that pyplot does not know have none of their own."""
+def test_figures_have_a_png_for_notebooks(graph: ComputeGraph, schedule: Schedule) -> None:
+    """IPython calls ``_repr_png_``; figures outside pyplot lack one."""
     assert plot_schedule(graph, schedule)._repr_png_().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Sequences of Rotor as schedules of chains, against its own rules of what is stored."""
+"""Sequences of Rotor as schedules of chains, against Rotor's rules for stored values."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from remat.schedule import read_schedule, simulate, validate
 
 
 def chain(random, blocks):
-    """Forward ops with a value to pass on and one to save, a loss, and backward ops."""
+    """Return a chain of forward ops with an output to pass on and one to save, a loss, and backward ops."""
     b = GraphBuilder("chain")
     b.input("x0", 0)
     sizes = {"x0": 0}
@@ -31,7 +31,7 @@ def chain(random, blocks):
 
 
 def random_sequence(random, first, last, blocks):
-    """What Rotor's recursion may return for the blocks from `first` to `last`; `blocks` is the loss."""
+    """Return a random result of Rotor's recursion for blocks `first` to `last`; block `blocks` is the loss."""
     if first == last:
         return ["L"] if first == blocks else [f"Fe_{first}", f"B_{first}"]
     split = random.randint(first, last)
@@ -43,7 +43,7 @@ def random_sequence(random, first, last, blocks):
 
 
 def stored(sequence, sizes, blocks):
-    """Bytes at each operation by the rules of Rotor: what is stored is x (passed on), xbar (all of it) and y."""
+    """Yield the bytes at each operation by Rotor's rules: stored are x (passed on), xbar (all of it) and y."""
     held: dict[str, int] = {}
     for word in sequence:
         name, _, number = word.partition("_")
@@ -57,7 +57,7 @@ def stored(sequence, sizes, blocks):
             for gone in (f"x{i}", f"y{i + 1}", f"xbar{i + 1}"):
                 held.pop(gone, None)
         else:
-            here = held.pop(f"x{i + 1}", 0)  # a value that is there is computed over itself
+            here = held.pop(f"x{i + 1}", 0)  # computed over the existing value
             whole = sizes[f"x{i + 1}"] + sizes[f"saved{i}"]
             yield sum(held.values()) + whole
             if name == "Fe":
@@ -68,7 +68,7 @@ def stored(sequence, sizes, blocks):
                 held.pop(f"x{i}", held.pop(f"xbar{i}", None))
 
 
-def test_memory_is_that_of_rotor(tmp_path):
+def test_memory_equals_rotors_rules(tmp_path):
     path = tmp_path / "sequence.txt"
     for seed in range(300):
         random = Random(seed)
@@ -102,12 +102,12 @@ def test_spellings_and_graphs_without_phases(tmp_path):
     assert schedule.computes() == ["f0", "f1", "f2", "loss", "g2", "f0", "f1", "g1", "f0", "g0"]
     certificate = validate(graph, schedule)
     assert (certificate.accepted, certificate.peak) == (True, 4)
-    vgg = ZOO["vgg16"]()  # a real chain: 22 layers, the loss, 22 gradients
+    vgg = ZOO["vgg16"]()  # chain of 22 layers, the loss, 22 gradients
     path.write_text(" ".join([*(f"Fe_{i}" for i in range(22)), "L", *(f"B_{i}" for i in reversed(range(22)))]))
     assert validate(vgg, read_schedule(path, vgg)).cost == vgg.base_cost
 
 
-def test_what_is_no_sequence_of_the_graph(tmp_path):
+def test_invalid_sequences_are_refused(tmp_path):
     path = tmp_path / "s"
     two = unit_chain(2)
     for text, graph, kind, culprit in (
@@ -132,7 +132,7 @@ def test_what_is_no_sequence_of_the_graph(tmp_path):
 
 
 @pytest.mark.shared
-def test_chains_of_others(tmp_path, shared):
+def test_chain_of_checkmate(tmp_path, shared):
     graph = read_graph(shared / "data/graphs/checkmate_vgg16_profile.json")
     blocks = len(graph.ops) // 2
     path = tmp_path / "s"

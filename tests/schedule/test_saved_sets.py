@@ -1,4 +1,4 @@
-"""Schedules of saved sets: what the forward pass keeps, the rest once again in the backward pass."""
+"""Schedules of saved sets: the backward pass recomputes all tensors that the forward pass does not save."""
 
 from refusals import refused
 
@@ -9,7 +9,7 @@ from remat.schedule.validate import validate
 
 
 def step() -> ComputeGraph:
-    """f (two outputs; the second read in the backward pass only), a random g, the loss, and two backward ops."""
+    """Return f (two outputs, the second read only in the backward pass), a random g, the loss, and two backward ops."""
     b = GraphBuilder("step")
     b.op("f", outputs={"f.0": 8, "f.1": 1}, cost=3, phase="forward")
     b.op("g", inputs=["f.0"], size=8, cost=2, phase="forward")
@@ -19,10 +19,10 @@ def step() -> ComputeGraph:
     return b.build()
 
 
-def test_what_is_not_saved_is_computed_again_at_its_first_need() -> None:
+def test_unsaved_tensors_are_recomputed_at_first_use() -> None:
     graph = step()
     nothing = schedule_of_saved(graph, [])
-    assert nothing.computes() == ["f", "g", "loss", "f", "g", "dg", "df"]  # the loss runs once, and is kept
+    assert nothing.computes() == ["f", "g", "loss", "f", "g", "dg", "df"]  # the loss runs once
     some = schedule_of_saved(graph, ["g"])
     assert some.computes() == ["f", "g", "loss", "dg", "f", "df"]
     everything = schedule_of_saved(graph, ["f.0", "f.1", "g"], source="me")
@@ -32,14 +32,14 @@ def test_what_is_not_saved_is_computed_again_at_its_first_need() -> None:
         assert validate(graph, schedule).accepted
 
 
-def test_a_chain_saves_every_second_value() -> None:
+def test_chain_with_every_second_value_saved() -> None:
     graph = unit_chain(4)
     found = schedule_of_saved(graph, ["f1", "f3"])
     assert found.computes() == ["f0", "f1", "f2", "f3", "loss", "g3", "f2", "g2", "g1", "f0", "g0"]
     assert validate(graph, found).accepted
 
 
-def test_faults_name_the_tensor() -> None:
+def test_errors_name_the_tensor() -> None:
     with refused("schedule.unknown-tensor", culprit="h"):
         schedule_of_saved(step(), ["h"])
     b = GraphBuilder("inference")

@@ -1,4 +1,4 @@
-"""Schedules of other projects: verdict, peak, cost and first failing step as recorded with them."""
+"""Published schedules of other projects: recorded verdicts, peaks, costs and first failing steps."""
 
 import json
 from functools import cache
@@ -32,7 +32,7 @@ def assert_as_recorded(graph, schedule, entry):
             entry["peak"], entry["cost"], entry["base_cost"]
         )  # fmt: skip
         assert certificate.recomputations == entry["recomputes"]
-        assert certificate.overhead == pytest.approx(entry["overhead_percent"], abs=5e-5)  # as recorded: 4 decimals
+        assert certificate.overhead == pytest.approx(entry["overhead_percent"], abs=5e-5)  # recorded with 4 decimals
         assert certificate.pruned_peak <= certificate.peak
         judged = validate(graph, schedule, Rules(budget=entry["budget"]))
         assert judged.verdict is (Verdict.VALID if entry["within_budget"] else Verdict.OVER_BUDGET)
@@ -49,7 +49,7 @@ def assert_as_recorded(graph, schedule, entry):
         assert reads == faults.get("reads of deleted data", 0) + faults.get("reads of incomplete gradients", 0)
 
 
-def test_originals_read_as_the_same_schedules(expected):
+def test_originals_give_equal_schedules(expected):
     for name, (graph, folder, entry) in expected.items():
         original = read_schedule(folder / f"original/{name}.json", graph)
         assert original == read_schedule(folder / f"{name}.json")
@@ -57,7 +57,7 @@ def test_originals_read_as_the_same_schedules(expected):
 
 
 def test_matrices_of_checkmate(expected):
-    """The program's own memory U is never below the simulated one, and its largest entry is the peak."""
+    """Checkmate's memory U is never below the simulated one, and its maximum is the peak."""
     seen = 0
     for name, (graph, folder, entry) in expected.items():
         path = folder / f"original/{name}.npz"
@@ -80,8 +80,8 @@ def memory(graph, schedule):
     return done.memory[done.is_compute]
 
 
-def test_what_others_wrote_is_written_as_they_wrote_it(expected, tmp_path):
-    """Matrices and operations come back as the same schedules; Checkmate's have a stage for each op, as its own."""
+def test_round_trips_of_published_schedules(expected, tmp_path):
+    """Checkmate's files keep a stage for each op."""
     path, kinds = tmp_path / "again", set()
     for name, (graph, folder, entry) in expected.items():
         if not entry["valid"]:

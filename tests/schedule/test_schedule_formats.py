@@ -1,4 +1,4 @@
-"""Reading and writing schedules: round trips, strictness, other tools' formats, and bytes that make no sense."""
+"""Reading and writing schedules: round trips, strictness, formats of other tools, damaged bytes."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def read(tmp_path, content, graph=None):
     return read_schedule(path, graph)
 
 
-# -- our own file ------------------------------------------------------------------------------------------------
+# -- format of remat ---------------------------------------------------------------------------------------------------
 
 
 def test_round_trip(tmp_path):
@@ -64,7 +64,7 @@ def test_round_trip(tmp_path):
     assert '\n["free", "t"],\n' in text  # one step per line
 
 
-def test_the_text_does_not_depend_on_how_the_schedule_was_made(chain):
+def test_text_is_canonical(chain):
     by_names = Schedule.from_steps([("compute", n) for n in "abcd"], graph="chain", graph_digest=chain.digest)
     by_numbers = Schedule.of_computes(chain, [0, 1, 2, 3])
     assert schedule_to_text(by_names) == schedule_to_text(by_numbers)
@@ -73,7 +73,7 @@ def test_the_text_does_not_depend_on_how_the_schedule_was_made(chain):
     )
 
 
-#: Values that are refused, by their key.
+#: Refused values by key.
 STRICT = {
     "version": [2, True, 1.0], "stepz": [[]], "graph": [3], "source": ["\ud800"], "meta": [[]],
     "steps": [{}, [["compute", "a"], "free"], *([step] for step in (
@@ -84,18 +84,18 @@ STRICT = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in STRICT.items() for value in values])
-def test_strict(tmp_path, key, value):
+def test_strict_types(tmp_path, key, value):
     with refused("schedule-file.strict", (FormatError, ScheduleError), culprit=str(tmp_path)):
         read(tmp_path, json.dumps({**GOOD, key: value}))
 
 
-def test_documents_that_are_something_else(tmp_path):
+def test_other_documents_are_refused(tmp_path):
     for document in ([], 3, {}, {**GOOD, "format": "remat-graph"}):
         with refused("format.header"):
             schedule_from_document(document)
     with pytest.raises(FormatError, match="not a schedule in any known format"):
         read(tmp_path, '{"format": "remat-graph"}')
-    with pytest.raises(FormatError, match=r"^[^:]*: line 2, column 1"):  # the file is named once
+    with pytest.raises(FormatError, match=r"^[^:]*: line 2, column 1"):  # names the file once
         read(tmp_path, '{"format":\n')
     with pytest.raises(FormatError, match="no such file"):
         read_schedule(tmp_path / "nothing")
@@ -103,20 +103,20 @@ def test_documents_that_are_something_else(tmp_path):
         schedule_to_text(Schedule.from_steps([], meta={"a": {1}}))
 
 
-def is_mine(source):
+def is_plugin_format(source):
     return source.data.startswith(b"MINE")
 
 
 @pytest.mark.parametrize(
     ("functions", "content", "fault"),
     [
-        ((is_mine, lambda s, g: Schedule.from_steps([("compute", "m")])), "MINE", None),
+        ((is_plugin_format, lambda s, g: Schedule.from_steps([("compute", "m")])), "MINE", None),
         ((lambda s: 1 / 0,), b"MINE\0", r"not a schedule in any known format .*; format 'mine' fails: ZeroDivision"),
-        ((is_mine, lambda s, g: 1 / 0), "MINE", "schedule format 'mine' fails: ZeroDivis"),
+        ((is_plugin_format, lambda s, g: 1 / 0), "MINE", "schedule format 'mine' fails: ZeroDivis"),
     ],
 )
-def test_formats_of_others(tmp_path, monkeypatch, functions, content, fault):
-    """One that fails stands in nobody's way, and is named where no other will do."""
+def test_formats_of_plug_ins(tmp_path, monkeypatch, functions, content, fault):
+    """A failing format does not disturb others, and is named if no other matches."""
     mine = SimpleNamespace(name="mine", value="somewhere:MINE", load=lambda: ScheduleFormat("mine", "", *functions))
     monkeypatch.setattr(
         remat.registry, "entry_points", lambda group: [mine] if group == "remat.schedule_formats" else []
@@ -143,19 +143,19 @@ S = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
 
 
 def entry(array, stage, node, value):
-    """The matrix with another entry."""
+    """Return the matrix with one entry changed."""
     changed = array.astype(object)
     changed[stage, node] = value
     return changed
 
 
 def matrices(computed=R, retained=S):
-    """Checkmate's matrices as a JSON document."""
+    """Return Checkmate's matrices as a JSON document."""
     return {"R": np.asarray(computed).tolist(), "S": np.asarray(retained).tolist()}
 
 
 def archive(**arrays):
-    """Checkmate's matrices as an archive."""
+    """Return Checkmate's matrices as an archive."""
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()
@@ -165,15 +165,15 @@ def test_matrices(tmp_path, chain):
     schedule = schedule_from_matrices(chain, R, S)
     assert words(schedule) == "a b -a c -b a b -a -b d -c -d"
     assert validate(chain, schedule).accepted
-    # What the matrices keep stays, though nobody reads it: dead retention is the schedule's own.
+    # Unread tensors that the matrices retain stay live (dead retention).
     kept = entry(entry(S, 2, 0, 1), 3, 0, 1)
     assert words(schedule_from_matrices(chain, R, kept)) == "a b c -b a b -a -b d -c -d"
-    # Graph outputs stay in the last stage.
+    # Graph outputs stay live in the last stage.
     assert words(schedule_from_matrices(chain.with_outputs(["d"]), R, S)).endswith("d -c")
-    # Integer programs count both the retained and the computed value; in memory there is one.
+    # Checkmate counts the retained and the computed value; memory holds one.
     twice = simulate(chain, schedule_from_matrices(chain, entry(R, 1, 0, 1), entry(S, 1, 0, 1)))
     assert (twice.memory[twice.is_compute].tolist()[:3], twice.redundant) == ([8, 8, 12], 1)
-    # Solvers are not exact.
+    # Values of solvers are approximate.
     assert schedule_from_matrices(chain, R - 9e-6 * R, S + 1e-6) == schedule
     for file in (archive(R=R, S=S), archive(R=R.astype(bool), S=S.astype(float), U=R), json.dumps(matrices())):
         assert read(tmp_path, file, chain) == schedule
@@ -181,7 +181,7 @@ def test_matrices(tmp_path, chain):
         read(tmp_path, archive(R=R, S=S))
 
 
-def test_the_matrices_follow_the_reference_order():
+def test_matrices_follow_the_reference_order():
     b = GraphBuilder("listed otherwise")
     b.op("late", inputs=["early"], size=1)
     b.op("early", size=1)
@@ -190,7 +190,7 @@ def test_the_matrices_follow_the_reference_order():
     assert words(schedule_from_matrices(g, np.eye(2), np.array([[0, 0], [1, 0]]))) == "early late -early -late"
 
 
-def test_graphs_that_checkmate_does_not_know():
+def test_graphs_without_checkmate_matrices():
     several, shared = GraphBuilder("two outputs"), GraphBuilder("buffer")
     several.op("a", outputs={"x": 1, "y": 1})
     shared.tensor("x", 1)
@@ -211,7 +211,7 @@ REGISTERS = [
 
 
 def registers(number=0, operation=REGISTERS[0]):
-    """Checkmate's operations of registers as a JSON document, one of them replaced."""
+    """Return Checkmate's register operations as a JSON document, with one replaced."""
     return {"producer": "Checkmate", "ops": [*REGISTERS[:number], operation, *REGISTERS[number + 1 :]]}
 
 
@@ -240,7 +240,7 @@ def test_rockmate(tmp_path):
     assert "loss" not in words(schedule_from_operations(g, ops))
 
 
-def test_schedules_that_offload_are_refused_by_their_first_offload(tmp_path, chain):
+def test_offloading_schedules_are_refused(tmp_path, chain):
     compute = [["compute", name, SLOW] for name in "abcd"]
     for extra, culprit in (
         (
@@ -256,7 +256,7 @@ def test_schedules_that_offload_are_refused_by_their_first_offload(tmp_path, cha
 
 
 def test_matrices_of_any_order(tmp_path, chain):
-    """More stages where an order is not Checkmate's; frees that matrices cannot say are refused."""
+    """Other orders get more stages; frees that matrices cannot express are refused."""
     path = tmp_path / "m"
     for names in ("abcbd", "abacbd", "ababcabd", "abcdabcd"):
         schedule = Schedule.from_steps([("compute", name) for name in names])
@@ -265,7 +265,7 @@ def test_matrices_of_any_order(tmp_path, chain):
         stages = json.loads(path.read_text())["R"]
         assert len(stages) == 4 + (names.rindex("d") > names.index("d"))
     late = Schedule.from_steps([*(("compute", name) for name in "abc"), ("free", "a"), ("free", "b"), ("compute", "d")])
-    write_schedule(late, path, "checkmate", chain)  # kept through a stage that does not read it
+    write_schedule(late, path, "checkmate", chain)  # live through a stage that does not read it
     assert validate(chain, read_schedule(path, chain)).peak == validate(chain, late).peak
     steps = [("free" if name in "BA" else "compute", name.lower()) for name in "abBbcabAd"]
     with refused("format.frees", culprit="'b'"):
@@ -310,7 +310,7 @@ def test_matrices_of_any_order(tmp_path, chain):
         ({"ops": [], "loss_index": "1"}, "schedule-file.operation"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused(tmp_path, chain, content, kind):
+def test_damaged_files_are_refused(tmp_path, chain, content, kind):
     with refused(kind, culprit=str(tmp_path)):
         read(tmp_path, json.dumps(content) if isinstance(content, dict) else content, chain)
 
@@ -318,7 +318,7 @@ def test_what_is_wrong_is_refused(tmp_path, chain, content, kind):
 @pytest.mark.parametrize(
     "text",
     [
-        "ENTRY main {\n  ROOT c = f32[] constant(0)\n}\n",  # HLO without the head of its module
+        "ENTRY main {\n  ROOT c = f32[] constant(0)\n}\n",  # HLO without its module line
         "# exported\n  add.1 = f32[2]{0} add(x, y)\n",
         "module @jit_f {\n  func.func public @main() {\n",
         "digraph G {\n a -> b\n}\n",
@@ -327,17 +327,17 @@ def test_what_is_wrong_is_refused(tmp_path, chain, content, kind):
         "[[1, 0], [1, 1]]",
     ],
 )
-def test_a_plain_list_is_not_any_text(tmp_path, text):
+def test_other_texts_are_no_plain_lists(tmp_path, text):
     with pytest.raises(FormatError, match="not a schedule in any known format"):
         read(tmp_path, text)
 
 
-# -- anything ----------------------------------------------------------------------------------------------------
+# -- random schedules --------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32).map(Random))
-def test_random_schedules_survive_the_file(random):
+def test_random_schedules_round_trip(random):
     graph = random_graph(random)
     schedule = Schedule.from_steps(random_valid_steps(random, graph, frees=True))
     again = schedule_from_document(json.loads(schedule_to_text(schedule)))

@@ -1,4 +1,4 @@
-"""The semantics of schedules, rule by rule, on graphs small enough to follow by hand."""
+"""Semantics of schedules, rule by rule, on graphs small enough to follow by hand."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from remat.graphs import GraphBuilder
 from remat.schedule import Rule, Schedule, simulate
 
 
-def made(*ops, **options):
-    """Ops as (name, inputs, sizes of the outputs, workspace); the cost is the size of the first output."""
+def graph_of(*ops, **options):
+    """Return a graph of ops (name, inputs, output sizes, workspace); costs are the sizes of first outputs."""
     b = GraphBuilder("chain", **options)
     for name, inputs, sizes, *workspace in ops:
         outputs = {name if len(sizes) == 1 else f"{name}{k}": size for k, size in enumerate(sizes)}
@@ -18,8 +18,8 @@ def made(*ops, **options):
     return b.build()
 
 
-def buffered(*ops, **tensors):
-    """Ops as (name, inputs, outputs) that write given tensors."""
+def buffer_graph(*ops, **tensors):
+    """Return a graph of ops (name, inputs, outputs) that write the given tensors."""
     b = GraphBuilder("buffer")
     for name, size in tensors.items():
         b.tensor(name, size)
@@ -37,42 +37,44 @@ def fed():
     return b.build()
 
 
-CHAIN = made(("a", [], [8]), ("b", ["a"], [4]), ("c", ["b"], [2]), ("d", ["c"], [1]))
-SQUARE = made(("x", [], [8]), ("y", ["x", "x"], [2]), ("z", ["y"], [1]))
-DIAMOND = made(("a", [], [5]), ("l", ["a"], [1]), ("r", ["a"], [1]), ("j", ["l", "r"], [1]))
-SEVERAL = made(("a", [], [2, 30]), ("b", ["a0"], [1]), ("c", ["a1", "b"], [1]))
-UNREAD = made(("a", [], [2, 30]), ("b", ["a0"], [1]))
-WORKSPACE = made(("a", [], [1], 20), ("b", ["a"], [1], 5))
+CHAIN = graph_of(("a", [], [8]), ("b", ["a"], [4]), ("c", ["b"], [2]), ("d", ["c"], [1]))
+SQUARE = graph_of(("x", [], [8]), ("y", ["x", "x"], [2]), ("z", ["y"], [1]))
+DIAMOND = graph_of(("a", [], [5]), ("l", ["a"], [1]), ("r", ["a"], [1]), ("j", ["l", "r"], [1]))
+SEVERAL = graph_of(("a", [], [2, 30]), ("b", ["a0"], [1]), ("c", ["a1", "b"], [1]))
+UNREAD = graph_of(("a", [], [2, 30]), ("b", ["a0"], [1]))
+WORKSPACE = graph_of(("a", [], [1], 20), ("b", ["a"], [1], 5))
 FED = fed()
-#: Ops p, q and r add to an accumulation buffer; p also writes `extra`; `use` reads both.
-BUFFER = buffered(
+#: Ops p, q and r write an accumulation buffer; p also writes `extra`; `use` reads both.
+BUFFER = buffer_graph(
     ("p", [], ["sum", "extra"]), ("q", [], ["sum"]), ("r", [], ["sum"]), ("use", ["sum", "extra"], ["end"]),
     sum=10, extra=3, end=1,
 )  # fmt: skip
-BETWEEN = buffered(("p", [], ["sum"]), ("q", [], ["sum"]), ("use", ["sum"], ["end"]), sum=10, end=1)
+BETWEEN = buffer_graph(("p", [], ["sum"]), ("q", [], ["sum"]), ("use", ["sum"], ["end"]), sum=10, end=1)
 
 
 @pytest.mark.parametrize(
     ("graph", "words", "memory", "redundant", "masked"),
     [
-        # the peak is sampled after the new tensor is added, and no output slides into the place of a dying input
+        # the peak is sampled after allocation; no output reuses a dying input
         pytest.param(CHAIN, "a b c d", [8, 12, 6, 3], 0, 0, id="sampled after allocation and before frees"),
-        pytest.param(CHAIN, "a b -a c -b d", [8, 12, 4, 6, 2, 3], 0, 0, id="at a free step what is left"),
-        pytest.param(CHAIN, "a b -a c d", [8, 12, 4, 6, 7], 0, 0, id="one written free means that all are"),
+        pytest.param(CHAIN, "a b -a c -b d", [8, 12, 4, 6, 2, 3], 0, 0, id="free steps count the remaining memory"),
+        pytest.param(CHAIN, "a b -a c d", [8, 12, 4, 6, 7], 0, 0, id="explicit frees disable implied ones"),
         pytest.param(CHAIN, "a b a c d -a", [8, 12, 12, 14, 15, 7], 1, 0, id="a live value allocates nothing"),
-        pytest.param(CHAIN.with_outputs(["b"]), "a b c d", [8, 12, 6, 7], 0, 0, id="graph outputs stay"),
-        pytest.param(CHAIN.with_outputs(["a"]), "a b a c d", [8, 12, 12, 14, 11], 0, 0, id="only their last instance"),
+        pytest.param(CHAIN.with_outputs(["b"]), "a b c d", [8, 12, 6, 7], 0, 0, id="graph outputs stay live"),
+        pytest.param(
+            CHAIN.with_outputs(["a"]), "a b a c d", [8, 12, 12, 14, 11], 0, 0, id="only their last instance stays"
+        ),
         pytest.param(SQUARE, "x y z", [8, 10, 3], 0, 0, id="read twice by one op"),
         pytest.param(DIAMOND, "a l r j", [5, 6, 7, 3], 0, 0, id="freed after the later of two readers"),
         pytest.param(UNREAD, "a b", [32, 3], 0, 0, id="an unread output is freed after its step"),
         pytest.param(SEVERAL, "a b a c", [32, 3, 33, 32], 0, 0, id="recomputing an op regenerates all its outputs"),
         pytest.param(WORKSPACE, "a b -a", [21, 7, 1], 0, 0, id="workspace is held only while its op runs"),
-        pytest.param(FED, "a b c", [8, 10, 13], 0, 0, id="graph inputs are there from the start and stay"),
-        pytest.param(BUFFER, "q p r use", [10, 13, 13, 14], 0, 0, id="a buffer is whole at its first contribution"),
+        pytest.param(FED, "a b c", [8, 10, 13], 0, 0, id="graph inputs are always live"),
+        pytest.param(BUFFER, "q p r use", [10, 13, 13, 14], 0, 0, id="a buffer is allocated at its first contribution"),
         pytest.param(BUFFER, "p q r use", [13, 13, 13, 14], 0, 0, id="contributions come in any order"),
         pytest.param(BUFFER, "p -extra p q r use -sum", [13, 10, 13, 13, 13, 14, 4], 0, 1, id="masked"),
-        pytest.param(BUFFER, "p q r use -sum q r p use", [13, 13, 13, 14, 4, 14, 14, 14, 14], 1, 0, id="anew"),
-        # the first q is not part of what `use` reads: after it, the instance is collected afresh
+        pytest.param(BUFFER, "p q r use -sum q r p use", [13, 13, 13, 14, 4, 14, 14, 14, 14], 1, 0, id="filled again"),
+        # `use` does not read the first q, after which a new instance starts
         pytest.param(BUFFER, "q q p r use", [10, 10, 13, 13, 14], 0, 0, id="a contribution without a reader"),
         pytest.param(BETWEEN, "p q use q use", [10, 10, 11, 10, 11], 1, 1, id="a read between contributions"),
     ],
@@ -110,7 +112,7 @@ def test_no_steps():
     assert (unknown.peak_step, unknown.peak_op) == (0, "a")
 
 
-def test_costs_beyond_64_bits_are_exact():
+def test_exact_costs_beyond_64_bits():
     b = GraphBuilder("dear")
     b.op("a", size=1, cost=2**61)
     g = b.build()

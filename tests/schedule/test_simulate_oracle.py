@@ -1,4 +1,4 @@
-"""The simulator against the second one, on random graphs and schedules, right and wrong."""
+"""Simulator against a second one, on random valid and invalid schedules."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ from schedule_oracle import as_schedule, naive, random_graph, random_steps, rand
 from remat.schedule import Rules, Verdict, simulate, validate, with_frees
 
 randoms = st.integers(0, 2**32).map(Random)
-calm = settings(max_examples=300, deadline=None)
+examples = settings(max_examples=300, deadline=None)
 
 
 def assert_same(graph, schedule, random):
@@ -20,7 +20,7 @@ def assert_same(graph, schedule, random):
     got = simulate(graph, schedule, keep=keep, count_constant_memory=counted, max_violations=10**4)
 
     assert got.memory.tolist() == expected.memory
-    key = str  # faults of one step come in any order
+    key = str  # faults of one step have no order
     assert sorted(((v.step, v.rule, v.op, v.tensor) for v in got.violations), key=key) == sorted(
         expected.faults, key=key
     )
@@ -47,18 +47,18 @@ def assert_same(graph, schedule, random):
     return got
 
 
-@calm
+@examples
 @given(randoms)
-def test_any_schedule_and_a_valid_one(random):
+def test_random_and_valid_schedules(random):
     graph = random_graph(random)
     assert_same(graph, as_schedule(random, graph, random_steps(random, graph)), random)
     valid = random_valid_steps(random, graph, frees=random.random() < 0.7)
     assert assert_same(graph, as_schedule(random, graph, valid), random).violations == ()
 
 
-@calm
+@examples
 @given(randoms)
-def test_implied_frees_hold_no_more_than_any_valid_frees(random):
+def test_implied_frees_need_least_memory(random):
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=True))
     written = simulate(graph, schedule)
@@ -70,9 +70,9 @@ def test_implied_frees_hold_no_more_than_any_valid_frees(random):
     assert certificate.pruned_peak == pruned.peak <= certificate.peak
 
 
-@calm
+@examples
 @given(randoms)
-def test_implied_frees_written_out(random):
+def test_explicit_form_of_implied_frees(random):
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=False))
     written = with_frees(graph, schedule)
@@ -84,9 +84,9 @@ def test_implied_frees_written_out(random):
     assert with_frees(graph, written) is written or not written.has_frees
 
 
-@calm
+@examples
 @given(randoms)
-def test_violations_are_cut_but_counted(random):
+def test_violations_are_truncated_and_counted(random):
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_steps(random, graph))
     rules = Rules(budget=random.randint(0, 30), order="fixed", max_computes=1)

@@ -1,4 +1,4 @@
-"""Traces: their events sum up to the simulated memory, to the byte; their viewers' parsers read them."""
+"""Traces: events that sum to the simulated memory, files for their viewers."""
 
 import json
 import pickle
@@ -30,7 +30,7 @@ from remat.schedule.traces import (
 
 @pytest.fixture
 def graph() -> ComputeGraph:
-    """Two equal layers and their gradients, with an input, a workspace, constants, and a tensor named like a buffer."""
+    """Return two equal layers and their gradients: input, workspace, constants, a tensor named like a buffer."""
     modules = {"a": "net.0.lin", "b": "net.1.lin", "gb": "net.1.lin", "ga": "net.0.lin"}
     lines = {"a": "net.py:12, in forward", "b": ["net.py", 13, "forward"]}
     builder = GraphBuilder(
@@ -66,7 +66,7 @@ def plain(value: object) -> bool:
 
 
 def random_case(seed: int) -> tuple[ComputeGraph, Schedule]:
-    """A random graph, and its order with computes of ops again at random places."""
+    """Return a random graph, and its order with repeated ops."""
     graph, random = layered(30, seed=seed), Random(seed)
     order = list(graph.order or ())
     for _ in range(12):
@@ -76,9 +76,7 @@ def random_case(seed: int) -> tuple[ComputeGraph, Schedule]:
 
 
 @pytest.mark.parametrize("count", [False, True])
-def test_the_events_of_a_snapshot_sum_up_to_the_simulated_memory(
-    graph: ComputeGraph, schedule: Schedule, count: bool
-) -> None:
+def test_snapshot_events_sum_to_the_simulated_memory(graph: ComputeGraph, schedule: Schedule, count: bool) -> None:
     run = simulate(graph, schedule, count_constant_memory=count)
     found = memory_snapshot(graph, schedule, count_constant_memory=count)
     sums = running_sums(found)
@@ -89,7 +87,7 @@ def test_the_events_of_a_snapshot_sum_up_to_the_simulated_memory(
     assert kinds == {"input": 1, "activation": 2, "workspace": 3, "loss": 1, "gradient": 2, "recomputed": 1} | (
         {"constant": 1} if count else {}
     )
-    # the viewer: one event must be of this category, and a free is two events in a row
+    # the viewer requires one event of this category, and two consecutive events per free
     assert "unknown" in {event["category"] for event in events}
     for first, second in pairwise(events):
         assert (first["action"] == "free_requested") == (second["action"] == "free_completed")
@@ -97,7 +95,7 @@ def test_the_events_of_a_snapshot_sum_up_to_the_simulated_memory(
             assert (first["addr"], first["size"]) == (second["addr"], second["size"])
 
 
-def test_blocks_of_a_segment_are_contiguous_and_no_two_live_buffers_overlap() -> None:
+def test_blocks_are_contiguous_and_live_buffers_disjoint() -> None:
     for seed in range(3):
         graph, schedule = random_case(seed)
         found = memory_snapshot(graph, schedule)
@@ -125,11 +123,11 @@ def test_blocks_of_a_segment_are_contiguous_and_no_two_live_buffers_overlap() ->
         )
 
 
-def test_a_snapshot_is_a_pickle_of_plain_values_with_the_viewers_opcodes(
+def test_snapshot_pickle_has_only_opcodes_of_the_viewer(
     graph: ComputeGraph, schedule: Schedule, tmp_path: Path
 ) -> None:
     content = snapshot_bytes(graph, schedule)
-    # those of ``unpickle`` in MemoryViz.js that dicts, lists, texts and whole numbers need
+    # opcodes of ``unpickle`` in MemoryViz.js for dicts, lists, strings and integers
     known = {"PROTO", "FRAME", "EMPTY_DICT", "EMPTY_LIST", "MEMOIZE", "MARK", "SHORT_BINUNICODE", "BINUNICODE",
              "BININT", "BININT1", "BININT2", "LONG1", "BINGET", "LONG_BINGET", "APPEND", "APPENDS", "SETITEM",
              "SETITEMS", "STOP"}  # fmt: skip
@@ -146,7 +144,7 @@ def test_a_snapshot_is_a_pickle_of_plain_values_with_the_viewers_opcodes(
         save_memory_snapshot(graph, schedule, tmp_path / "nowhere" / "s.pickle")
 
 
-def test_frames_name_the_instance_the_op_its_module_and_the_users_line(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_frames_name_instance_op_module_and_user_line(graph: ComputeGraph, schedule: Schedule) -> None:
     events = memory_snapshot(graph, schedule)["device_traces"][0]
     (again,) = [event["frames"] for event in events if event["category"] == "recomputed" and event["action"] == "alloc"]
     assert [(frame["filename"], frame["line"], frame["name"]) for frame in again] == [
@@ -157,7 +155,7 @@ def test_frames_name_the_instance_the_op_its_module_and_the_users_line(graph: Co
     ]
 
 
-def test_addresses_that_are_given_are_those_of_the_blocks(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_blocks_have_the_given_addresses(graph: ComputeGraph, schedule: Schedule) -> None:
     buffers = schedule_buffers(graph, schedule)
     stacked = [0]
     for size in buffers.rounded(16).tolist():
@@ -173,20 +171,20 @@ def test_addresses_that_are_given_are_those_of_the_blocks(graph: ComputeGraph, s
         memory_snapshot(graph, schedule, addresses=wrong)
 
 
-def test_torchs_own_functions_read_a_snapshot(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_torch_reads_a_snapshot(graph: ComputeGraph, schedule: Schedule) -> None:
     pytest.importorskip("torch")
     from torch.cuda import _memory_viz as viewer
 
     loaded = pickle.loads(snapshot_bytes(graph, schedule, count_constant_memory=True))
     assert "segments: 1" in viewer.segsum(loaded)
-    told = viewer.trace(loaded)
-    assert told.count("# free completed") == sum(e["action"] == "free_completed" for e in loaded["device_traces"][0])
+    trace = viewer.trace(loaded)
+    assert trace.count("# free completed") == sum(e["action"] == "free_completed" for e in loaded["device_traces"][0])
     assert "net.py:12:forward" in viewer.memory(loaded, format_flamegraph=str) or viewer.trace_plot(loaded)
     for draw in (viewer.trace_plot, viewer.segment_plot):
         assert "add_local_files" in draw(loaded)
 
 
-def test_slices_and_counters_of_a_chrome_trace(graph: ComputeGraph, schedule: Schedule) -> None:
+def test_chrome_trace_slices_and_counters(graph: ComputeGraph, schedule: Schedule) -> None:
     run = simulate(graph, schedule)
     found = chrome_trace(graph, schedule, budget=10_000)
     slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
@@ -210,7 +208,7 @@ def test_slices_and_counters_of_a_chrome_trace(graph: ComputeGraph, schedule: Sc
     assert max(at.values()) == run.peak
 
 
-def test_costs_that_are_no_times_are_scaled_and_slices_never_overlap(tmp_path: Path) -> None:
+def test_other_costs_are_scaled_and_slices_are_disjoint(tmp_path: Path) -> None:
     graph, schedule = random_case(1)
     large = GraphBuilder("flops", cost_unit="flop")
     large.op("a", size=1, cost=3 * 10**17)
@@ -228,7 +226,7 @@ def test_costs_that_are_no_times_are_scaled_and_slices_never_overlap(tmp_path: P
         slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
         ends = [(round(1000 * e["ts"]), round(1000 * (e["ts"] + e["dur"]))) for e in slices]
         assert all(start < end for start, end in ends)
-        assert all(a["ts"] + a["dur"] <= b["ts"] for a, b in pairwise(slices))  # in floating point, as viewers do
+        assert all(a["ts"] + a["dur"] <= b["ts"] for a, b in pairwise(slices))  # in floating point, as in viewers
         assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
         assert ends[-1][1] <= 10_000_000_000 + len(slices)
     assert found["otherData"]["cost_per_microsecond"] == 10**11
@@ -249,7 +247,7 @@ def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:
     assert table.total.recomputed == 4096
 
 
-def test_equal_layers_are_one_row_and_files_say_the_same(tmp_path: Path) -> None:
+def test_equal_layers_share_a_row(tmp_path: Path) -> None:
     from remat.graphs.zoo.transformers import gpt
 
     graph = gpt(layers=12, sequence=16, width=32, heads=2, vocabulary=50)
@@ -262,7 +260,7 @@ def test_equal_layers_are_one_row_and_files_say_the_same(tmp_path: Path) -> None
     deep = [(row.layer, row.count) for row in layer_table(graph, Schedule.reference(graph), depth=3).rows]
     assert {("layers.0-11.attn", 12), ("layers.0-11.mlp", 12)} <= set(deep)
 
-    # one layer that is treated in another way stands apart
+    # a layer with another schedule has its own row
     order = list(graph.order or ())
     order.insert(order.index("grad_layers.7.mlp.up"), "layers.7.mlp.gelu")
     table = layer_table(graph, steps(order))
@@ -279,7 +277,7 @@ def test_equal_layers_are_one_row_and_files_say_the_same(tmp_path: Path) -> None
         table.save(tmp_path / "t.txt")
 
 
-def test_layers_without_modules_or_a_backward_pass(graph: ComputeGraph) -> None:
+def test_layers_without_modules_or_backward_pass(graph: ComputeGraph) -> None:
     bare = layered(12, seed=1)
     with refused("problem.layers"):
         layer_table(bare, Schedule.reference(bare), by="module")

@@ -1,4 +1,4 @@
-"""Off-chip traffic: published numbers, a plain evaluator block by block, and exhaustive search on tiny schedules."""
+"""Off-chip traffic: published numbers, a block-by-block evaluator, exhaustive search on tiny schedules."""
 
 from functools import cache
 from random import Random
@@ -24,15 +24,15 @@ KIB = 1024
 
 
 def random_case(seed):
-    """A small graph, and a schedule that recomputes."""
+    """Return a small graph, a schedule with recomputations, and the generator."""
     random = Random(seed)
     graph = random_graph(random, 4, 3)
     steps = random_valid_steps(random, graph, frees=random.random() < 0.5)
     return graph, Schedule.from_steps(steps), random
 
 
-def plain(graph, schedule, room, block, exact):
-    """Every block by itself, as the rule says: blocks fetched, written, compulsory."""
+def by_blocks(graph, schedule, room, block, exact):
+    """Return blocks fetched, written and compulsory, moving block by block by the rule."""
     trace = Accesses.of(graph, schedule, ())
     blocks = [-(-size // block) for size in graph.arrays.size.tolist()]
     given = set(graph.arrays.is_input.nonzero()[0].tolist())
@@ -59,7 +59,7 @@ def plain(graph, schedule, room, block, exact):
 
 
 def least_misses(graph, schedule, room):
-    """Blocks of one byte fetched at the least, over all choices of victims."""
+    """Return the least number of one-byte blocks fetched over all choices of victims."""
     trace = Accesses.of(graph, schedule, ())
     accesses = [
         ((tensor, number), mode, following)
@@ -87,7 +87,7 @@ def least_misses(graph, schedule, room):
 def test_measured_traffic_of_swiftnet_cell_a(shared):
     """Total KB at 64, 128, 192 and 256 KiB.
 
-    For 64 KiB others have 647 and 793, and 476 for an order of least peak that is not known.
+    Published for 64 KiB: 647 and 793, and 476 for an unknown order of least peak.
     """
     graph = read_graph(shared / "data" / "graphs" / "swiftnet_hpd_cell_a.json")
     capacities = [size * KIB for size in (64, 128, 192, 256)]
@@ -108,8 +108,8 @@ def test_measured_traffic_of_swiftnet_cell_a(shared):
     assert totals(best.schedule)[0] < 642 and totals(best.schedule)[1] < 317
 
 
-def test_runs_of_blocks_are_moved_like_single_blocks():
-    """On 80 random schedules, small and ample capacities, both ways of time."""
+def test_traffic_equals_block_by_block_evaluation():
+    """80 random schedules, small and ample capacities, both definitions of time."""
     recomputed = 0
     for seed in range(80):
         graph, schedule, r = random_case(seed)
@@ -117,14 +117,14 @@ def test_runs_of_blocks_are_moved_like_single_blocks():
         block = r.choice([1, 2])
         for room in (1, 2, 3, 5, 8):
             mine = off_chip_traffic(graph, schedule, room * block, block=block)[0]
-            ways = [plain(graph, schedule, room, block, exact) for exact in (True, False)]
+            ways = [by_blocks(graph, schedule, room, block, exact) for exact in (True, False)]
             best = min(ways, key=lambda way: (way[0] + way[1], way[0]))
             assert (mine.fetched, mine.written, mine.compulsory) == tuple(block * number for number in best), seed
             assert mine.least_fetched == block * ways[0][0] <= mine.fetched
     assert recomputed > 20
 
 
-def test_no_choice_of_victims_fetches_less():
+def test_least_fetches_are_optimal():
     tight = 0
     for seed in range(40):
         graph, schedule, _ = random_case(seed)
@@ -136,8 +136,8 @@ def test_no_choice_of_victims_fetches_less():
     assert tight > 20
 
 
-def test_what_fits_moves_nothing():
-    """From the peak on nothing moves; more memory never means more fetches."""
+def test_no_traffic_from_the_peak_on():
+    """More memory never needs more fetches."""
     for seed in range(30):
         graph, schedule, _ = random_case(seed)
         peak = max(simulate(graph, schedule).peak, 1)
@@ -155,8 +155,8 @@ def small_graph():
     return b.build()
 
 
-def test_a_long_trace():
-    """More than a thousand million blocks."""
+def test_long_trace():
+    """More than 10^9 blocks."""
     graph = ZOO["resnet50"]()
     (found,) = off_chip_traffic(graph, steps(graph.order), 2**30, block=64)
     assert found.fetched == 63_112_458_368
@@ -174,13 +174,13 @@ def test_a_long_trace():
         ("schedule.not-valid", {"on_chip": 100, "block": 1, "schedule": steps(list("bdcea"))}),
     ],
 )
-def test_what_is_refused(kind, arguments):
+def test_wrong_arguments_are_refused(kind, arguments):
     graph = small_graph()
     with refused(kind):
         off_chip_traffic(graph, **{"schedule": steps(graph.order), **arguments})
 
 
-def test_the_picture(tmp_path):
+def test_picture(tmp_path):
     graph = small_graph()
     mine, theirs = (off_chip_traffic(graph, steps(list(order)), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
     axes = plot_traffic("g", mine, theirs).axes[0]

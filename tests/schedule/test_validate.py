@@ -1,4 +1,4 @@
-"""The validator: rules by hand and by their definitions, the order of violations, and what certificates say."""
+"""Validator: rules by hand, order of violations, certificates."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ PEAK = 21  # at step 1: x 4, a 8, b 6, workspace 3
 
 @pytest.fixture
 def graph():
-    """A training step: graph input x, graph output w, accumulation buffer g, f2 must not be recomputed."""
+    """Return a training step with graph input x, graph output w, accumulation buffer g; f2 must run once."""
     b = GraphBuilder("train")
     b.input("x", 4)
     b.tensor("g", 8)
@@ -34,7 +34,7 @@ def graph():
     return b.build()
 
 
-def test_the_right_schedule_is_valid(graph):
+def test_valid_schedule(graph):
     c = validate(graph, steps(RIGHT), Rules(budget=PEAK, order=OrderRule.FIXED, max_computes=2))
     assert c.accepted, c
     assert c.verdict is Verdict.VALID
@@ -58,7 +58,7 @@ THREE = [*RIGHT[:7], "f1", *RIGHT[7:]]
          "step 1: op 'f2' needs 21 bytes, 1 more than the budget; 3 steps are over it"),
         (EARLY, {}, None, ""),
         (EARLY, {"order": OrderRule.FIXED}, (3, Rule.ORDER, "g2", None), "before op 'g1'"),
-        (AGAIN, {"order": OrderRule.FIXED}, None, ""),  # a recomputation may come anywhere
+        (AGAIN, {"order": OrderRule.FIXED}, None, ""),  # recomputations may come anywhere
         (THREE, {"max_computes": 2}, (7, Rule.COMPUTES_PER_OP, "f1", None), "at most 2 times"),
         (THREE, {"max_computes": {"f1": 1}}, (6, Rule.COMPUTES_PER_OP, "f1", None), "at most 1 times"),
         (RIGHT, {"keep": frozenset({"g"})}, (None, Rule.OUTPUT_NOT_LIVE, None, "g"),
@@ -87,7 +87,7 @@ def test_limits_and_contributions_by_name(graph):
     assert "'q'" in v.message
 
 
-def test_invalid_beats_over_budget(graph):
+def test_invalid_precedes_over_budget(graph):
     certificate = validate(graph, steps([*RIGHT[:10], "-g"]), Rules(budget=PEAK - 1))
     assert certificate.verdict is Verdict.INVALID
     assert (certificate.pruned_peak, certificate.overhead) == (None, None)
@@ -96,14 +96,14 @@ def test_invalid_beats_over_budget(graph):
     assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
 
 
-def test_constant_memory_counts_in_the_budget_when_asked_to(graph):
+def test_constant_memory_counts_if_requested(graph):
     heavy = replace(graph, constant_memory=100)
     assert validate(heavy, steps(RIGHT), Rules(budget=PEAK)).accepted
     assert not validate(heavy, steps(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
     assert validate(heavy, steps(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
 
 
-def test_a_schedule_for_another_graph(graph):
+def test_schedule_of_another_graph(graph):
     assert validate(graph, steps(RIGHT, graph_digest=graph.digest)).accepted
     assert validate(graph, steps(RIGHT, graph="another name")).accepted
     other = replace(graph, order=("f1", "f2", "loss", "g2", "g1", "up"))
@@ -113,10 +113,10 @@ def test_a_schedule_for_another_graph(graph):
     assert other.digest[:12] in v.message
     assert "at step 0\n" in str(validate(graph, steps("elsewhere")))  # a peak without an op
     certificate = validate(other, steps(["g1"], graph_digest=graph.digest))
-    assert len(certificate.violations) > 2 and str(certificate).count("\n") == 3, "what follows from that is counted"
+    assert len(certificate.violations) > 2 and str(certificate).count("\n") == 3, "further violations are only counted"
 
 
-def test_all_violations_in_the_order_of_steps(graph):
+def test_violations_are_in_the_order_of_steps(graph):
     words = ["f1", "-x", "f2", "f2", "loss", "g2", "g1", "up", "f3", "up"]
     rules = Rules(budget=20, order=OrderRule.FIXED, max_computes=1, keep=frozenset({"g"}))
     found = [(v.step, v.rule) for v in validate(graph, steps([*words, "-g"], graph_digest="0"), rules).violations]
@@ -132,7 +132,7 @@ def test_all_violations_in_the_order_of_steps(graph):
     ]
 
 
-def test_overhead_is_unknown_when_nothing_costs():
+def test_overhead_is_unknown_without_costs():
     b = GraphBuilder("free of cost")
     b.op("a", size=1)
     g = b.build()
@@ -144,12 +144,12 @@ def test_overhead_is_unknown_when_nothing_costs():
 @pytest.mark.parametrize("make", [
     memory_snapshot, chrome_trace, layer_table, with_early_frees, ExecutionPlan.of_schedule, schedule_buffers,
 ])  # fmt: skip
-def test_nothing_is_made_of_a_schedule_that_does_not_run(make):
+def test_invalid_schedules_are_not_converted(make):
     with refused("schedule.not-valid", culprit="f1"):
         make(unit_chain(2), steps("f1"))
 
 
-def test_certificates_read_well(graph):
+def test_text_of_certificates(graph):
     rules = Rules(budget=20, max_computes={"f1": 2}, keep=frozenset({"g"}))
     certificate = validate(graph, steps(RIGHT), rules, max_violations=1)
     text = str(certificate)
@@ -158,7 +158,7 @@ def test_certificates_read_well(graph):
     assert "budget        20 bytes" in text
     assert "violation     step 1: op 'f2' needs 21 bytes" in text
     assert "and 1 more violations" in text
-    assert all(line[13] == " " and line[14] != " " for line in text.splitlines())  # one column of values
+    assert all(line[13] == " " and line[14] != " " for line in text.splitlines())  # values are aligned
     document = json.loads(json.dumps(certificate.as_dict()))
     assert document["verdict"] == "invalid"
     assert document["violations"][0]["rule"] == "budget"

@@ -1,4 +1,4 @@
-"""Shapes and attributes that are anything at all: a rewritten graph, or one line that says what is wrong."""
+"""Arbitrary shapes and attributes give a rewritten graph or an error of one line."""
 
 import copy
 import random
@@ -33,7 +33,7 @@ TYPES = [
 
 
 @pytest.mark.slow
-def test_junk_in_shapes_and_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_values_in_shapes_and_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent.parent / "graphs" / "rewriting")])
     from small_networks import described_network, random_network
 

@@ -1,6 +1,6 @@
-"""Files of every format with bytes changed at random, for every command that reads: a clean answer, nothing raw.
+"""Randomly damaged files of every format, for every command that reads: a result or a clean error.
 
-REMAT_STRESS_FILES changes how many. The tests of the readers themselves are in tests/io.
+REMAT_STRESS_FILES sets the number of files. tests/io has the tests of the readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remat.cli import main
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 
-#: Sequences that a terminal would obey, and what breaks parsers.
+#: Terminal escape sequences, and text that breaks parsers.
 NASTY = (
     b"\x1b[31m", b"\x1b]0;x\x07", b"\x9b2J", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"[" * 3000, b"{" * 3000, b"9" * 5000,
     b"-1", b"1e999", b"NaN", b"null", b'""', b"\\u001b[2J", b"\\ud800", b"1.5", b"true", b"1_000", "\u202e".encode(),
@@ -25,7 +25,7 @@ NASTY = (
 
 
 def originals(folder: Path) -> dict[str, bytes]:
-    """A file of every format that can be written, a profile and a configuration."""
+    """Return a file of every writable format, a profile and a configuration."""
     graph, schedule = folder / "g.json", folder / "s.json"
     write_graph(unit_chain(4), graph)
     assert main(["solve", str(graph), "-b", "5", "-f", "greedy", "-q", "-o", str(schedule)]) == 0
@@ -38,7 +38,7 @@ def originals(folder: Path) -> dict[str, bytes]:
 
 
 def commands(name: str, path: str, folder: Path) -> list[list[str]]:
-    """What reads a file of that name."""
+    """Return the commands that read a file of that name."""
     graph = str(folder / "g.json")
     if name.startswith("g."):
         return [
@@ -58,7 +58,7 @@ def commands(name: str, path: str, folder: Path) -> list[list[str]]:
 
 
 def damaged(choice: random.Random, data: bytes) -> bytes:
-    """A few changes: bytes, cuts, repeated parts, and what is nasty."""
+    """Return the data with a few random changes: bytes, cuts, repetitions, nasty text."""
     for _ in range(choice.choice([1, 1, 1, 2, 5])):
         place, kind = choice.randrange(len(data) + 1), choice.randrange(6)
         end = min(len(data), place + choice.choice([1, 1, 8, 100]))

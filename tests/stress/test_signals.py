@@ -1,10 +1,10 @@
-"""Signals and kills at random instants, over all commands and methods: nothing is lost and nothing is left behind.
+"""Signals and kills at random instants, over all commands and methods: no schedule is lost and no process remains.
 
-The issue's numbers are the defaults; REMAT_STRESS_SIGNALS, REMAT_STRESS_KILLS and REMAT_STRESS_SEED change them. Each
-kind begins nothing more after REMAT_STRESS_SECONDS.
+REMAT_STRESS_SIGNALS, REMAT_STRESS_KILLS and REMAT_STRESS_SEED change the defaults. No command starts after
+REMAT_STRESS_SECONDS.
 
-A command must end within 2 seconds of the signal. On a machine that does other things as well a process may wait for
-its turn: 9 of 10 have to keep to 2 seconds, and every one to 5.
+A command must end within 2 seconds of the signal. On a busy machine, 9 of 10 must end within 2 seconds, and all within
+5.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from remat.cli import main
 from remat.registry import make_backend
 
 pytestmark = pytest.mark.skipif(os.name != "posix" or not Path("/proc").exists(), reason="needs Linux")
-#: Seconds within which nearly all must end, and all.
+#: Seconds within which 9 of 10 commands must end, and all.
 SOON, LATEST = 2.0, 5.0
-#: Longest time that a command runs before its signal, in seconds.
+#: Longest time before the signal, in seconds.
 RUNS = 5.0
 SEED = count("SEED", 0)
-#: After so many no more commands are started, for signals and for kills.
+#: Seconds after which no command starts, for signals and for kills.
 SECONDS = count("SECONDS", 900)
-#: Seconds for processes of a command that was killed while it began: one that imports looks up when it has done that.
-BEGINNING = 15.0
+#: Seconds that processes of a command killed at its start may outlive it: they end after their imports.
+START_LINGER = 15.0
 
-#: Programs that are not always there.
+#: Optional programs.
 OTHERS = {
     "minizinc:gecode": "retention-intervals/minizinc:gecode", "minizinc:cp-sat": "stages/minizinc:cp-sat",
     "pyomo:cbc": "checkmate/pyomo:cbc",
@@ -47,8 +47,8 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def faults_of(command: Command, ended: Ended, codes: set[int], where: Path) -> list[str]:
-    """What is wrong with how a command ended."""
-    found = [f"left behind: {what}" for what in ended.left]
+    """List the faults in the outcome of a command."""
+    found = [f"left behind: {each}" for each in ended.left]
     if ended.code not in codes:
         found.append(f"exit code {ended.code}, not one of {sorted(codes)}: {ended.err[-500:]}")
     for word in ("Traceback", "Exception ignored", "\x1b", "Fatal Python error"):
@@ -56,19 +56,19 @@ def faults_of(command: Command, ended: Ended, codes: set[int], where: Path) -> l
             found.append(f"{word!r} on the terminal: {ended.err[-2000:]}")
     out = command.folder / "out.json"
     if out.exists() and out.stat().st_size:
-        graph, budget = _question(command.arguments)
+        graph, budget = _graph_and_budget(command.arguments)
         try:
             json.loads(out.read_text(encoding="utf-8"))
         except ValueError as error:
-            found.append(f"the schedule is not whole: {error}")
+            found.append(f"the schedule is incomplete: {error}")
         if main(["validate", graph, str(out), *budget]) != 0:
             found.append("the schedule is not valid")
     elif ended.code == 0 and "out.json" in command.arguments:
-        found.append("it says that there is a schedule, and there is none")
+        found.append("exit code 0 without a schedule")
     return found
 
 
-def _question(arguments: list[str]) -> tuple[str, list[str]]:
+def _graph_and_budget(arguments: list[str]) -> tuple[str, list[str]]:
     budget = ["--budget", arguments[arguments.index("-b") + 1]] if "-b" in arguments else []
     return arguments[1], budget
 
@@ -89,9 +89,9 @@ def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFi
         ended = command.end(kind)
         codes = {0, 1} if ended.before else {0, 130} if kind == signal.SIGINT else {143}
         if kind == signal.SIGINT and command.arguments[0] not in ("solve", "improve", "minimize"):
-            codes |= {0, 1}  # it had all but ended
+            codes |= {0, 1}  # it may have ended before
         if kind == signal.SIGTERM and "interrupted" not in ended.out:
-            codes |= {0, 1}  # the same
+            codes |= {0, 1}  # it may have ended before
         faults = faults_of(command, ended, codes, where)
         if not ended.before and ended.seconds > SOON:
             late.append(_show(turn, command, ended, []))
@@ -115,9 +115,9 @@ def test_signals_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the command, or of one of its children: then the command ends by itself, in good order.
+    """Kill the command, or one of its children, after which the command must end in good order.
 
-    One in five is killed in the first moments of its life.
+    One in five is killed during its start.
     """
     wrong = []
     choice = random.Random(SEED + 1)
@@ -132,11 +132,11 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
         if not early:
             wait_for_handlers(command.process)
         time.sleep(choice.random() * (1.5 if early else RUNS))
-        # Python's own tracker of semaphores says on the terminal that it was killed; nothing of ours runs in it.
+        # Python's tracker of semaphores reports its own death on the terminal.
         family = [pid for pid in command.family() if "resource_tracker" not in command_of(pid)]
         children = [pid for pid in family if pid != command.process.pid]
         victim = choice.choice(children) if children and choice.random() < 0.5 else None
-        ended = command.end(signal.SIGKILL, victim, linger=BEGINNING if early else LINGER)
+        ended = command.end(signal.SIGKILL, victim, linger=START_LINGER if early else LINGER)
         codes = {0, 1, 2} if ended.before or victim else {-signal.SIGKILL}
         faults = [fault for fault in faults_of(command, ended, codes, where)
                   if victim or not fault.startswith("left behind: file")]  # fmt: skip
@@ -146,6 +146,6 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_few_signals(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sample, for every day, of commands that have just begun to search."""
+def test_some_signals(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A daily sample, with signals shortly after the start."""
     run_signals(tmp_path, where, count("FEW", 3), capsys, runs=2.0)

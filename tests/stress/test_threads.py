@@ -1,6 +1,6 @@
-"""Calls of solve() in many threads of one process: no deadlock, deadlines kept, right answers.
+"""Concurrent calls of solve() in threads: no deadlock, deadlines, correct answers.
 
-REMAT_STRESS_SOLVES changes how many solves there are in all.
+REMAT_STRESS_SOLVES sets the total number of solves.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from remat.heuristics.drops import Drops
 from remat.runtime.interruption import interrupted
 from remat.solving.min_peak import minimize
 
-#: Threads of the issue.
+#: Number of concurrent threads.
 THREADS = 14
-#: Methods on a tiny problem, with the cost of the cheapest schedule for those that find it.
+#: Methods that find the optimum of the tiny problem.
 EXACT = (
     "auto", "retention-intervals/cp-sat", "retention-intervals/highs", "stages/highs", "checkmate/highs",
     "checkmate/cp-sat",
 )  # fmt: skip
-#: Seconds for an optimum: HiGHS alone takes two of CPU for one of them, and fourteen share the machine with others.
+#: Seconds for an optimum: HiGHS needs two seconds of CPU for one, and fourteen threads share the machine.
 ENOUGH = 300.0
 ROUGH = ("greedy", "eviction", "annealing", "drops", "lns", "lp-rounding", "chen-sqrt")
 CALL = SolveOptions(threads=1)
@@ -39,7 +39,7 @@ CALL = SolveOptions(threads=1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _ready() -> None:
-    importlib.import_module("scipy.sparse")  # its first import adds a filter of warnings
+    importlib.import_module("scipy.sparse")  # the first import adds a filter of warnings
     assert Annealing().prepared()
     assert Drops().prepared()
 
@@ -52,7 +52,7 @@ def one(method: str, problem: Problem, seconds: float) -> tuple[object, float]:
 
 
 def run_many(number: int, threads: int, seed: int) -> None:
-    """Solve tiny problems whose optimum is known, minimise, simulate and validate, all at the same time."""
+    """Solve tiny problems with known optima, minimize, simulate and validate concurrently."""
     chain = unit_chain(6)
     problem, best = Problem(chain, 5), 16
     assert one("checkmate/highs", problem, ENOUGH)[0].objective == best
@@ -86,7 +86,7 @@ def run_many(number: int, threads: int, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
-def test_a_thousand_solves_in_fourteen_threads() -> None:
+def test_thousand_solves_in_fourteen_threads() -> None:
     before = list(warnings.filters)
     run_many(count("SOLVES", 1000), THREADS, seed=0)
     assert warnings.filters == before
@@ -98,12 +98,12 @@ def test_some_solves_in_fourteen_threads() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-def test_the_deadlock_of_drops_and_lns(rounds: int) -> None:
-    """Three of each with 2 seconds, which used to wait for ever."""
+def test_no_deadlock_of_drops_and_lns(rounds: int) -> None:
+    """Three of each with a limit of 2 s."""
     problem = Problem(layered(120, seed=1), "80%")
     for _ in range(rounds):
         with ThreadPoolExecutor(6) as pool:
             runs = list(pool.map(lambda method: one(method, problem, 2.0), ["drops", "lns"] * 3, timeout=120))
         for result, seconds in runs:
             assert result.schedule is None or judged(problem, result.schedule).accepted
-            assert seconds < 2 + 1 + 5  # the last for six that share two cores with others
+            assert seconds < 2 + 1 + 5  # 5 s for six threads on two busy cores

@@ -1,8 +1,8 @@
-"""The validator against a second simulator and rules written down from their definitions, by the hundred thousand.
+"""Validator against a second simulator and rules by definition, on 100,000 schedules.
 
-REMAT_STRESS_SCHEDULES changes how many. Graphs have accumulation buffers, ops with several outputs or none, inputs,
-outputs, workspace, constant memory and ops that may not be computed again; schedules are any, valid, or valid but for
-a change or two; every rule is there.
+REMAT_STRESS_SCHEDULES sets the number. Graphs have accumulation buffers, several or no outputs per op, inputs, outputs,
+workspaces, constant memory and ops that run once. Schedules are random, valid, or valid except for one or two changes.
+All rules are covered.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from remat.schedule import OrderRule, Rules, Verdict, validate
 sys.path.append(str(Path(__file__).resolve().parent.parent / "schedule"))
 from schedule_oracle import Steps, as_schedule, naive, random_graph, random_steps, random_valid_steps
 
-#: Schedules for each graph.
+#: Schedules per graph.
 EACH = 10
 
 
-def a_graph(random: Random) -> ComputeGraph:
-    """A tiny graph, some of whose ops may not be computed again."""
+def tiny_graph(random: Random) -> ComputeGraph:
+    """Return a tiny graph with some ops that run once."""
     graph = random_graph(random, 5)
     ops = [replace(op, recomputable=random.random() < 0.85) for op in graph.ops]
     return ComputeGraph(
@@ -35,7 +35,7 @@ def a_graph(random: Random) -> ComputeGraph:
 
 
 def mutated(random: Random, graph: ComputeGraph, steps: Steps) -> Steps:
-    """The same steps but for a change or two."""
+    """Return the steps with one or two changes."""
     steps = list(steps)
     for _ in range(random.randint(1, 2)):
         place, kind = random.randrange(len(steps) + 1), random.randrange(4)
@@ -51,7 +51,7 @@ def mutated(random: Random, graph: ComputeGraph, steps: Steps) -> Steps:
     return steps
 
 
-def a_schedule(random: Random, graph: ComputeGraph) -> Steps:
+def random_schedule(random: Random, graph: ComputeGraph) -> Steps:
     kind = random.random()
     if kind < 0.25:
         return random_steps(random, graph)
@@ -59,7 +59,7 @@ def a_schedule(random: Random, graph: ComputeGraph) -> Steps:
     return steps if kind < 0.6 else mutated(random, graph, steps)
 
 
-def some_rules(random: Random, graph: ComputeGraph) -> Rules:
+def random_rules(random: Random, graph: ComputeGraph) -> Rules:
     limits = random.choice([None, None, 1, 2, {name: random.randint(1, 3) for name in graph.op_names[::2]}])
     return Rules(
         random.choice([None, random.randint(0, 60), random.randint(0, 200)]),
@@ -71,7 +71,7 @@ def some_rules(random: Random, graph: ComputeGraph) -> Rules:
 
 
 def broken_rules(graph: ComputeGraph, steps: Steps, rules: Rules, memory: list[int]) -> list[tuple]:
-    """Step, rule, op and tensor of what the rules forbid, from their definitions."""
+    """List step, rule, op and tensor of each violation, by definition of the rules."""
     found: list[tuple] = []
     computes = [(step, name) for step, (word, name) in enumerate(steps) if word == "compute" and name in graph.op_index]
     first: dict[str, int] = {}
@@ -99,18 +99,18 @@ def broken_rules(graph: ComputeGraph, steps: Steps, rules: Rules, memory: list[i
 
 
 def check(random: Random, graph: ComputeGraph) -> str:
-    """Judge one schedule twice; its verdict."""
-    steps, rules = a_schedule(random, graph), some_rules(random, graph)
+    """Judge one schedule twice; return its verdict."""
+    steps, rules = random_schedule(random, graph), random_rules(random, graph)
     constant = graph.constant_memory if rules.count_constant_memory else 0
     expected = naive(graph, steps, rules.keep, constant)
     forbidden = broken_rules(graph, steps, rules, expected.memory)
     schedule = as_schedule(random, graph, steps)
-    if random.random() < 0.02:  # signed for another graph, which is said before all else
+    if random.random() < 0.02:  # digest of another graph, reported first
         schedule = replace(schedule, graph_digest="0" * 64)
         forbidden.append((None, "graph digest", None, None))
     got = validate(graph, schedule, rules, max_violations=10**4)
-    told = sorted((str(v.step), str(v.rule), str(v.op), str(v.tensor)) for v in got.violations)
-    assert told == sorted(tuple(map(str, fault)) for fault in [*expected.faults, *forbidden])
+    reported = sorted((str(v.step), str(v.rule), str(v.op), str(v.tensor)) for v in got.violations)
+    assert reported == sorted(tuple(map(str, fault)) for fault in [*expected.faults, *forbidden])
     assert got.more_violations == 0
     places = [v.step for v in got.violations if v.step is not None]
     assert places == sorted(places)
@@ -133,7 +133,7 @@ def run_many(number: int, seed: int) -> dict[str, int]:
     verdicts: dict[str, int] = {}
     for turn in range(number // EACH):
         random = Random(seed * 10**9 + turn)
-        graph = a_graph(random)
+        graph = tiny_graph(random)
         for _ in range(EACH):
             try:
                 verdict = check(random, graph)
@@ -145,11 +145,11 @@ def run_many(number: int, seed: int) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_hundred_thousand_schedules() -> None:
+def test_hundred_thousand_schedules() -> None:
     number = count("SCHEDULES", 100_000)
     verdicts = run_many(number, count("SEED", 0))
     assert sum(verdicts.values()) == number
-    assert min(verdicts.get(str(verdict), 0) for verdict in Verdict) > number / 50  # each is there by the thousand
+    assert min(verdicts.get(str(verdict), 0) for verdict in Verdict) > number / 50  # each verdict is frequent
 
 
 def test_some_schedules() -> None:

@@ -1,4 +1,4 @@
-"""Every constraint that fzn-cpsat knows, and every row of fzn-highs, against all assignments tried one by one."""
+"""Every constraint of fzn-cpsat and every row of fzn-highs, against enumeration of all assignments."""
 
 import io
 import itertools
@@ -21,7 +21,7 @@ SMALL = "0..2"
 
 
 def quotient(a, b):
-    """Rounded towards 0; None where there is none."""
+    """Return the quotient rounded towards 0; None for a division by 0."""
     if b == 0:
         return None
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -38,12 +38,12 @@ def at(array, index):
 
 
 def covered(tasks, limit):
-    """Whether the tasks (start, size, demand) stay within the limit at every moment."""
+    """True when the tasks (start, size, demand) stay within the limit at all times."""
     moments = range(-10, 20)
     return limit >= 0 and all(sum(r for s, d, r in tasks if s <= t < s + d) <= limit for t in moments)
 
 
-def apart(tasks, strict):
+def disjoint(tasks, strict):
     pairs = itertools.combinations(tasks, 2)
     return all(
         (not strict and (d == 0 or e == 0)) or s + d <= t or t + e <= s for (s, d), (t, e) in pairs
@@ -51,7 +51,7 @@ def apart(tasks, strict):
 
 
 def round_trip(successors, loops):
-    """Whether the successors (from 1) make one cycle; nodes that follow themselves are left out if `loops`."""
+    """True when the successors (from 1) form one cycle; with `loops`, ignore nodes that follow themselves."""
     if sorted(successors) != list(range(1, len(successors) + 1)):
         return False
     inside = [k for k, s in enumerate(successors, 1) if not loops or s != k]
@@ -65,7 +65,7 @@ def round_trip(successors, loops):
 
 
 def accepted(word):
-    """Words over 1, 2 in which 2 never follows 2, ending anywhere but right after a 2."""
+    """True for words over 1, 2 without 22 that do not end in 2."""
     state = 1
     for symbol in word:
         state = {(1, 1): 1, (1, 2): 2, (2, 1): 1, (2, 2): 0}[state, symbol]
@@ -74,7 +74,7 @@ def accepted(word):
     return state == 1
 
 
-# name: (domains of x0, x1, ...; arguments; what must hold of their values)
+# name: (domains of x0, x1, ...; arguments; condition on their values)
 Case = tuple[list[str], str, Callable[..., bool]]
 
 COMPARISONS = {
@@ -89,7 +89,7 @@ def cases() -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
 
     def relation(name: str, domains: list[str], arguments: str, holds: Callable[..., bool]) -> None:
-        """A relation plain, reified and half-reified."""
+        """Add a relation plain, reified and half-reified."""
         last = f"x{len(domains)}"
         found.setdefault(name, []).append((domains, arguments, holds))
         found.setdefault(name + "_reif", []).append(
@@ -122,7 +122,7 @@ def cases() -> dict[str, list[Case]]:
     relation("bool_clause", ["bool"], "[x0,false],[true]", lambda a: a)
 
     def gate(name: str, holds: Callable[..., bool], size: int = 3) -> None:
-        """A gate whose last argument is its value."""
+        """Add a gate whose last argument is its value."""
         array = name.startswith("array")
         variables = ",".join(f"x{k}" for k in range(size))
         arguments = (f"[{variables}]" if array else variables) + f",x{size}"
@@ -183,7 +183,7 @@ def cases() -> dict[str, list[Case]]:
 
 
 def globals_(found: dict[str, list[Case]]) -> None:
-    """The globals."""
+    """Add the global constraints."""
     found["fzn_all_different_int"] = [(["1..3"] * 3, "[x0,x1,x2,2]", lambda *v: len({*v, 2}) == 4)]
     found["fzn_cumulative"] = [
         (
@@ -194,18 +194,18 @@ def globals_(found: dict[str, list[Case]]) -> None:
         (["0..1"], "[],[],[],-1", lambda s: True),
     ]  # fmt: skip
     found["fzn_disjunctive"] = [
-        (["0..3", "0..3", "0..2"], "[x0,x1,1],[2,x2,0]", lambda s, t, d: apart([(s, 2), (t, d), (1, 0)], False))
+        (["0..3", "0..3", "0..2"], "[x0,x1,1],[2,x2,0]", lambda s, t, d: disjoint([(s, 2), (t, d), (1, 0)], False))
     ]
     found["fzn_disjunctive_strict"] = [
-        (["0..3", "0..3", "0..2"], "[x0,x1,1],[2,x2,0]", lambda s, t, d: apart([(s, 2), (t, d), (1, 0)], True))
+        (["0..3", "0..3", "0..2"], "[x0,x1,1],[2,x2,0]", lambda s, t, d: disjoint([(s, 2), (t, d), (1, 0)], True))
     ]
     optional = ["bool", "bool", "0..3", "0..3", "0..2"]
     found["remat_disjunctive_opt"] = [
-        (optional, "[x0,x1,true],[x2,x3,1],[2,x4,1]", lambda p, q, s, t, d: apart(
+        (optional, "[x0,x1,true],[x2,x3,1],[2,x4,1]", lambda p, q, s, t, d: disjoint(
             [task for here, task in ((p, (s, 2)), (q, (t, d)), (True, (1, 1))) if here], False)),
     ]  # fmt: skip
     found["remat_disjunctive_strict_opt"] = [
-        (optional, "[x0,x1,true],[x2,x3,1],[2,x4,1]", lambda p, q, s, t, d: apart(
+        (optional, "[x0,x1,true],[x2,x3,1],[2,x4,1]", lambda p, q, s, t, d: disjoint(
             [task for here, task in ((p, (s, 2)), (q, (t, d)), (True, (1, 1))) if here], True)),
     ]  # fmt: skip
     found["remat_cumulative_opt"] = [
@@ -266,7 +266,7 @@ def flatzinc(name: str, domains: list[str], arguments: str) -> str:
 
 
 def solutions(text: str, count: int) -> tuple[Ending, set[tuple]]:
-    """All solutions of a model with variables x0, x1, ..."""
+    """Return all solutions of a model with variables x0, x1, ..."""
     model = parse(text)
     options = Options(Path("-"), all_solutions=True)
     stream = io.StringIO()
@@ -286,12 +286,12 @@ def solutions(text: str, count: int) -> tuple[Ending, set[tuple]]:
     return verdict, found
 
 
-def test_every_constraint_has_a_case():
+def test_all_constraints_have_cases():
     assert set(BUILTINS) | set(GLOBALS) == set(CASES)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_cpsat_finds_exactly_what_holds(name):
+def test_cpsat_finds_all_solutions(name):
     for domains, arguments, holds in CASES[name]:
         wanted = {values for values in itertools.product(*map(values_of, domains)) if holds(*values)}
         verdict, found = solutions(flatzinc(name, domains, arguments), len(domains))
@@ -302,13 +302,13 @@ def test_cpsat_finds_exactly_what_holds(name):
 LINEAR_CASES = {name: CASES[name] for name in sorted(ROWS) if name in CASES}
 
 
-def test_every_row_has_a_case():
+def test_all_rows_have_cases():
     assert {name for name in ROWS if "float" not in name} == set(LINEAR_CASES)
 
 
 @pytest.mark.parametrize("name", sorted(LINEAR_CASES))
-def test_highs_accepts_exactly_what_holds(name):
-    """Every assignment is fixed in turn: HiGHS says whether it is a solution."""
+def test_highs_accepts_exactly_the_solutions(name):
+    """HiGHS solves the model once per assignment, with all variables fixed."""
     for domains, arguments, holds in LINEAR_CASES[name]:
         if "{" in arguments:
             continue  # MiniZinc's linear library leaves no sets with gaps

@@ -1,4 +1,4 @@
-"""MiniZinc models, classic and random, on Gecode, fzn-cpsat and fzn-highs: all say the same."""
+"""Classic and random MiniZinc models with equal results on Gecode, fzn-cpsat and fzn-highs."""
 
 import os
 import random
@@ -16,7 +16,7 @@ SOLVERS = ("gecode", "remat-cp-sat", "remat-highs")
 
 
 def minizinc(model: str, solver: str, tmp_path, *options: str) -> str:
-    """What the program prints of a model."""
+    """Return the output of the program for a model."""
     assert MINIZINC is not None
     path = tmp_path / "model.mzn"
     path.write_text(model)
@@ -24,13 +24,13 @@ def minizinc(model: str, solver: str, tmp_path, *options: str) -> str:
         [MINIZINC, "--solver", solver, *options, path], capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "MZN_SOLVER_PATH": str(environment_folder())},
     )  # fmt: skip
-    output = done.stdout + done.stderr  # which may have warnings
+    output = done.stdout + done.stderr  # may include warnings
     assert done.returncode == 0 and not re.search("error", output, re.IGNORECASE), (solver, output)
     return done.stdout
 
 
 def outcome(model: str, solver: str, tmp_path) -> str:
-    """The proved value of the objective, as printed by the model's output item, or the verdict."""
+    """Return the proved objective, as printed by the model's output item, or the verdict."""
     output = minizinc(model, solver, tmp_path)
     if "UNSATISFIABLE" in output:
         return "unsatisfiable"
@@ -38,7 +38,7 @@ def outcome(model: str, solver: str, tmp_path) -> str:
     return re.findall(r"objective (-?\d+)", output)[-1]
 
 
-# What is to be found, and the known optimum
+# Models and their known optima.
 CLASSICS = {
     "knapsack": (
         """array[1..6] of int: w = [3,4,7,8,9,2]; array[1..6] of int: v = [4,5,10,11,13,2];
@@ -128,7 +128,7 @@ CLASSICS = {
 
 
 @pytest.mark.parametrize("name", CLASSICS)
-def test_classics_have_one_optimum(name, tmp_path):
+def test_classic_models(name, tmp_path):
     model, optimum = CLASSICS[name]
     outcomes = {solver: outcome(model, solver, tmp_path) for solver in SOLVERS}
     assert len(set(outcomes.values())) == 1, outcomes
@@ -155,7 +155,7 @@ output ["q \\(x) \\(b) \\(c)\\n"];"""
 @pytest.mark.parametrize(
     ("model", "count"), [(QUEENS, 4), (MAGIC, 8), (REIFIED, None)], ids=["queens", "magic", "reif"]
 )
-def test_all_solutions_are_the_same(model, count, tmp_path):
+def test_equal_sets_of_all_solutions(model, count, tmp_path):
     found = []
     for solver in ("gecode", "remat-cp-sat"):
         output = minizinc(model, solver, tmp_path, "-a")
@@ -170,14 +170,14 @@ SEEDS = [seed for seed in range(30) if seed not in {0, 2, 7}]
 
 
 @pytest.mark.parametrize("seed", [0, 2, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
-def test_random_models_have_one_optimum(seed, tmp_path):
+def test_random_models(seed, tmp_path):
     model = random_model(random.Random(seed))
     outcomes = {solver: outcome(model, solver, tmp_path) for solver in SOLVERS}
     assert len(set(outcomes.values())) == 1, (outcomes, model)
 
 
 def random_model(rng: random.Random) -> str:
-    """A few small integers and Booleans, nested random constraints on them, and a linear objective."""
+    """Return a model of a few small integers and Booleans, nested random constraints, and a linear objective."""
 
     def term(depth: int = 2) -> str:
         kind = rng.randrange(9 if depth else 2)
@@ -211,14 +211,13 @@ def random_model(rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def test_intermediate_solutions_and_bounds_come_through(tmp_path):
+def test_intermediate_solutions_and_bounds_are_printed(tmp_path):
     for solver in ("remat-cp-sat", "remat-highs"):
         output = minizinc(CLASSICS["knapsack"][0], solver, tmp_path, "-a", "-s")
         assert "objective 24" in output and "%%%mzn-stat: objectiveBound=24" in output
 
 
-def test_globals_reach_cp_sat_whole(tmp_path):
-    """MiniZinc hands CP-SAT the globals themselves, not their decompositions."""
+def test_globals_are_not_decomposed_for_cp_sat(tmp_path):
     flat = tmp_path / "flat.fzn"
     for name, call in {
         "golomb ruler of 6 marks": "fzn_all_different_int(", "optional tasks": "remat_cumulative_opt(",

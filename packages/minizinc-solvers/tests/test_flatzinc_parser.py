@@ -1,4 +1,4 @@
-"""Reading FlatZinc: what it says, and what is wrong with text that is none."""
+"""Parser of FlatZinc: contents, errors, bounds."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ solve :: int_search(grid, input_order, indomain_min, complete) :: seq_search([a(
 """
 
 
-def test_everything_is_read():
+def test_model_is_parsed():
     m = parse(MODEL)
     names = {v.name: v for v in m.variables}
     assert list(names) == ["x", "gap", "free", "b", "f", "fixed"]
@@ -88,7 +88,7 @@ def test_everything_is_read():
         ("var int: " + "x" * 100 + "; var int: " + "x" * 100 + ";", f"line 1: name '{'x' * 37}...' is declared twice"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(text, problem):
+def test_errors_are_one_line(text, problem):
     with pytest.raises(FlatZincError) as caught:
         parse(text, "model.fzn")
     message = str(caught.value)
@@ -99,8 +99,8 @@ PIECES = MODEL.replace("\n", " ").split(" ") + list('()[]{};:,.="%\\\n-') + ["::
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " "]))
-def test_any_text_is_read_or_refused(pieces, between):
-    """A FlatZincError of one line is the only error there is."""
+def test_random_text_is_parsed_or_refused(pieces, between):
+    """Only FlatZincError with one line is raised."""
     try:
         parse(between.join(pieces))
     except FlatZincError as error:
@@ -108,7 +108,7 @@ def test_any_text_is_read_or_refused(pieces, between):
 
 
 @given(st.integers(0, len(MODEL)), st.integers(0, len(MODEL)), st.sampled_from(PIECES))
-def test_a_model_with_a_piece_replaced_is_read_or_refused(first, last, piece):
+def test_mutated_model_is_parsed_or_refused(first, last, piece):
     try:
         parse(MODEL[: min(first, last)] + piece + MODEL[max(first, last) :])
     except FlatZincError as error:
@@ -116,7 +116,7 @@ def test_a_model_with_a_piece_replaced_is_read_or_refused(first, last, piece):
 
 
 @given(st.lists(st.integers(-20, 20)))
-def test_sets_hold_their_members(values):
+def test_ranges_of_sets(values):
     ranges = IntSet.of(values).ranges
     assert [value for low, high in ranges for value in range(low, high + 1)] == sorted(set(values))
     assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ranges))
@@ -140,7 +140,7 @@ def test_hostile_text_is_refused_quickly():
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_constraints_in_seconds():
+def test_hundred_thousand_constraints():
     rng = random.Random(1)
     lines = [f"var 0..100: x{k};" for k in range(10_000)]
     for _ in range(100_000):
@@ -149,7 +149,7 @@ def test_a_hundred_thousand_constraints_in_seconds():
     text = "\n".join(lines) + "\nsolve satisfy;\n"
     started = time.process_time()
     assert len(parse(text).constraints) == 100_000
-    assert time.process_time() - started < 8  # 2 s on a quiet machine
+    assert time.process_time() - started < 8  # 2 s on an idle machine
 
 
 def test_missing_bounds_follow_from_linear_constraints():
@@ -168,7 +168,7 @@ def test_missing_bounds_follow_from_linear_constraints():
     assert domain["v"] is None
 
 
-def test_bounds_that_never_settle_end():
+def test_diverging_bounds_terminate():
     m = parse(
         "var int: x; var int: y; constraint int_le(0, x); constraint int_lin_le([1,-1],[x,y],-1);"
         "constraint int_lin_le([1,-1],[y,x],-1); constraint int_le(y, 1000000000); solve satisfy;"
@@ -183,8 +183,8 @@ def test_bounds_that_never_settle_end():
     st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.integers(-3, 3), st.integers(-9, 9), st.booleans()),
              min_size=1, max_size=4)
 )  # fmt: skip
-def test_no_solution_is_cut_off(rows):
-    """Every solution of random rows within a box is within the bounds that are found."""
+def test_bounds_keep_all_solutions(rows):
+    """Every solution of random rows within a box lies within the tightened bounds."""
     text = "var -3..3: x; var int: y; var int: z;" + "".join(
         f"constraint int_lin_{'eq' if equal else 'le'}([{a},{b},{c}],[x,y,z],{d});" for a, b, c, d, equal in rows
     )

@@ -1,4 +1,4 @@
-"""The programs as MiniZinc runs them: options, output, deadlines and signals."""
+"""The programs as run by MiniZinc: options, output, deadlines and signals."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ def run(program, text, tmp_path, *options, timeout=60):
 
 
 def hard(size: int) -> str:
-    """A knapsack of many constraints, with a first solution at once and no proof in reach."""
+    """Return a knapsack of many constraints: solutions are easy to find, a proof is out of reach."""
     lines, state = [], 1
     lines += [f"var 0..1: x{k} :: output_var;" for k in range(size)]
     lines.append(f"var 0..{200 * size}: gain :: output_var;")
@@ -56,7 +56,7 @@ def hard(size: int) -> str:
 
 
 def statistics(output: str) -> list[dict[str, str]]:
-    """The blocks of statistics."""
+    """Return the blocks of statistics."""
     blocks = re.findall(r"((?:%%%mzn-stat: .*\n)+)%%%mzn-stat-end\n", output)
     assert "".join(blocks).count("\n") == output.count("%%%mzn-stat:")
     return [dict(line.split(": ")[1].split("=") for line in block.splitlines()) for block in blocks]
@@ -102,13 +102,13 @@ def test_empty_domain(program, domain, tmp_path):
 
 
 @both
-def test_one_solution_is_no_proof(program, tmp_path):
+def test_single_solution_without_proof(program, tmp_path):
     done = run(program, "var {1,4}: x :: output_var; var bool: b :: output_var; solve satisfy;", tmp_path)
     assert re.fullmatch(r"x = [14];\nb = (true|false);\n----------\n", done.stdout)
 
 
 @both
-def test_constants_and_nothing_at_all(program, tmp_path):
+def test_empty_and_constant_models(program, tmp_path):
     assert run(program, "solve satisfy;", tmp_path).stdout == "----------\n"
     assert run(program, "constraint int_le(2,1); solve satisfy;", tmp_path).stdout == "=====UNSATISFIABLE=====\n"
     text = "array [1..2] of var int: a :: output_array([1..2]) = [3,4]; solve minimize 7;"
@@ -142,7 +142,7 @@ def test_unbounded(tmp_path):
 
 
 @both
-def test_variables_without_bounds_prove_nothing(program, tmp_path):
+def test_no_proof_with_unbounded_variables(program, tmp_path):
     text = "var int: x :: output_var; var int: y; constraint int_lin_le([1,-1],[x,y],3); solve maximize x;"
     done = run(program, text, tmp_path, "-s")
     assert "==========" not in done.stdout and "objectiveBound" not in done.stdout
@@ -171,7 +171,7 @@ def test_variables_without_bounds_prove_nothing(program, tmp_path):
         (HIGHS, "var set of 0..1: x; solve satisfy;", "model.fzn: line 1: set variables are not supported"),
     ],
 )
-def test_what_is_not_understood_is_one_line(program, text, problem, tmp_path):
+def test_unsupported_models_are_one_line(program, text, problem, tmp_path):
     done = run(program, text, tmp_path)
     assert done.returncode == 1 and done.stdout == ""
     assert problem in done.stderr and done.stderr.count("\n") == 1 and done.stderr.startswith("fzn-")
@@ -185,12 +185,12 @@ def test_no_file(program, tmp_path):
 
 @both
 def test_deadline_keeps_the_best(program, tmp_path):
-    for seconds in (1.5, 6):  # a busy machine needs more to find something
+    for seconds in (1.5, 6):  # a busy machine may need longer
         started = time.monotonic()
         done = run(program, hard(150), tmp_path, "-t", f"{1000 * seconds:.0f}", "-s")
         if "----------" in done.stdout:
             break
-    assert time.monotonic() - started < seconds + 1 + 3  # the grace, and Python's own start on a busy machine
+    assert time.monotonic() - started < seconds + 1 + 3  # grace, and start of Python on a busy machine
     assert done.stdout.count("----------") == 1 and "==========" not in done.stdout
     last = statistics(done.stdout)[-1]
     assert int(last["objective"]) <= int(last["objectiveBound"])
@@ -198,14 +198,14 @@ def test_deadline_keeps_the_best(program, tmp_path):
 
 
 @both
-def test_a_deadline_before_anything_is_found(program, tmp_path):
+def test_deadline_before_a_solution(program, tmp_path):
     assert run(program, KNAPSACK, tmp_path, "-t", "1").stdout == "=====UNKNOWN=====\n"
 
 
 @both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "last"])
-def test_a_signal_keeps_the_best(program, number, stream, tmp_path):
+def test_signal_keeps_the_best_solution(program, number, stream, tmp_path):
     path = tmp_path / "model.fzn"
     path.write_text(hard(150))
     options = ["-s", "-i"] if stream else ["-s"]
@@ -213,20 +213,20 @@ def test_a_signal_keeps_the_best(program, number, stream, tmp_path):
     try:
         assert process.stdout is not None
         head = ""
-        for line in process.stdout:  # until something was found
+        for line in process.stdout:  # until a solution is found
             head += line
             if stream and line == "----------\n":
                 break
             if not stream and line == "%%%mzn-stat-end\n" and statistics(head)[-1].get("objective"):
                 break
-        asked = time.monotonic()
+        signalled = time.monotonic()
         process.send_signal(number)
         killer = threading.Timer(10, process.kill)
         killer.start()
-        rest = process.stdout.read()  # communicate() would lose what was read ahead
+        rest = process.stdout.read()  # communicate() would lose buffered output
         process.wait()
         killer.cancel()
-        assert time.monotonic() - asked < 4
+        assert time.monotonic() - signalled < 4
     finally:
         process.kill()
         process.wait()
@@ -239,7 +239,7 @@ def test_a_signal_keeps_the_best(program, number, stream, tmp_path):
 
 
 def check_configurations(folder, tmp_path):
-    """Every configuration names a program that runs and a library that is there."""
+    """Assert that every configuration names an executable program and an existing library."""
     path = tmp_path / "model.fzn"
     path.write_text(KNAPSACK)
     for name in ("cp-sat", "highs"):
@@ -252,7 +252,7 @@ def check_configurations(folder, tmp_path):
         assert "gain = 22;" in done.stdout
 
 
-def test_the_environment_has_configurations(tmp_path, capsys):
+def test_configurations_of_the_environment(tmp_path, capsys):
     register(["path"])
     assert capsys.readouterr().out == f"{environment_folder()}\n"
     check_configurations(environment_folder(), tmp_path)
@@ -260,7 +260,7 @@ def test_the_environment_has_configurations(tmp_path, capsys):
     assert copied == {path.name: path.read_text() for path in SHARE.glob("remat-*/*")}, "install the package again"
 
 
-def test_they_are_installed_for_a_user_and_removed(tmp_path, monkeypatch, capsys):
+def test_installation_for_a_user(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".minizinc" / "solvers"
     register(["install"])
@@ -277,7 +277,7 @@ def test_they_are_installed_for_a_user_and_removed(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out == ""
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+def test_unwritable_folder_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / ".minizinc").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SystemExit):
@@ -286,15 +286,15 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
 
 
 def test_pandas_is_not_loaded():
-    """OR-Tools' modelling layer imports it, half a second for each run."""
+    """OR-Tools' modelling layer imports it, which takes half a second per run."""
     code = "import sys, minizinc_solvers.cpsat_model; assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux has them")
 @both
-def test_it_ends_when_its_parent_is_killed(program, tmp_path):
-    """A driver that is killed takes nobody along, so the program looks for itself."""
+def test_ends_when_its_parent_is_killed(program, tmp_path):
+    """A killed driver cannot stop its children, so the program checks its parent."""
     path = tmp_path / "model.fzn"
     path.write_text(hard(150))
     shell = subprocess.Popen(
@@ -308,7 +308,7 @@ def test_it_ends_when_its_parent_is_killed(program, tmp_path):
     shell.kill()
     shell.wait()
     try:
-        child.wait(5)  # psutil.TimeoutExpired where it goes on
+        child.wait(5)  # raises psutil.TimeoutExpired if it continues
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
