@@ -53,7 +53,7 @@ FORMULATIONS = list(registry.formulations())
 def effort_for(backend, formulation="", *, thorough=False):
     """Return the effort, with fewer models where each starts a program.
 
-    Quick runs have a long grace. The slow run, alone on the machine, checks the promised second after a deadline of 5 s.
+    Quick runs have a long grace. The slow run, alone on the machine, checks the promised second after 5 s.
     """
     effort = Effort(most_ops=6, cases=20, deadline=5.0) if thorough else Effort(deadline=0.5, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:

@@ -159,7 +159,7 @@ def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Step
 
 def random_steps(random: Random, graph: ComputeGraph) -> Steps:
     """Return random steps, some with unknown names."""
-    ops, tensors = [*graph.op_names, *graph.op_names, "nobody"], [*graph.tensor_names, "nothing"]
+    ops, tensors = [*graph.op_names, *graph.op_names, "missing"], [*graph.tensor_names, "nothing"]
     share = random.choice([0.0, 0.3])
     return [
         ("free", random.choice(tensors)) if random.random() < share else ("compute", random.choice(ops))

@@ -128,7 +128,7 @@ def test_invalid_schedule_is_drawn_with_its_violation(graph: ComputeGraph) -> No
     assert [line.get_xdata() for line in axes.lines if line.get_label() == "broken"] == [[2.0, 2.0]]
 
 
-@pytest.mark.parametrize("words", ["", "nobody"])
+@pytest.mark.parametrize("words", ["", "missing"])
 def test_schedules_without_valid_steps_are_drawn(graph: ComputeGraph, words: str, tmp_path: Path) -> None:
     save_plot(graph, steps(words), tmp_path / "nothing.png")
     assert (tmp_path / "nothing.png").stat().st_size > 0

@@ -75,8 +75,8 @@ def test_rules_by_hand(graph, words, rules, found, message):
 
 
 def test_limits_and_contributions_by_name(graph):
-    with refused("problem.limited-op", culprit="nobody"):
-        validate(graph, steps(RIGHT), Rules(max_computes={"nobody": 1}))
+    with refused("problem.limited-op", culprit="missing"):
+        validate(graph, steps(RIGHT), Rules(max_computes={"missing": 1}))
     b = GraphBuilder("half")
     b.tensor("s", 1)
     b.op("p", outputs=["s"])
