@@ -25,7 +25,7 @@ def raise_bounds(session: Session, deadline: Deadline) -> None:
         if bound.infeasible:
             session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
         else:
-            session.raise_bound(bound.value, bound.scope)
+            session.raise_cost_bound(bound.value, bound.scope)
         return session.enough
 
     with session.step("bounds"):

@@ -27,7 +27,7 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
         session.stop = StopReason.INTERRUPTED
     if session.reached is not None and session.stop is not StopReason.INTERRUPTED:
         session.stop = session.reached.reason
-    best, base = session.best, session.problem.graph.base_cost
+    best, objective = session.best, session.problem.objective
     status = Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
     schedule = certificate = over = None
     lowest = session.incumbents.least_peak
@@ -39,18 +39,17 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
         if session.asks_peak:
             rules = replace(rules, budget=best.certificate.peak)
         certificate = validate(session.problem.graph, schedule, rules)
-        if not certificate.accepted or certificate.cost != best.certificate.cost:
+        if not certificate.accepted or objective.rank(certificate) != objective.rank(best.certificate):
             raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
-        value = session.problem.value(certificate)
+        value = objective.value(certificate)
         session.bound = min(session.bound, value)
         status = Status.OPTIMAL if session.bound == value else Status.FEASIBLE
         if status is Status.OPTIMAL:
             session.stop = StopReason.FINISHED
         elif session.near and session.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
             session.stop = StopReason.GAP
-        if certificate.cost == base:
-            session.cost_bound = base
-            session.scope = session.scope if session.asks_peak else EVERY_SCHEDULE
+        if value == session.least_bound:
+            session.scope = EVERY_SCHEDULE
     else:
         over, sufficient = lowest, sufficient or SufficientBudget(lowest, session.problem.reference_peak)
         least = sufficient.found.certificate.peak

@@ -12,7 +12,7 @@ from remat.errors import BackendError, RematError
 from remat.formulations.base import Formulation
 from remat.modeling import Model
 from remat.modeling.model import Kind
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.schedule.validate import validate
@@ -103,7 +103,8 @@ class Incumbents:
         if certificate.verdict is Verdict.INVALID:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}", "invalid-schedule")
         seen = Certified(schedule, certificate, source)
-        if seen.fits and (self.best is None or self.rank(seen) < self.rank(self.best)):
+        rank = self.problem.objective.rank
+        if seen.fits and (self.best is None or rank(certificate) < rank(self.best.certificate)):
             self.best = seen
         if self.least_peak is None or seen.by_peak < self.least_peak.by_peak:
             self.least_peak = seen
@@ -115,10 +116,6 @@ class Incumbents:
             if one is not None and _are_same(one.schedule, schedule):
                 return one.certificate
         return None
-
-    def rank(self, certified: Certified) -> tuple[int, int]:
-        """Return a sort key, smaller is better: the objective, then the other value."""
-        return certified.by_peak if self.problem.objective is Objective.LEAST_PEAK else certified.by_peak[::-1]
 
 
 def _are_same(one: Schedule, other: Schedule) -> bool:
@@ -168,24 +165,23 @@ class Reader:
             raise BackendError(f"{self._source} gives a cost or values that are not finite", "not-finite")
         schedule = self._decode(values)
         seen = self._incumbents.add(schedule, self._source)
-        problem = self._incumbents.problem
-        peak, cost = problem.objective is Objective.LEAST_PEAK, problem.value(seen.certificate)
-        if not seen.fits and not peak:
+        objective = self._incumbents.problem.objective
+        value, word = objective.value(seen.certificate), objective.word
+        if not seen.fits and not objective.is_memory:
             raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}", "over-budget")
-        word = "peak" if peak else "cost"
         worth = self._model.objective.value(np.where(self._integral, np.rint(values), values))
         if abs(claimed - worth) > TOLERANCE * max(1.0, abs(worth)):
             raise BackendError(
                 f"{self._source} claims {word} {_number(claimed)}, but its values {word} {_number(worth)} "
-                f"and the schedule {word}s {cost:,}",
+                f"and the schedule {word}s {value:,}",
                 "wrong-cost",
             )
-        slack = max(0.5, 1e-12 * cost) if self._exact else TOLERANCE * max(1.0, cost)
-        if cost > worth + slack:
+        slack = max(0.5, 1e-12 * value) if self._exact else TOLERANCE * max(1.0, value)
+        if value > worth + slack:
             raise BackendError(
-                f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {cost:,}", "wrong-cost"
+                f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {value:,}", "wrong-cost"
             )
-        if cost < worth - slack and not peak:  # decode() dropped useless computes
+        if value < worth - slack and not objective.is_memory:  # decode() dropped useless computes
             self.notes.add("decoding dropped useless computes from the solver's schedule")
         return seen
 

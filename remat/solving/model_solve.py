@@ -54,7 +54,7 @@ class ModelSolve:
             if (most == sure).all():  # every order writes the same outputs in place
                 self.proves = True
                 self.problem, self.shift = session.problem.saving(sure)
-        if not session.asks_peak:
+        if not session.problem.objective.is_memory:
             self.shift = 0
 
     def run(self, warm_start: Schedule | None = None) -> None:
@@ -86,7 +86,7 @@ class ModelSolve:
             formulation = self._make_formulation()
             formulation.deadline = self.call.deadline
             given = self._given(warm_start)
-            limit = None if session.asks_peak or not self.proves else session.cost
+            limit = session.value if self.proves and session.problem.objective.includes_cost else None
             if limit is not None and given is not None:
                 limit = max(limit, given.certificate.cost)
             formulation.leave_out_above(limit)
@@ -156,6 +156,8 @@ class ModelSolve:
         return not why
 
     def _make_formulation(self) -> Formulation:
+        if (objective := self.problem.objective) not in self.kind.objectives:
+            raise ProblemError(f"formulation {self.kind.name!r} does not state the objective {objective!r}")
         if self.options is None:
             return self.kind(self.problem)
         try:
@@ -257,10 +259,10 @@ class ModelSolve:
         best = self.incumbents.best
         value = session.value
         if best is not None and value is not None and session.bound > value and self._in_scope(formulation, best):
-            word, unit = ("holds", " bytes") if session.asks_peak else ("costs", "")
+            objective = session.problem.objective
             raise BackendError(
-                f"{self.source} claims that no schedule {word} less than {session.bound:,}{unit}, "
-                f"but that of {best.source} {word} {value:,}",
+                f"{self.source} claims that no schedule {objective.verb} less than {objective.text(session.bound)}, "
+                f"but that of {best.source} {objective.verb} {value:,}",
                 "refuted",
             )
 

@@ -24,7 +24,7 @@ class Progress:
     elapsed : float
         Seconds since the deadline's clock began.
     base_cost : int
-        Cost of computing each op once.
+        Cost of computing each op once, or that value of the objective.
     objective, bound : int or None
         Certified cost (or peak in bytes, by the problem's objective) of the best schedule so far, and the bound for the
         scope.
@@ -35,7 +35,7 @@ class Progress:
     aim : Objective
         Objective of the problem.
     cost : int or None
-        Certified cost of the best schedule so far, if the objective is its peak.
+        Certified cost of the best schedule so far, for the overhead if the objective is the peak.
     """
 
     phase: str
@@ -45,13 +45,13 @@ class Progress:
     bound: int | None = None
     improved: float = 0.0
     schedule: Schedule | None = field(default=None, repr=False, compare=False)
-    aim: Objective = Objective.LEAST_COST
+    aim: Objective = Objective.DEFAULT
     cost: int | None = None
 
     @property
     def overhead(self) -> float | None:
         """Overhead of the best schedule so far in %; None without one, or if every op is free."""
-        cost = self.cost if self.aim is Objective.LEAST_PEAK else self.objective
+        cost = self.cost if self.aim.is_memory else self.objective
         return None if cost is None else overhead_percent(cost, self.base_cost)
 
     @property
@@ -64,14 +64,12 @@ class Progress:
         if self.objective is None:
             return ["no schedule yet"]
         gap = [] if self.gap is None else [f"gap {100 * self.gap:.2f} %"]
-        if self.aim is Objective.LEAST_PEAK:
-            known = [f"peak {self.objective:,} bytes", f"bound {self.bound or 0:,}", *gap]
-            return known if self.overhead is None else [*known, f"overhead {self.overhead:.2f} %"]
-        known = [f"cost {self.objective:,}" if self.overhead is None else f"overhead {self.overhead:.2f} %"]
-        if self.bound is not None:
-            bound = overhead_percent(self.bound, self.base_cost)
-            known += [] if bound is None else [f"bound {bound:.2f} %"]
-        return known + gap
+        value = f"{self.aim.word} {self.aim.text(self.objective)}"
+        overhead = [] if self.overhead is None else [f"overhead {self.overhead:.2f} %"]
+        if self.aim.is_memory:
+            return [value, f"bound {self.bound or 0:,}", *gap, *overhead]
+        bound = None if self.bound is None else overhead_percent(self.bound, self.base_cost)
+        return [*(overhead or [value]), *([] if bound is None else [f"bound {bound:.2f} %"]), *gap]
 
 
 def relative_gap(objective: int | None, bound: int | None) -> float | None:

@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.problem import Objective, Problem
 from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Schedule
-from remat.schedule.certificate import overhead_text
+from remat.schedule.certificate import overhead_percent, overhead_text
 from remat.schedule.io import write_schedule
 from remat.solving.progress import relative_gap
 from remat.solving.result_page import as_html
@@ -141,12 +141,12 @@ class Result:
     @property
     def asks_peak(self) -> bool:
         """Return whether the objective is the peak."""
-        return self.problem.objective is Objective.LEAST_PEAK
+        return self.problem.objective.is_memory
 
     @property
     def objective(self) -> int | None:
-        """Certified cost of the schedule, or its peak, by the problem's objective; None without one."""
-        return self.peak if self.asks_peak else self.cost
+        """Certified objective of the schedule, such as its cost or its peak; None without one."""
+        return None if self.certificate is None else self.problem.value(self.certificate)
 
     @property
     def cost(self) -> int | None:
@@ -161,7 +161,14 @@ class Result:
     @property
     def overhead(self) -> float | None:
         """Overhead of the schedule in %; None without one, or if computing each op once costs nothing."""
-        return None if self.certificate is None else self.certificate.overhead
+        priced, found = self._priced, self.certificate
+        return None if found is None else overhead_percent(priced.value(found), priced.base(self.problem.graph))
+
+    @property
+    def _priced(self) -> Objective:
+        """Objective to which the overhead refers: that of the problem, or the cost for the least peak."""
+        objective = self.problem.objective
+        return objective.other if objective.is_memory else objective
 
     @property
     def proved(self) -> bool:
@@ -309,10 +316,15 @@ class Result:
 
     def _describe(self, step: Step) -> str:
         """Return a step's name, time, cost and bound."""
-        base = 0 if self.asks_peak else self.problem.graph.base_cost
-        known = [] if step.objective is None else [_share(step.objective, base)]
+        objective = self.problem.objective
+        base = objective.base(self.problem.graph)
+
+        def share(value: int) -> str:
+            return overhead_text(value, base) if base else f"{objective.word} {value:,}"
+
+        known = [] if step.objective is None else [share(step.objective)]
         if step.bound > base:
-            known.append(f"≥ {_share(step.bound, base)}")
+            known.append(f"≥ {share(step.bound)}")
         return f"{step.name} {step.seconds:.2f} s" + (f" ({', '.join(known)})" if known else "")
 
     def _verdict(self) -> str:
@@ -320,48 +332,50 @@ class Result:
             return "proved least" if self.proved else f"least known, gap {100 * (self.gap or 0.0):.4g} %"
         return str(self.status)
 
-    def _peak_rows(self, found: Certificate, unit: str) -> list[tuple[str, str]]:
-        """Return the rows of peak, bound and overhead, if the objective is the peak."""
-        overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
-        again = " (no schedule within this peak is cheaper)" if self.cost_proved else ""
-        by = f", {self.bound_kind}" if self.bound_kind else ""
-        where = f" at op {self.bound_cause!r}" if self.bound_cause else ""
-        return [
-            ("peak", _memory(self.problem, found.peak)),
-            ("bound", f"{_memory(self.problem, self.bound)}{by}{where}"),
-            ("overhead", f"{overhead}cost {found.cost:,}{unit} (each op once {found.base_cost:,}){again}"),
-        ]
+    def _overhead(self, found: Certificate) -> str:
+        """Describe the overhead and the value that it comes from."""
+        priced = self._priced
+        overhead = "" if self.overhead is None else f"{self.overhead:.4g} %, "
+        again = " (no schedule within this peak is cheaper)" if self.asks_peak and self.cost_proved else ""
+        once = f" (each op once {priced.base(self.problem.graph):,})"
+        return f"{overhead}{priced.word} {priced.value(found):,}{self._unit(priced)}{once}{again}"
+
+    def _bound(self) -> str:
+        """Describe the bound: with its source for the least peak, otherwise with the gap."""
+        objective = self.problem.objective
+        if self.asks_peak:
+            by = f", {self.bound_kind}" if self.bound_kind else ""
+            where = f" at op {self.bound_cause!r}" if self.bound_cause else ""
+            return f"{_memory(self.problem, self.bound)}{by}{where}"
+        gap = f"gap {100 * (self.gap or 0.0):.4g} %"
+        return f"{objective.word} {self.bound:,}{self._unit(objective)}, {gap}"
+
+    def _unit(self, objective: Objective) -> str:
+        """Return the unit of an objective, that of the graph's costs by default, after a space."""
+        unit = objective.unit or self.problem.graph.cost_unit
+        return "" if unit == "none" else f" {unit}"
 
     def _answer_rows(self) -> list[tuple[str, str]]:
         problem, found = self.problem, self.certificate
-        graph = problem.graph
+        graph, objective = problem.graph, problem.objective
         budget = "no budget" if problem.budget_bytes is None else f"budget {_memory(problem, problem.budget_bytes)}"
         order = "fixed order" if problem.order is OrderRule.FIXED else "free order"
         rows = [("problem", f"{graph.name}: {len(graph.ops):,} ops, {order}, {budget}")]
         if found is None and self.asks_peak:
             return [*rows, ("bound", _memory(problem, self.bound))]
         if found is None:
-            return [*rows, ("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"), *self._over_rows()]
-        unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
+            once = f" (each op once {objective.base(graph):,})"
+            return [*rows, ("bound", f"{objective.word} {self.bound:,}{once}"), *self._over_rows()]
+        overhead, peak = ("overhead", self._overhead(found)), ("peak", _memory(problem, found.peak))
+        first, last = (peak, overhead) if self.asks_peak else (overhead, peak)
         made = ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
-        if self.asks_peak:
-            return [*rows, *self._peak_rows(found, unit), made]
-        overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
-        rows.append(("overhead", f"{overhead}cost {found.cost:,}{unit} (each op once {found.base_cost:,})"))
-        rows.append(("bound", f"cost {self.bound:,}{unit}, gap {100 * (self.gap or 0.0):.4g} %"))
-        rows.append(("peak", _memory(problem, found.peak)))
-        return [*rows, made]
+        return [*rows, first, ("bound", self._bound()), last, made]
 
 
 def _memory(problem: Problem, size: int) -> str:
     """Format bytes with their share of the reference peak."""
     peak = problem.reference_peak
     return f"{size:,} bytes" + (f" ({100 * size / peak:.4g} % of the reference peak)" if peak else "")
-
-
-def _share(cost: int, base: int) -> str:
-    """Format a cost as an overhead if the base cost is positive."""
-    return overhead_text(cost, base) if base else f"cost {cost:,}"
 
 
 def base_versions() -> dict[str, str]:

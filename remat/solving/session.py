@@ -13,7 +13,7 @@ from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.runtime.arrays import Int
 from remat.runtime.compiled import COMPILING
@@ -121,23 +121,23 @@ class Session:
     @property
     def asks_peak(self) -> bool:
         """Return whether the objective is the peak."""
-        return self.problem.objective is Objective.LEAST_PEAK
+        return self.problem.objective.is_memory
 
     @property
     def least_bound(self) -> int:
         """Trivial bound on the objective."""
-        return 0 if self.asks_peak else self.problem.graph.base_cost
+        return self.problem.objective.base(self.problem.graph)
 
     @property
     def value(self) -> int | None:
-        """Objective of the best schedule so far: its cost or its peak."""
+        """Objective of the best schedule so far, such as its cost or its peak."""
         return None if self.best is None else self.problem.value(self.best.certificate)
 
     @property
     def decided(self) -> bool:
         """Return whether the best schedule is proved optimal, or that none exists."""
         self.report_progress()
-        return self.infeasible or (self.value is not None and self.value <= self.bound)
+        return self.infeasible or (self.value is not None and self.problem.objective.reaches(self.value, self.bound))
 
     @property
     def enough(self) -> bool:
@@ -157,6 +157,11 @@ class Session:
             if scope is not None:
                 self.scope = scope
             self.report_progress()
+
+    def raise_cost_bound(self, bound: int | None, scope: Scope | None = None) -> None:
+        """Record a bound on the cost, if it bounds the objective."""
+        if self.problem.objective.includes_cost:
+            self.raise_bound(bound, scope)
 
     def raise_peak_bound(self, bound: int, kind: str, cause: str = "") -> None:
         """Record a better bound on the peak of every schedule that the problem allows, with its source.
@@ -234,7 +239,7 @@ class Session:
         if schedule is not None:
             add(schedule)
         if problem is self.problem:
-            self.raise_bound(heuristic.bound, heuristic.scope)
+            self.raise_cost_bound(heuristic.bound, heuristic.scope)
 
     # -- order searches ----------------------------------------------------------------------------------------------
 
@@ -390,7 +395,7 @@ class Session:
         if (value, bound) != (last.objective, last.bound):
             self.points.append(Point(now, value, bound))
         best, aim = None if self.best is None else self.best.schedule, self.problem.objective
-        base = self.problem.graph.base_cost
+        base = self.least_bound or self.problem.graph.base_cost
         moment = Progress(self.phase, now, base, value, bound, self.improved, best, aim, self.cost)
         if self.criterion is not None and self.reached is None and self.criterion.reached(moment):
             self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion

@@ -10,7 +10,7 @@ from remat.backends.choice import BackendLike, as_backend
 from remat.bounds.peak_bounds import structural_bound
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.runtime.interruption import interrupts
 from remat.runtime.solve_options import DEFAULT_OPTIONS, STARTS, SolveOptions, StopReason
 from remat.schedule import Schedule
@@ -108,7 +108,7 @@ def solve(
     # Unknown names are errors even if no solver is needed; loading a name imports no solver.
     answerer = make_method(method, method_options)
     _check_objective(problem, answerer)
-    solver = _solver(answerer, backend, call, problem.objective is Objective.LEAST_PEAK)
+    solver = _solver(answerer, backend, call, problem.objective.is_memory)
     session = Session(
         problem, call, answerer.name, "" if solver is None else solver.full_name, on_progress, criterion,
         solver=solver, warm_start=warm_start, begun=begun,

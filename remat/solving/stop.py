@@ -83,8 +83,9 @@ class TargetCost(Options, StoppingCriterion):
     target: Annotated[int, Range(0)]
 
     def reached(self, moment: Progress) -> bool:
-        found = moment.objective is not None and moment.objective <= self.target
-        return found or (moment.bound is not None and moment.bound > self.target)
+        reaches = moment.aim.reaches
+        found = moment.objective is not None and reaches(moment.objective, self.target)
+        return found or (moment.bound is not None and not reaches(moment.bound, self.target))
 
     def __str__(self) -> str:
         return f"at {self.target:,} or less, or when that is ruled out"
