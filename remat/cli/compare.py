@@ -15,6 +15,7 @@ from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
+from remat.problem.objective import Objective
 from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def command(
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
     budgets: list[str | int | float | None] = [part.strip() for text in given or () for part in text.split(",")]
-    if not budgets and run.problem.budget is None and run.problem.objective != "least-peak":
+    if not budgets and run.problem.budget is None and not Objective(run.problem.objective).is_memory:
         raise typer.BadParameter("Missing option '--budget'.")
     return budgets or [run.problem.budget]
 
@@ -191,21 +192,18 @@ def _cells(run: Run) -> list[str]:
     answer = run.result
     if answer is None:
         return [run.method.label, f"failed: {run.error}"]
-    base = run.problem.graph.base_cost
-
-    def overhead(cost: int | None) -> str:
-        return "-" if cost is None else overhead_text(cost, base)
 
     def shown(number: float | None, form: str = "{:,}") -> str:
         return "-" if number is None else form.format(number)
 
+    base = run.problem.objective.base(run.problem.graph)
     times = (run.seconds_to_best, *(answer.timings.get(part) for part in ("build", "preliminary", "total")))
     stop = "" if answer.stop in ("finished", "other") else f" ({answer.stop})"
     return [
         run.method.label,
         f"{answer.status}{stop}",
-        overhead(answer.cost),
-        (shown if answer.asks_peak else overhead)(None if answer.status == "infeasible" else answer.bound),
+        shown(answer.cost) if answer.overhead is None else f"{answer.overhead:.4g} %",
+        "-" if answer.status == "infeasible" else overhead_text(answer.bound, base),
         "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
         shown(answer.peak),
         *(shown(time, "{:.2f} s") for time in times),

@@ -146,10 +146,10 @@ def shown(cell: Cell, base: int | None = None) -> str:
     """Describe a cell: its overhead, or why it has none."""
     if cell.status == "failed":
         return "failed"
-    if cell.cost is None:
+    if cell.value is None:
         return "infeasible" if cell.status == "infeasible" else f"none found ({cell.row['stop']})"
     overhead = cell.row["overhead_percent"]
-    text = f"{cell.cost:,}" if overhead is None else f"{overhead:.4g} %"
+    text = f"{cell.value:,}" if overhead is None else f"{overhead:.4g} %"
     return text + (" *" if cell.status == "optimal" else "")
 
 
@@ -172,7 +172,7 @@ def print_frontier(found: Frontier) -> None:
     from remat.schedule.certificate import overhead_text
 
     out = console()
-    problem, base = found.problem, found.problem.graph.base_cost
+    problem, base = found.problem, found.problem.objective.base(found.problem.graph)
     columns = [("budget", NUMBER), ("bytes", NUMBER)]
     for method in found.methods:
         columns += [(method.label, {"justify": "right", "overflow": "fold"}), ("bound", NUMBER)]

@@ -76,16 +76,20 @@ def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:
 
 def saving(given: Certificate, result: Result) -> str:
     """Describe the improvement of `result` over the given schedule."""
+    from remat.schedule.certificate import overhead_text
+
     found = result.certificate
     over = "" if given.accepted else f"the schedule given is over the budget (peak {given.peak:,} bytes)"
     if found is None:
         return f"{over}, and none within it was found"
+    objective = result.problem.objective
+    before, after, other = objective.value(given), objective.value(found), objective.other
     if over:
-        return f"{over}; one within it costs {found.cost:,} instead of {given.cost:,}"
-    if found.cost < given.cost:
-        less = f"{100 * (given.cost - found.cost) / given.cost:.4g} %"
-        overheads = f"overhead {given.overhead:.4g} % -> {found.overhead:.4g} %, " if given.base_cost else ""
-        return f"{overheads}cost {given.cost:,} -> {found.cost:,}, {less} less"
-    if found.peak < given.peak:
-        return f"same cost, peak {given.peak:,} -> {found.peak:,} bytes"
+        return f"{over}; one within it {objective.verb} {after:,} instead of {before:,}"
+    if after < before:
+        less, base = f"{100 * (before - after) / before:.4g} %", objective.base(result.problem.graph)
+        overheads = f"overhead {overhead_text(before, base)} -> {overhead_text(after, base)}, " if base else ""
+        return f"{overheads}{objective.word} {before:,} -> {objective.text(after)}, {less} less"
+    if objective.rank(found) < objective.rank(given):
+        return f"same {objective.word}, {other.word} {other.value(given):,} -> {other.text(other.value(found))}"
     return "nothing better was found" + (", and within the scope nothing is" if result.status == "optimal" else "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 
 from remat.cli.common import import_from_here, load_graph
+from remat.problem.objective import Objective
 from remat.runtime.sizes import seconds, share
 
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "problem": {
         "budget": Budget,
         "objective": Annotated[str | None, typer.Option(
-            "--objective", metavar="least-cost|least-peak",
-            help="The least cost within the budget (the default), or the least peak, which needs no budget.")],
+            "--objective", metavar="|".join(Objective),
+            help=f"{Objective.described()}; default: {Objective.DEFAULT}.")],
         "order": Annotated[str | None, typer.Option(
             "--order", metavar="fixed|free", help=f"{_ORDER_HELP}; default: fixed.")],
         "max_computes": Annotated[int | None, typer.Option(

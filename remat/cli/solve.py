@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remat.cli.common import end_of_solve, option_values
 from remat.cli.options import FILE, LIMITS, RULES, Given, MethodOptions, OptionalGraph, shared
+from remat.problem.objective import Objective
 
 
 @shared(*FILE, "budget", "objective", "method", "option", "backend", *RULES, *LIMITS, "warm_start",
@@ -24,8 +25,8 @@ def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given:
     from remat.runtime.deadline import Deadline
     from remat.runtime.interruption import interrupts
 
-    least_peak = given.sections["problem"].get("objective") == "least-peak"
-    run = given.run(graph, *(() if least_peak else ("budget",))).with_options(option_values(option))
+    budgeted = given.sections["problem"].get("objective") not in {each for each in Objective if each.is_memory}
+    run = given.run(graph, *(("budget",) if budgeted else ())).with_options(option_values(option))
     clock = from_start(Deadline.after(run.solve.time_limit))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:

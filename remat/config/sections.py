@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
+from pydantic_core.core_schema import literal_schema
 
+from remat.problem.objective import Objective
 from remat.runtime.sizes import seconds, share
 from remat.runtime.solve_options import DEFAULT_GAP
 
@@ -49,8 +51,11 @@ class ProblemSection(Section):
     """Tensors to be alive at the end, in addition to the graph's outputs."""
     count_constant_memory: bool = False
     """Count the graph's constant memory in peak and budget."""
-    objective: Literal["least-cost", "least-peak"] = "least-cost"
-    """"least-cost" within the budget, or "least-peak" (and of schedules with that peak the cheapest)."""
+    objective: Annotated[
+        str,
+        GetPydanticSchema(lambda _source, _handler: literal_schema(list(map(str, Objective)))),
+        Field(description=f"{Objective.described()}."),
+    ] = str(Objective.DEFAULT)
 
 
 class SolveSection(Section):

@@ -117,9 +117,10 @@ class Run:
             "budget_bytes": self.problem.budget_bytes,
             "status": "failed" if answer is None else str(answer.status),
             "stop": None if answer is None else str(answer.stop),
-            "overhead_percent": None if found is None else found.overhead,
+            "overhead_percent": None if answer is None else answer.overhead,
             "cost": None if found is None else found.cost,
             "peak": None if found is None else found.peak,
+            self.problem.objective.key: None if answer is None else answer.objective,
             "bound": None if answer is None else answer.bound,
             "gap": None if answer is None else answer.gap,
             "scope": None if answer is None else str(answer.scope),
@@ -166,8 +167,8 @@ class Comparison:
         runs = []
         for run in self.runs:
             points = () if run.result is None else run.result.incumbents
-            what = "cost" if self.problem.objective is Objective.LEAST_COST else "peak"
-            incumbents = [{"seconds": p.time, what: p.objective, "bound": p.bound} for p in points]
+            key = self.problem.objective.key
+            incumbents = [{"seconds": p.time, key: p.objective, "bound": p.bound} for p in points]
             runs.append({**run.row(), "incumbents": incumbents})
         content = {
             **question(self.problem, self.limits),
@@ -324,7 +325,7 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
             "max_computes": dict(most) if isinstance(most, Mapping) else most,
             "keep": sorted(problem.keep),
             "count_constant_memory": problem.count_constant_memory,
-            **({"objective": str(problem.objective)} if problem.objective is not Objective.LEAST_COST else {}),
+            **({} if problem.objective is Objective.DEFAULT else {"objective": str(problem.objective)}),
         },
         "limits": dict(limits),
     }

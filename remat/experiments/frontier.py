@@ -23,7 +23,7 @@ from remat.experiments.compare import (
 )
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder, check_cell
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
@@ -81,14 +81,15 @@ class Frontier:
         return [self.cells[label, budget] for budget in self.budgets if (label, budget) in self.cells]
 
     def bound(self, cell: Cell) -> int | None:
-        """Return a cost that no schedule in the method's scope can beat at that budget; None: no schedule exists there.
+        """Return a value that no schedule in the method's scope can beat at that budget; None: none exists there.
 
         A schedule that fits a budget fits every larger one. So a bound for a larger budget also holds here.
         """
         above = [other for other in self.of(cell.method) if other.budget >= cell.budget]
         if any(other.status == "infeasible" for other in above):
             return None
-        return max([self.problem.graph.base_cost, *(other.bound for other in above if other.bound is not None)])
+        base = self.problem.objective.base(self.problem.graph)
+        return max([base, *(other.bound for other in above if other.bound is not None)])
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the table as JSON values, method by method, budgets ascending; unknown values are None."""
@@ -175,7 +176,7 @@ def frontier(
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
     [(4, 'optimal', 18), (5, 'optimal', 16), (6, 'optimal', 15)]
     """
-    if problem.objective is not Objective.LEAST_COST:
+    if problem.objective.is_memory:
         raise ProblemError(
             "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it",
             "frontier-of-peaks",
@@ -215,7 +216,7 @@ def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell
         if start is not None:
             assert below is not None
             run = replace(run, error=f"{run.error} (started from the schedule for {below.budget:,} bytes)")
-        return Cell(method.label, budget, _row(run))
+        return Cell(method.label, budget, _row(run), objective=problem.objective)
     found_at = None if result.schedule is None else budget
     source = result.source
     if start is not None and below is not None and source.startswith("the warm start"):
@@ -223,6 +224,7 @@ def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell
     return Cell(
         method.label, budget, {**_row(run), "source": source}, result.schedule, found_at,
         own=source == f"{result.method} by {result.backend}", complete=covers(result.scope, problem),
+        objective=problem.objective,
     )  # fmt: skip
 
 
@@ -324,8 +326,8 @@ class _FrontierRun:
                 continue
             below = self._below(method, budget)
             known = None if self.folder is None else self.folder.read(method, problem)
-            least = None if below is None or self.limits.options.from_nothing else below.cost
-            if known and below and least is not None and (known.cost is None or known.cost > least):
+            least = None if below is None or self.limits.options.from_nothing else below.value
+            if known and below and least is not None and (known.value is None or known.value > least):
                 _check(below, known)
                 known = None  # solved before a smaller budget had a cheaper schedule
             if known is None:
@@ -389,15 +391,16 @@ def _check(small: Cell, large: Cell) -> None:
 
     A claim covers the schedule if its scope is all schedules, or if the schedule is the method's own.
     """
-    if small.cost is None or not (large.complete or small.own):
+    if small.value is None or not (large.complete or small.own):
         return
-    place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that costs {small.cost:,}"
+    verb = small.objective.verb
+    place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that {verb} {small.value:,}"
     if large.status == "infeasible":
         raise BackendError(
             f"the frontier {place}, and at {large.budget:,} bytes it claims that no schedule exists", "contradiction"
         )
-    if large.bound is not None and large.bound > small.cost:
+    if large.bound is not None and large.bound > small.value:
         raise BackendError(
-            f"the frontier {place}, and at {large.budget:,} bytes it claims that none costs less than {large.bound:,}",
+            f"the frontier {place}, and at {large.budget:,} bytes it claims that none {verb} less than {large.bound:,}",
             "contradiction",
         )

@@ -16,7 +16,7 @@ from remat.experiments.compare import Run, question
 from remat.experiments.contestant import Contestant
 from remat.io.documents import Document, ForeignDocument, check_header, decoded
 from remat.io.files import read_json, write_atomic, write_new
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.runtime.text import clipped
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
@@ -69,6 +69,8 @@ class Cell:
         True if the schedule is the formulation's own, so that its claims cover it.
     complete : bool
         True if bound and status cover every schedule within the rules.
+    objective : Objective
+        Objective of the problem.
     """
 
     method: str
@@ -78,6 +80,7 @@ class Cell:
     found_at: int | None = None
     own: bool = False
     complete: bool = False
+    objective: Objective = Objective.DEFAULT
 
     @property
     def status(self) -> str:
@@ -91,8 +94,14 @@ class Cell:
         return cost
 
     @property
+    def value(self) -> int | None:
+        """Certified objective of the schedule."""
+        value: int | None = self.row[self.objective.key]
+        return value
+
+    @property
     def bound(self) -> int | None:
-        """Cost that no schedule in the scope can beat; None if the method failed."""
+        """Value that no schedule in the scope can beat; None if the method failed."""
         bound: int | None = self.row["bound"]
         return bound
 
@@ -224,7 +233,9 @@ def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
     schedule = None if found.schedule is None else schedule_from_document(found.schedule)
     row = {"preliminary_seconds": None, **found.row}  # older files lack it
     row = {key: row[key] for key in Run(method, problem, None).row()} | row  # files are sorted
-    cell = Cell(method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete)
+    cell = Cell(
+        method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete, problem.objective
+    )  # fmt: skip
     check_cell(cell, method, problem)
     return cell
 
@@ -248,6 +259,6 @@ def check_cell(cell: Cell, method: Contestant, problem: Problem) -> None:
             raise FormatError(f"its schedule costs {certificate.cost:,}, unlike its row")
     elif cell.cost is not None:
         raise FormatError("its schedule is missing")
-    proved = cell.cost is not None and cell.cost == cell.bound
+    proved = cell.value is not None and cell.value == cell.bound
     if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved:
         raise ValueError("its budget differs, or its status contradicts its bound")

@@ -12,7 +12,7 @@ import numpy as np
 from remat.experiments.compare import REFERENCE_ORDER, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.runtime.sizes import size_unit
 from remat.schedule.certificate import overhead_percent
 from remat.schedule.plots import empty_figure, figure_saver, plain_text
@@ -78,7 +78,7 @@ def plot_frontier(frontier: Frontier) -> Figure:
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
     axes.set_xlim(edges[0] - margin, edges[-1] + margin)
     without = [method.label for method in frontier.methods
-               if any(cell.cost is None and cell.status != "failed" for cell in frontier.of(method))]  # fmt: skip
+               if any(cell.value is None and cell.status != "failed" for cell in frontier.of(method))]  # fmt: skip
     strip = 0.03 + 0.035 * len(without)
     for number, method in enumerate(frontier.methods):
         _draw_frontier(axes, frontier, number, method.label, scale)
@@ -92,7 +92,8 @@ def plot_frontier(frontier: Frontier) -> Figure:
     structural = problem.structural_peak / scale
     if structural > edges[0] - margin:
         axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
-    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if problem.graph.base_cost else "cost")
+    objective = problem.objective
+    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if objective.base(problem.graph) else objective.word)
     axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
     if problem.reference_peak:
         share = 100 * scale / problem.reference_peak
@@ -167,16 +168,16 @@ save_batch_plot = figure_saver(plot_batches)
 
 def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    base, cells = frontier.problem.graph.base_cost, frontier.of(label)
+    base, cells = frontier.problem.objective.base(frontier.problem.graph), frontier.of(label)
     right = frontier.budgets[-1] / scale
     # Lines of methods that agree coincide; draw earlier ones wider.
     width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
 
-    def height(cost: int) -> float:
-        return cost_height(cost, base)
+    def height(value: int) -> float:
+        return cost_height(value, base)
 
-    found = [(cell.budget / scale, height(cell.cost), cell.status == "optimal")
-             for cell in cells if cell.cost is not None]  # fmt: skip
+    found = [(cell.budget / scale, height(cell.value), cell.status == "optimal")
+             for cell in cells if cell.value is not None]  # fmt: skip
     if found:
         axes.step([x for x, *_ in found] + [right], [y for _, y, _ in found] + [found[-1][1]], where="post",
                   color=colour, linewidth=width)  # fmt: skip
@@ -200,7 +201,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
 def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, height: float) -> None:
     """Mark budgets without a schedule, at a height in shares of the axis."""
     label = frontier.methods[number].label
-    cells = [cell for cell in frontier.of(label) if cell.cost is None and cell.status != "failed"]
+    cells = [cell for cell in frontier.of(label) if cell.value is None and cell.status != "failed"]
     for thick, none in ((2.5, True), (1.0, False)):
         at = [cell.budget / scale for cell in cells if (frontier.bound(cell) is None) is none]
         axes.plot(at, [height] * len(at), color=COLOURS[number % len(COLOURS)], marker="x", markersize=5,
@@ -224,9 +225,9 @@ class _Measure:
     unit : str
         Suffix of a number.
     scale : int
-        Bytes per unit of the axis; 0 for costs.
+        Bytes per unit of the axis; 0 for other values.
     base : int
-        Cost of computing each op once.
+        Value of computing each op once.
     """
 
     label: str
@@ -236,11 +237,11 @@ class _Measure:
 
     @classmethod
     def of(cls, problem: Problem) -> _Measure:
-        base = problem.graph.base_cost
-        if problem.objective is Objective.LEAST_PEAK:
+        objective, base = problem.objective, problem.objective.base(problem.graph)
+        if objective.is_memory:
             scale, unit = size_unit(problem.reference_peak)
-            return cls(f"peak ({unit})", f" {unit}", scale, base)
-        return cls("overhead (%)", " %", 0, base) if base else cls("cost", "", 0, base)
+            return cls(f"{objective.word} ({unit})", f" {unit}", scale, base)
+        return cls("overhead (%)", " %", 0, base) if base else cls(objective.word, "", 0, base)
 
     @property
     def peak(self) -> bool:

@@ -96,12 +96,20 @@ class Objective(str, metaclass=_Registry):
     def __reduce__(self) -> tuple[type[Objective], tuple[str]]:
         return Objective, (str(self),)
 
+    @classmethod
+    def described(cls) -> str:
+        """Return all objectives with their explanations, for help texts."""
+        return ", or ".join(f'"{each}" {each.about}' for each in cls)
+
     def value(self, certificate: Measured) -> int:
         """Return the objective of a schedule."""
         raise NotImplementedError
 
     def base(self, graph: ComputeGraph) -> int:
-        """Return a value that no schedule beats, and to which overheads are relative; 0: neither."""
+        """Return the value of computing each op once, to which overheads are relative; 0: unknown.
+
+        No schedule may beat it.
+        """
         raise NotImplementedError
 
     @property
@@ -143,7 +151,7 @@ class _LeastCost(Objective, name="least-cost"):
 
 
 class _LeastPeak(Objective, name="least-peak"):
-    about = "(and of schedules with that peak the cheapest)"
+    about = "(of equal peaks the cheapest), which needs no budget"
     key = word = "peak"
     verb = "holds"
     unit = "bytes"
