@@ -73,20 +73,20 @@ class Judge:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.by_peak = problem.objective is Objective.LEAST_PEAK
         self.best = lru_cache(maxsize=None)(self._best)
 
     def _best(self, scope: Scope) -> int | None:
         """Return the optimum in a scope, None where there is no schedule."""
-        found = (least_peak if self.by_peak else optimum)(self.problem, scope)
-        return None if found is None else found.peak if self.by_peak else found.cost
+        objective = self.problem.objective
+        found = (least_peak if objective.is_memory else optimum)(self.problem, scope)
+        return None if found is None else objective.value(found)
 
     def faults(self, result: Result) -> Iterator[str]:
         """Yield what is wrong with an answer."""
         own = self.best(own_scope(self.problem))
         if result.schedule is not None:
             certificate = validate(self.problem.graph, result.schedule, self.problem.rules)
-            worth = certificate.peak if self.by_peak else certificate.cost
+            worth = self.problem.value(certificate)
             if not certificate.accepted:
                 yield f"schedule refused: {certificate.first}"
             if worth != result.objective:
@@ -95,7 +95,8 @@ class Judge:
                 yield f"a schedule worth {worth}, exhaustive search finds {own}"
         costs = [note.most for note in result.scope.notes if isinstance(note, AtMost) and note.limit is Limit.COST]
         notes = [note for note in result.scope.notes if not isinstance(note, AtMost) or note.limit is not Limit.COST]
-        if set(notes) - {Restriction.FILLED_ONCE, Restriction.OWN_LIMITS} or (costs and self.by_peak):
+        known = {Restriction.FILLED_ONCE, Restriction.OWN_LIMITS}
+        if set(notes) - known or (costs and not self.problem.objective.includes_cost):
             return
         best = self.best(Scope(result.scope.order, result.scope.staged, result.scope.max_computes, tuple(notes)))
         if best is not None and costs and best > min(costs):

@@ -169,7 +169,7 @@ def choose(
 
 def _take(session: Session, choice: Choice) -> Worth:
     seen = session.add(choice.schedule, "groups with options").certificate
-    return not choice.fits, *((seen.peak, seen.cost) if session.asks_peak else (seen.cost, seen.peak))
+    return not choice.fits, *session.problem.objective.rank(seen)
 
 
 def _least_cost(

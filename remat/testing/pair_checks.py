@@ -71,7 +71,8 @@ def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = 
     if raw.values is None or raw.objective is None:
         return raw
     certificate = _certified(who, case.problem, case.formulation.decode(raw.values))
-    worth, best = case.measure(certificate), case.measure(_certified(who, case.problem, case.best.schedule))
+    value = case.problem.value
+    worth, best = value(certificate), value(_certified(who, case.problem, case.best.schedule))
     # A solver may compute ops of cost 0 or leave useless computes to decode(), so the schedule may be cheaper.
     require(worth <= raw.objective + 0.5, f"{who}: claims {raw.objective}, the schedule is worth {worth}")
     right = close(raw.objective, best) and worth == best

@@ -12,7 +12,6 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.problem import Objective, Problem
 from remat.problem.scope import Scope
-from remat.schedule import Certificate
 from remat.testing.exhaustive import FILLED_ONCE, Optimum, least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import Effort, MakeFormulation, fail
@@ -37,7 +36,7 @@ class Family:
     max_computes: int | None = None
     graph: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of :func:`remat.testing.random_graph`."""
-    objective: Objective = Objective.LEAST_COST
+    objective: Objective = Objective.DEFAULT
     """Problems of least peak have no budget."""
 
 
@@ -82,17 +81,8 @@ class Case:
 
     @property
     def worth(self) -> int | None:
-        """Optimum: a cost, or bytes."""
-        return None if self.best is None else self.best.peak if self.is_of_peak else self.best.cost
-
-    @property
-    def is_of_peak(self) -> bool:
-        """Return whether the objective is the least peak."""
-        return self.problem.objective is Objective.LEAST_PEAK
-
-    def measure(self, certificate: Certificate) -> int:
-        """Return the objective of a schedule."""
-        return certificate.peak if self.is_of_peak else certificate.cost
+        """Objective of the best schedule, None without one."""
+        return None if self.best is None else self.problem.objective.value(self.best)
 
     def __str__(self) -> str:
         graph, budget = self.problem.graph.name, self.problem.budget_bytes
@@ -165,7 +155,7 @@ def _problem(family: Family, seed: int, most_ops: int) -> Problem | None:
     graph = random_graph(seed, most_ops, **family.graph)
     if len(graph.ops) > most_ops + 1:
         return None
-    budget = None if family.objective is Objective.LEAST_PEAK else random_budget(graph, seed)
+    budget = None if family.objective.is_memory else random_budget(graph, seed)
     return Problem(graph, budget, family.order, family.max_computes, objective=family.objective)
 
 
@@ -174,16 +164,17 @@ def _best(family: Family, seed: int, most_ops: int, scope: Scope) -> Optimum | N
     """Return the optimum of a problem, cached for all backends."""
     problem = _problem(family, seed, most_ops)
     assert problem is not None
-    return least_peak(problem, scope) if family.objective is Objective.LEAST_PEAK else optimum(problem, scope)
+    return (least_peak if family.objective.is_memory else optimum)(problem, scope)
 
 
 def worth_a_search(case: Case) -> bool:
     """Return whether a schedule exists, but only with recomputation or, without it, in another order."""
-    if case.is_of_peak:
-        return case.best is not None and case.best.peak < case.problem.graph.reference_peak
-    if case.best is None or case.formulation.scope().max_computes != 1:
-        return case.best is not None and case.best.cost > case.problem.graph.base_cost
-    return case.problem.graph.reference_peak > (case.problem.budget_bytes or 0)
+    graph, objective = case.problem.graph, case.problem.objective
+    if objective.is_memory:
+        return case.worth is not None and case.worth < graph.reference_peak
+    if case.worth is None or case.formulation.scope().max_computes != 1:
+        return case.worth is not None and case.worth > objective.base(graph)
+    return graph.reference_peak > (case.problem.budget_bytes or 0)
 
 
 def is_feasible(case: Case) -> bool:

@@ -72,9 +72,9 @@ def torch_start(captured: Captured, problem: Problem, capture_seconds: float, li
             _log.info("no start from torch's partitioner: %s", error)
             break
         longest = max(longest, time.monotonic() - before)
-        certificate = validate(captured.graph, schedule, problem.rules)
-        if certificate.accepted and (best is None or certificate.cost < least):
-            best, least = schedule, certificate.cost
+        certificate = problem.validate(schedule)
+        if certificate.accepted and (best is None or problem.value(certificate) < least):
+            best, least = schedule, problem.value(certificate)
         if knob == FIRST:
             waiting = list(OTHERS if best is None else CHEAPER)
     return best
@@ -191,7 +191,7 @@ def planned(
         if settings.method == "auto":
             peer = torch_start(captured, problem, seconds["capture"], limit)
             starts = [each for each in (own, peer) if each is not None]
-            start = min(starts, key=lambda each: validate(captured.graph, each, problem.rules).cost, default=None)
+            start = min(starts, key=lambda each: problem.value(problem.validate(each)), default=None)
             seconds["start"] = time.monotonic() - begun
         if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
             known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)
