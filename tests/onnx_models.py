@@ -22,7 +22,9 @@ def weight(name, *shape):
     return constant(name, np.zeros(shape, dtype=np.float32))
 
 
-def model(nodes, inputs, outputs, constants=(), *, opset=21, functions=(), value_info=(), domains=()):
+def model(  # noqa: PLR0913 - the parts of a model
+    nodes, inputs, outputs, constants=(), *, opset=21, functions=(), value_info=(), domains=()
+):
     """Return the bytes of a model; ONNX infers the types of outputs given by name."""
     graph = helper.make_graph(
         nodes, "model", inputs, [each if not isinstance(each, str) else _named(each) for each in outputs],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from remat.errors import ProblemError
 from remat.experiments.contestant import Contestant
@@ -30,6 +30,13 @@ Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 #: Source of a schedule that needs no method.
 REFERENCE_ORDER = "the reference order"
+
+
+class LimitArguments(TypedDict, total=False):
+    """Arguments of :class:`Limits` that other functions pass on."""
+
+    stop: Stop
+    options: SolveOptions
 
 
 @dataclass(frozen=True)

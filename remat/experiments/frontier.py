@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.compare import (
+    LimitArguments,
     Limits,
     Run,
     Watch,
@@ -27,12 +28,11 @@ from remat.problem import Problem
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
-from remat.solving.stop import Stop, stopping
+from remat.solving.stop import stopping
 
 #: Seconds for remote cells to finish after Ctrl-C.
 GRACE = 1.2
@@ -120,12 +120,11 @@ def frontier(
     budgets: Sequence[str | int | float],
     methods: Sequence[Contestant | MethodLike],
     *,
-    stop: Stop = None,
-    options: SolveOptions = DEFAULT_OPTIONS,
     state: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     watch: Watch | None = None,
     on_cell: Callable[[Frontier, Cell], object] | None = None,
+    **limits: Unpack[LimitArguments],
 ) -> Frontier:
     """Compute the trade-off between memory and overhead for each method.
 
@@ -141,8 +140,6 @@ def frontier(
         As for :class:`remat.problem.Problem`, in any order.
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
-    stop, options
-        As for :func:`remat.solve`, per cell. With ``start="none"`` cells do not start from their neighbours either.
     state : path, optional
         Folder with a file per finished cell. Cells in it are not solved again, unless an added smaller budget found
         something cheaper. Their schedules are validated first.
@@ -154,6 +151,9 @@ def frontier(
         See :data:`remat.experiments.compare.Watch`; called only for cells that run in this process.
     on_cell : callable, optional
         Receives the frontier so far and the finished cell.
+    **limits
+        `stop` and `options` as for :func:`remat.solve`, per cell. With ``start="none"`` cells do not start from their
+        neighbours either.
 
     Returns
     -------
@@ -183,12 +183,12 @@ def frontier(
         )
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
-    limits = Limits(stop, options)
-    folder = None if state is None else Folder.open(state, problem, limits.as_dict())
+    given = Limits(**limits)
+    folder = None if state is None else Folder.open(state, problem, given.as_dict())
     # Compile the simulation first, so that its time does not count for the first cell.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
     work = _FrontierRun(
-        Frontier(problem, chosen, tuple(problems), {}, limits.as_dict()), problems, limits, folder, on_cell
+        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, folder, on_cell
     )
     try:
         if executor is None:

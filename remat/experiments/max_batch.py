@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -30,20 +30,26 @@ from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
 START = "greedy"
 
 
+class BatchRules(TypedDict, total=False):
+    """Rules of :class:`remat.problem.Problem` for each batch size."""
+
+    order: OrderRule | str
+    max_computes: int | Mapping[str, int] | None
+    keep: Iterable[str]
+    count_constant_memory: bool
+
+
 @interrupts()
 def max_batch(
     family: AffineGraph,
     memory: int | str,
     method: Contestant | MethodLike = "checkmate/highs",
     *,
-    order: OrderRule | str = OrderRule.FIXED,
-    max_computes: int | Mapping[str, int] | None = None,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = True,
     stop: Stop = None,
     options: SolveOptions = DEFAULT_OPTIONS,
     on_progress: OnProgress | None = None,
     on_probe: Callable[[Probe], object] | None = None,
+    **rules: Unpack[BatchRules],
 ) -> BatchResult:
     """Find the largest batch that fits `memory` with at most one extra forward pass (Jain et al. 2020, eq. 10).
 
@@ -70,9 +76,6 @@ def max_batch(
         Bytes, or ``"16GiB"``.
     method : str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
-    order, max_computes, keep, count_constant_memory
-        As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
-        counts by default.
     stop, options
         As for :func:`remat.solve`, per probe. With ``start="alone"`` the search starts at nothing, without the
         reference order and greedy, and each schedule is the method's own, as in published baselines.
@@ -80,6 +83,9 @@ def max_batch(
         Receives the progress of each solve.
     on_probe : callable, optional
         Receives every probe.
+    **rules
+        As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
+        counts by default.
 
     Returns
     -------
@@ -115,9 +121,10 @@ def max_batch(
             "use the costs of one batch size"
         )
     limits = Limits(stop, options)
+    rules.setdefault("count_constant_memory", True)
 
     def problem(batch: int) -> Problem:
-        return Problem(family.at(batch), size, order, max_computes, keep, count_constant_memory)
+        return Problem(family.at(batch), size, **rules)
 
     search = _Search(family, chosen, size, limits, problem, on_progress, on_probe)
     try:

@@ -68,7 +68,7 @@ class GraphBuilder:
         """Mark tensors as graph outputs, which must be live at the end."""
         self._outputs.extend(name_list(names, "graph outputs"))
 
-    def op(
+    def op(  # noqa: PLR0913 - the fields of an op
         self,
         name: str,
         *,

@@ -22,7 +22,7 @@ MODES = ("training", "inference")
 _RANDOM = ("random_", "threefry2x32", "rng_")
 
 
-def capture(
+def capture(  # noqa: PLR0913 - independent options of users
     function: Callable[..., Any],
     *args: Any,
     wrt: int | Sequence[int] = 0,

@@ -132,7 +132,7 @@ class Linear(Record):
     enforce: Int | None = field(default=None, metadata=LITERAL)
 
     @classmethod
-    def rows(
+    def rows(  # noqa: PLR0913 - the fields of the record
         cls,
         name: str,
         row: ArrayLike,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from remat.backends.choice import BackendLike
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.schedule import Schedule
 from remat.solving.least_known_budget import least_known_budget
 from remat.solving.method import MethodLike
-from remat.solving.progress import OnProgress
 from remat.solving.result import Result
-from remat.solving.solve import solve
-from remat.solving.stop import Stop
+from remat.solving.solve import SolveArguments, solve
 
 __all__ = ["least_known_budget", "minimize"]
 
@@ -24,12 +20,7 @@ def minimize(
     problem: Problem | ComputeGraph,
     method: MethodLike = "auto",
     backend: BackendLike | None = "cp-sat",
-    *,
-    stop: Stop = None,
-    warm_start: Schedule | None = None,
-    options: SolveOptions = DEFAULT_OPTIONS,
-    method_options: Any = None,
-    on_progress: OnProgress | None = None,
+    **arguments: Unpack[SolveArguments],
 ) -> Result:
     """Find the smallest budget with a schedule, and a cheap schedule of that peak.
 
@@ -39,7 +30,6 @@ def minimize(
     minimises the peak in the model of retention intervals. The remaining time lowers the cost at the peak found. The
     bound comes from tensors that cannot be recomputed, from an exhaustive search, or from the solver if its model
     contains all schedules that the problem allows.
-    from the solver where its model holds all schedules that the problem allows.
 
     Parameters
     ----------
@@ -51,16 +41,9 @@ def minimize(
         a heuristic, which runs with ever smaller budgets.
     backend : str, class, Backend or None
         Solver of the models; None, with ``auto``: no solver.
-    stop : float, Deadline, StoppingCriterion or None
-        As for :func:`remat.solve`; None: until nothing is left to try, with at most a minute for each endless search.
-    warm_start : Schedule, optional
-        A valid schedule to start from.
-    options : SolveOptions
-        Threads, seed and others, as for :func:`remat.solve`.
-    method_options : optional
-        Options of the method.
-    on_progress : callable, optional
-        Receives a :class:`remat.solving.progress.Progress` at every new phase, schedule and bound.
+    **arguments
+        As for :func:`remat.solve`. Without `stop` the search ends when nothing is left to try, with at most a minute
+        for each endless part.
 
     Returns
     -------
@@ -76,6 +59,7 @@ def minimize(
 
     Examples
     --------
+    >>> from remat import SolveOptions
     >>> from remat.graphs.families import unit_chain
     >>> found = minimize(unit_chain(4), stop=20, options=SolveOptions(threads=1))
     >>> found.peak, found.proved, found.cost, found.cost_proved
@@ -85,7 +69,4 @@ def minimize(
         problem = Problem(problem, objective=Objective.LEAST_PEAK)
     elif isinstance(problem, Problem):
         problem = replace(problem, budget=None, objective=Objective.LEAST_PEAK)
-    return solve(
-        problem, method, backend, stop=stop, warm_start=warm_start, options=options, method_options=method_options,
-        on_progress=on_progress,
-    )  # fmt: skip
+    return solve(problem, method, backend, **arguments)

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Unpack
 
 from remat.backends.choice import BackendLike
 from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.schedule import OrderRule, Schedule
-from remat.solving.progress import OnProgress
-from remat.solving.stop import Stop
-
-if TYPE_CHECKING:
-    from remat.solving.method import MethodLike
-    from remat.solving.result import Result
+from remat.schedule import OrderRule
+from remat.solving.method import MethodLike
+from remat.solving.result import Result
+from remat.solving.solve import SolveArguments, solve
 
 
 def order(
     problem: Problem | ComputeGraph,
     method: MethodLike = "auto",
     backend: BackendLike | None = "cp-sat",
-    *,
-    stop: Stop = None,
-    warm_start: Schedule | None = None,
-    options: SolveOptions = DEFAULT_OPTIONS,
-    method_options: Any = None,
-    on_progress: OnProgress | None = None,
+    **arguments: Unpack[SolveArguments],
 ) -> Result:
     """Find the order of least peak in which each op is computed once.
 
@@ -41,7 +32,7 @@ def order(
     method : str, class or object
         As for :func:`remat.solve`: ``auto``, ``serenity`` or another order search (:mod:`remat.ordering`), a
         formulation that can state the least peak, or a heuristic.
-    backend, stop, warm_start, options, method_options, on_progress
+    backend, **arguments
         As for :func:`remat.solve`.
 
     Returns
@@ -64,13 +55,8 @@ def order(
     >>> found.problem.reference_peak, found.peak, found.proved
     (20, 12, True)
     """
-    from remat.solving.solve import solve
-
     if isinstance(problem, ComputeGraph):
         problem = Problem(problem)
     if isinstance(problem, Problem):
         problem = replace(problem, order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
-    return solve(
-        problem, method, backend, stop=stop, warm_start=warm_start, options=options, method_options=method_options,
-        on_progress=on_progress,
-    )  # fmt: skip
+    return solve(problem, method, backend, **arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypedDict
 
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
@@ -26,8 +26,18 @@ from remat.solving.warm_start import take_warm_start
 from remat.solving.without_in_place import answer_without_in_place
 
 
+class SolveArguments(TypedDict, total=False):
+    """Keywords of :func:`solve` that other functions pass on."""
+
+    stop: Stop
+    warm_start: Schedule | None
+    options: SolveOptions
+    method_options: Any
+    on_progress: OnProgress | None
+
+
 @interrupts()
-def solve(
+def solve(  # noqa: PLR0913 - the front door: every argument visible
     problem: Problem,
     method: MethodLike = AUTO,
     backend: BackendLike | None = "cp-sat",

@@ -136,8 +136,6 @@ class Captured(Traced):
         Outputs of the fx graph, in order.
     route : str
         ``"joint"`` or ``"make_fx"``.
-    mode : str
-        ``"training"`` or ``"inference"``.
     outputs_spec : torch.utils._pytree.TreeSpec or None
         Structure of the module's return value, whose leaves are the results of kind ``"output"``.
     partitioner_facts : mapping
@@ -151,13 +149,17 @@ class Captured(Traced):
     graph: ComputeGraph
     nodes: tuple[torch.fx.Node | None, ...]
     homes: Mapping[torch.fx.Node, tuple[str | None, ...]]
-    mode: str
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "homes", MappingProxyType(dict(self.homes)))
         put(self, "partitioner_facts", MappingProxyType(dict(self.partitioner_facts)))
         put(self, "constants", MappingProxyType(dict(self.constants)))
+
+    @property
+    def mode(self) -> str:
+        """``"training"``, or ``"inference"`` if there are no gradients."""
+        return "training" if any(each.kind == "gradient" for each in self.results) else "inference"
 
     @cached_property
     def _op_of(self) -> dict[torch.fx.Node, str]:

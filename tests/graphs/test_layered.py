@@ -117,7 +117,7 @@ STATISTICS = [
 
 
 @pytest.mark.parametrize("n,width,seeds,edges,peak,cost,size,layers", STATISTICS)
-def test_published_statistics(n, width, seeds, edges, peak, cost, size, layers):  # noqa: PLR0917
+def test_published_statistics(n, width, seeds, edges, peak, cost, size, layers):  # noqa: PLR0913, PLR0917 - a table
     found = [layered(n, width, seed) for seed in range(seeds)]
     columns = [
         ([g.num_edges for g in found], edges),

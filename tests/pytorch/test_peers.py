@@ -170,7 +170,7 @@ def test_errors(step: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
         schedule_of_saved_set(step, ["nowhere"])
     with refused("schedule.no-tags"):
         tagged_schedule(step)
-    inference = dataclasses.replace(step, mode="inference")
+    inference = dataclasses.replace(step, results=())
     with refused("capture.partitioner", culprit="joint"):
         partitioner_schedule(inference, 0.5)
     real = by_torch.min_cut_rematerialization_partition

@@ -20,7 +20,7 @@ from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
 from remat.torch.rematerialized import entry  # noqa: E402
-from remat.torch.rematerialized.verify import verify  # noqa: E402
+from remat.torch.rematerialized.verify import Expected, verify  # noqa: E402
 
 QUICK = {"method": "greedy", "time_limit": 10.0}
 slow = pytest.mark.slow
@@ -307,10 +307,10 @@ def test_verification_finds_differences(state) -> None:
     ):
         args, before = data(), record(module)
         with pytest.raises(VerificationError, match=words):
-            verify(module, wrong, args, {}, 10**9)
+            verify(module, wrong, args, {}, Expected(10**9))
         assert_equal(record(module), before)
     with refused("verification.peak", hide={f"{model.report.verification.measured_peak:,}": "<peak>"}):
-        verify(module, model, data(), {}, 10)
+        verify(module, model, data(), {}, Expected(10))
 
 
 def test_verification_compares_imaginary_parts() -> None:
@@ -321,7 +321,7 @@ def test_verification_compares_imaginary_parts() -> None:
         (lambda y: torch.complex(y.real, y.imag * 0.5 + y.imag.detach() * 0.5), "gradient of"),
     ):
         with pytest.raises(VerificationError, match=f"{words}.* differs from eager by"):
-            verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, 10**9)
+            verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, Expected(10**9))
 
 
 def test_concurrent_verification() -> None:
@@ -348,7 +348,7 @@ def test_counted_workspaces() -> None:
     plain = rematerialize(module, (x,), schedule=model.schedule).report
     assert plain.workspace is None and plain.predicted_peak < report.predicted_peak
     with pytest.raises(VerificationError, match=r"above the [0-9,]+ bytes that were predicted"):
-        verify(module, model, (x,), {}, plain.predicted_peak, allocator=0)
+        verify(module, model, (x,), {}, Expected(plain.predicted_peak, allocator=0))
 
 
 @slow

@@ -24,7 +24,7 @@ MODES = ("training", "inference")
 
 
 @in_turn
-def capture(
+def capture(  # noqa: PLR0913 - independent options of users
     module: torch.nn.Module,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -106,7 +106,6 @@ def capture(
     return lower(
         traced if loss is None else names_without(WITHOUT, traced),
         name=name or type(module).__name__,
-        mode=mode,
         unread=world.unread(each.name for each in traced.inputs),
         costs=model,
         workspaces=measured_workspaces if workspaces == "measured" else None,

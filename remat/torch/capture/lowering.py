@@ -142,7 +142,6 @@ def lower(
     traced: Traced,
     *,
     name: str,
-    mode: str,
     costs: CostModel,
     workspaces: Callable[[Sequence[torch.fx.Node]], list[int]] | None = None,
     unread: Mapping[str, int] = MappingProxyType({}),
@@ -223,7 +222,7 @@ def lower(
             **meta,
         },
     )
-    return Captured(**vars(traced), graph=graph, nodes=tuple(nodes), homes=storages.homes, mode=mode)
+    return Captured(**vars(traced), graph=graph, nodes=tuple(nodes), homes=storages.homes)
 
 
 def is_random(node: torch.fx.Node) -> bool:

@@ -30,7 +30,7 @@ KNOBS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
 AT_PEAKS = "peaks of the peers"
 
 
-def compare_peers(
+def compare_peers(  # noqa: PLR0913 - independent options of users
     step: Captured | torch.nn.Module,
     budgets: Sequence[str | int | float] | str = AT_PEAKS,
     methods: Sequence[Contestant | MethodLike] = ("auto",),

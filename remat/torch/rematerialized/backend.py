@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import fx
@@ -14,13 +14,11 @@ from torch.fx.graph import _BoxedCodeGen
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureError
-from remat.solving.method import MethodLike
-from remat.solving.progress import OnProgress
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import cost_model
-from remat.torch.rematerialized.planning import Settings, planned
+from remat.torch.rematerialized.planning import SearchOptions, Settings, planned
 from remat.torch.rematerialized.report import Report
 
 _log = logging.getLogger("remat.torch")
@@ -65,13 +63,8 @@ class CompileBackend:
 def backend(
     budget: str | int | float,
     *,
-    method: MethodLike = "auto",
     solver: BackendLike | None = "cp-sat",
-    time_limit: float | None = 60.0,
-    costs: Any = "roofline",
-    constants: str = "excluded",
-    method_options: Any = None,
-    on_progress: OnProgress | None = None,
+    **options: Unpack[SearchOptions],
 ) -> CompileBackend:
     """Return a backend of ``torch.compile`` that keeps a memory budget by recomputation.
 
@@ -84,10 +77,10 @@ def backend(
     ----------
     budget : str, int or float
         Bytes, or a share of each graph's peak without recomputation; see :func:`remat.torch.rematerialize`.
-    As in :func:`remat.torch.rematerialize`, for each graph.
-        As of :func:`remat.torch.rematerialize`, for each graph.
     solver : str or backend, optional
         The `backend` of :func:`remat.torch.rematerialize`.
+    method, time_limit, costs, constants, method_options, on_progress
+        As in :func:`remat.torch.rematerialize`, for each graph.
 
     Returns
     -------
@@ -109,7 +102,9 @@ def backend(
     >>> within.reports  # one for each graph, when the model is called for the first time
     []
     """
-    return CompileBackend(Settings(budget, method, solver, time_limit, costs, constants, method_options, on_progress))
+    if unknown := options.keys() - SearchOptions.__annotations__.keys():
+        raise TypeError(f"backend() has no argument {min(unknown)!r}")
+    return CompileBackend(Settings(budget, backend=solver, **options))
 
 
 def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], name: str, costs: Any) -> Captured:
@@ -138,7 +133,7 @@ def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], nam
     inputs, results = joint_io(graph, input_of, result_of)
     facts = {"num_forward_outputs": forward, "static_lifetime_input_indices": sorted(constant)}
     traced = Traced(module=joint, inputs=inputs, results=results, route="joint", partitioner_facts=facts)
-    return lower(traced, name=name, mode="training", costs=cost_model(costs))
+    return lower(traced, name=name, costs=cost_model(costs))
 
 
 def _position(source: Any) -> int:

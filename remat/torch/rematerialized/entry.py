@@ -9,17 +9,14 @@ import time
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from remat.backends.choice import BackendLike
 from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
-from remat.solving.method import MethodLike
-from remat.solving.progress import OnProgress
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
@@ -27,8 +24,9 @@ from remat.torch.modes import kept_modes
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
-from remat.torch.rematerialized.planning import Settings, check_setting, planned
+from remat.torch.rematerialized.planning import Settings, StepOptions, check_setting, planned
 from remat.torch.rematerialized.python_state import check_python_state
+from remat.torch.rematerialized.verify import Expected
 from remat.torch.rematerialized.verify import verify as run_verification
 
 _log = logging.getLogger("remat.torch")
@@ -45,18 +43,10 @@ def rematerialize(
     budget: str | int | float | None = None,
     *,
     sample_kwargs: Mapping[str, Any] | None = None,
-    method: MethodLike = "auto",
-    backend: BackendLike | None = "cp-sat",
-    engine: str = "eager",
-    time_limit: float | None = 60.0,
-    costs: Any = "roofline",
-    constants: str = "excluded",
-    workspaces: str | None = None,
     schedule: Schedule | str | os.PathLike[str] | None = None,
     verify: bool = False,
     other_shapes: str = "error",
-    method_options: Any = None,
-    on_progress: OnProgress | None = None,
+    **options: Unpack[StepOptions],
 ) -> Rematerialized:
     """Return a module like `module` whose training steps keep a memory budget by recomputation.
 
@@ -76,22 +66,6 @@ def rematerialize(
         Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
         :class:`~remat.torch.rematerialized.report.Report` for what counts. None: only with `schedule`.
     sample_kwargs : mapping, optional
-    method, backend, method_options, on_progress
-        As in :func:`remat.solve`. Ctrl-C ends the search; the step then uses the best schedule found.
-    engine : {"eager", "inductor"}
-        Execution of the two graphs. ``"eager"``: the kernels of eager PyTorch, one by one, in exactly the scheduled
-        order. ``"inductor"``: TorchInductor, which fuses and reorders, so that predicted memory is approximate and
-        results are equal up to rounding. It needs a C++ compiler or Triton.
-    time_limit : float or None
-        Seconds for the search; None: no limit. With method ``"auto"``, torch's partitioner may take up to a tenth. The
-        search starts from its schedule within the budget and never ends with a worse one.
-    costs : str or CostModel
-        Costs of ops; see :mod:`remat.torch.costs`.
-    constants : {"excluded", "included"}
-        ``"included"``: budget and peak count parameters, buffers and inputs.
-    workspaces : {"measured"}, optional
-        Include the workspaces of kernels in budget and peak: each distinct op runs twice on this machine, see
-        :func:`remat.torch.costs.measured_workspaces`.
     schedule : Schedule or path, optional
         A saved schedule of this step (``.save_schedule``, or of another tool), used instead of solving.
     verify : bool
@@ -101,6 +75,22 @@ def rematerialize(
         Response to a call unlike the sample. ``"error"``: raise an error that names the argument. ``"capture"``:
         capture and solve again, once for each kind of call. All kinds keep the sample's budget in bytes; one that fits
         without recomputation is not solved.
+    method, backend, method_options, on_progress
+        As in :func:`remat.solve`. Ctrl-C ends the search; the step then uses the best schedule found.
+    engine : {"eager", "inductor"}, optional
+        Execution of the two graphs. ``"eager"``: the kernels of eager PyTorch, one by one, in exactly the scheduled
+        order. ``"inductor"``: TorchInductor, which fuses and reorders, so that predicted memory is approximate and
+        results are equal up to rounding. It needs a C++ compiler or Triton.
+    time_limit : float or None, optional
+        Seconds for the search, 60 by default; None: no limit. With method ``"auto"``, torch's partitioner may take up
+        to a tenth. The search starts from its schedule within the budget and never ends with a worse one.
+    costs : str or CostModel, optional
+        Costs of ops, ``"roofline"`` by default; see :mod:`remat.torch.costs`.
+    constants : {"excluded", "included"}, optional
+        ``"included"``: budget and peak count parameters, buffers and inputs.
+    workspaces : {"measured"}, optional
+        Include the workspaces of kernels in budget and peak: each distinct op runs twice on this machine, see
+        :func:`remat.torch.costs.measured_workspaces`.
 
     Returns
     -------
@@ -135,10 +125,7 @@ def rematerialize(
     check_setting("other_shapes", other_shapes, OTHER_SHAPES)
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
-    settings = Settings(
-        budget, method, backend, time_limit, costs, constants, method_options, on_progress, engine, workspaces
-    )
-
+    settings = Settings(budget, **options)
     kwargs = dict(sample_kwargs or {})
     with _training(module):
         plan = _prepared(module, args, kwargs, settings, schedule)
@@ -222,12 +209,12 @@ def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
 
 def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     report, eager = plan.report, plan.report.engine == "eager"
-    found = run_verification(
-        made.original, made, args, kwargs,
+    expected = Expected(
         report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
         tolerance=_rounding(plan.captured) if eager else max(1e-3, _rounding(plan.captured)), measure=eager,
         allocator=None if report.workspace is None else report.random_state_bytes,
     )  # fmt: skip
+    found = run_verification(made.original, made, args, kwargs, expected)
     plan.report = dataclasses.replace(report, verification=found)
 
 

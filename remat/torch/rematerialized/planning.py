@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
@@ -121,6 +121,25 @@ def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
 KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
 
 
+class SearchOptions(TypedDict, total=False):
+    """Options of :func:`remat.torch.backend` and :func:`remat.torch.rematerialize`, which documents them."""
+
+    method: MethodLike
+    time_limit: float | None
+    costs: Any
+    constants: str
+    method_options: Any
+    on_progress: OnProgress | None
+
+
+class StepOptions(SearchOptions, total=False):
+    """Further options of :func:`remat.torch.rematerialize`."""
+
+    backend: BackendLike | None
+    engine: str
+    workspaces: str | None
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings for capturing, solving and running steps; the same for each kind of call.
@@ -132,13 +151,13 @@ class Settings:
     """
 
     budget: str | int | float | None
-    method: MethodLike
-    backend: BackendLike | None
-    time_limit: float | None
-    costs: Any
-    constants: str
-    method_options: Any
-    on_progress: OnProgress | None
+    method: MethodLike = "auto"
+    backend: BackendLike | None = "cp-sat"
+    time_limit: float | None = 60.0
+    costs: Any = "roofline"
+    constants: str = "excluded"
+    method_options: Any = None
+    on_progress: OnProgress | None = None
     engine: str = "eager"
     workspaces: str | None = None
 

@@ -58,6 +58,29 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """Requirements on the memory and the results of a step.
+
+    Attributes
+    ----------
+    peak : int
+        Predicted peak in bytes.
+    tolerance : float
+        Largest difference, relative to the largest entry, that is allowed even if eager repeats its step bit by bit.
+    measure : bool
+        If true, measure the peak by storages (impossible for compiled code).
+    allocator : int or None
+        If the predicted peak counts workspaces: bytes in addition to it that the allocator may allocate (states of
+        random number generators). None: the allocator is not measured; nor is it for compiled code or on a GPU.
+    """
+
+    peak: int
+    tolerance: float = 0.0
+    measure: bool = True
+    allocator: int | None = None
+
+
+@dataclass(frozen=True)
 class _Outcome:
     """Results of a step: named tensors, and peaks."""
 
@@ -71,11 +94,7 @@ def verify(
     rematerialized: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    predicted_peak: int,
-    *,
-    tolerance: float = 0.0,
-    measure: bool = True,
-    allocator: int | None = None,
+    expected: Expected,
 ) -> Verification:
     """Run one training step of both from the same state and compare their results.
 
@@ -88,13 +107,7 @@ def verify(
         In training mode.
     rematerialized : callable
         Callable with the same arguments.
-    tolerance : float
-        Largest difference, relative to the largest entry, that is allowed even if eager repeats its step bit by bit.
-    measure : bool
-        If true, measure the peak by storages (impossible for compiled code).
-    allocator : int or None
-        If the predicted peak counts workspaces: bytes in addition to it that the allocator may allocate (states of
-        random number generators). None: the allocator is not measured; nor is it for compiled code or on a GPU.
+    expected : Expected
 
     Raises
     ------
@@ -102,6 +115,7 @@ def verify(
         With the first output, gradient or buffer that differs, and by how much; or if a measured peak exceeds the
         predicted one by more than 1 %.
     """
+    measure, allocator = expected.measure, expected.allocator
     leaves = pytree.tree_leaves((args, kwargs))
     given = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
     targets = {name: each for name, each in original.named_parameters() if each.requires_grad} | given
@@ -110,11 +124,12 @@ def verify(
     ours = _step(rematerialized, args, kwargs, targets, original, measure=measure, profiled=profiled)
     differing = list(_differences(eager, ours))
     if differing:
-        _judge(differing, list(_differences(eager, _step(original, args, kwargs, targets, original))), tolerance)
+        again = _step(original, args, kwargs, targets, original)
+        _judge(differing, list(_differences(eager, again)), expected.tolerance)
     for peak, beside in ((ours.peak if measure else None, 0), (ours.allocator_peak, allocator or 0)):
-        if peak is not None and peak > predicted_peak * (1 + PEAK_SHARE) + PEAK_BYTES + beside:
+        if peak is not None and peak > expected.peak * (1 + PEAK_SHARE) + PEAK_BYTES + beside:
             raise VerificationError(
-                f"the measured peak is {peak:,} bytes, above the {predicted_peak:,} bytes that were predicted", "peak"
+                f"the measured peak is {peak:,} bytes, above the {expected.peak:,} bytes that were predicted", "peak"
             )
     counts = Counter(name.partition(" ")[0] for name in ours.tensors)
     return Verification(
