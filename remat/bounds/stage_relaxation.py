@@ -117,8 +117,6 @@ class StageRelaxation:
         model.minimize(again[again >= 0], arrays.cost[op] // self.unit)
         return model
 
-    # -- variables -------------------------------------------------------------------------------------------------
-
     def _last_uses(self) -> tuple[Int, Int]:
         """Return the last position of a first compute that may need each op, and each tensor; the end if kept."""
         arrays = self.problem.graph.arrays
@@ -165,8 +163,6 @@ class StageRelaxation:
             _numbers(len(arrays.size), live, model.booleans("live", len(live)).index),
             _numbers(len(arrays.size), old, model.implied("through", len(old), 0, 1).index),
         )
-
-    # -- rows ------------------------------------------------------------------------------------------------------
 
     def _requests(self, stage: _Stage, before: _Stage | None) -> Linear:
         """Return the rows (4)."""

@@ -146,8 +146,6 @@ class ComputeGraph:
         self._check_order()
         self._check_in_place()
 
-    # -- checks ----------------------------------------------------------------------------------------------------
-
     def _check_totals(self) -> None:
         size = sum(t.size for t in self.tensors) + self.constant_memory + max(o.workspace for o in self.ops)
         cost = sum(o.cost for o in self.ops)
@@ -182,8 +180,6 @@ class ComputeGraph:
             writers = Counter(name for op in self.ops for name in op.outputs)
             for op in self.ops:
                 check_places(op.name, op.in_place, size, writers)
-
-    # -- views -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def in_place(self) -> bool:
@@ -289,8 +285,6 @@ class ComputeGraph:
 
     def __repr__(self) -> str:
         return f"ComputeGraph({self.name!r}, {len(self.ops)} ops, {len(self.tensors)} tensors, {self.num_edges} edges)"
-
-    # -- copies ----------------------------------------------------------------------------------------------------
 
     def with_outputs(self, outputs: Iterable[str]) -> ComputeGraph:
         """Return the graph with other graph outputs."""

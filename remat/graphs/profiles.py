@@ -144,9 +144,6 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def _from_csv(text: str, name: str) -> Profile:
     rows = table_rows(text, name)
     header = [cell.strip() for cell in next(rows, (1, [""]))[1]]

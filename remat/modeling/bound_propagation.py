@@ -188,8 +188,6 @@ class Narrowing:
                 raise ModelError(f"record {record.name!r} is of unknown kind {type(record).__name__}")
         return new if new is None or len(new) else None
 
-    # -- rows and clauses ------------------------------------------------------------------------------------------
-
     def _linear(self, record: Linear) -> Linear:
         bounds, count = self.bounds, len(record)
         fixed = bounds.fixed(record.column)
@@ -255,8 +253,6 @@ class Narrowing:
         keep = left < values[last] - first + 1  # otherwise the bounds are equivalent
         indptr = np.concatenate([[0], np.cumsum(left[keep])]).astype(np.int64)
         return Domain(record.name, record.variable[keep], indptr, values[keep[owner]])
-
-    # -- records that keep fixed variables ---------------------------------------------------------------------------
 
     def _all_different(self, record: AllDifferent) -> AllDifferent | None:
         """Remove fixed variables whose value no free one can take."""

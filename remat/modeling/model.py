@@ -110,8 +110,6 @@ class Model:
 
     Built on demand; a copy of the model has none."""
 
-    # -- variables -------------------------------------------------------------------------------------------------
-
     def add_vars(
         self, name: str, shape: int | tuple[int, ...], kind: Kind, lower: ArrayLike = 0, upper: ArrayLike = 1
     ) -> Vars:
@@ -179,8 +177,6 @@ class Model:
             parts[:] = [np.concatenate(parts)]
         return parts[0] if parts else np.zeros(0, dtype=dtype)
 
-    # -- constraints -----------------------------------------------------------------------------------------------
-
     def add(self, *records: Record) -> None:
         """Add records; empty ones are dropped.
 
@@ -214,8 +210,6 @@ class Model:
         where = np.asarray(index, dtype=np.int64)
         weights = np.broadcast_to(np.asarray(coefficient, dtype=np.float64), where.shape).ravel()
         self.objective = Objective(where.ravel(), weights, constant)
-
-    # -- views -----------------------------------------------------------------------------------------------------
 
     def copy(self, name: str) -> Model:
         """Return an independent copy, sharing arrays, to which blocks and records can be added."""

@@ -138,8 +138,6 @@ class Schedule:
         """Return the reference order of `graph`, each op once, frees implied."""
         return cls.of_computes(graph, graph.arrays.order.copy(), source="reference order")
 
-    # -- views -----------------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         return len(self.kinds)
 

@@ -115,8 +115,6 @@ class Checkmate(Formulation):
     def build(self) -> Model:
         return self.statement[0]
 
-    # -- variables -------------------------------------------------------------------------------------------------
-
     @cached_property
     def statement(self) -> tuple[Model, Named]:
         """Model and its variables."""
@@ -165,8 +163,6 @@ class Checkmate(Formulation):
     def _made(self, x: Named, stage: Int, tensor: Int) -> Int:
         """Return R of the op that writes an ordinary tensor in a stage; NONE for buffers."""
         return np.where(self.layout.is_buffer[tensor], NONE, self._at(x.R, stage, self.layout.writer[tensor]))
-
-    # -- constraints -----------------------------------------------------------------------------------------------
 
     def _dependencies(self, model: Model, x: Named) -> None:
         at = self.layout
@@ -314,8 +310,6 @@ class Checkmate(Formulation):
         op = limited[row]
         runs = (row, self._at(x.R, begin[op] + rank, op), 1)
         model.add(rows_from("limit of computes", runs, num_rows=len(limited), upper=limit[limited]))
-
-    # -- translation -----------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
         problem = self.problem

@@ -179,8 +179,6 @@ class CompositeProblem:
         """Arrays of the flat graph."""
         return self.problem.graph.arrays
 
-    # -- nodes -------------------------------------------------------------------------------------------------------
-
     def _check_members(self) -> None:
         n = len(self.arrays.cost)
         seen = np.full(n, -1, dtype=np.int64)
@@ -296,8 +294,6 @@ class CompositeProblem:
                             "order-rule",
                         )
 
-    # -- tensors -----------------------------------------------------------------------------------------------------
-
     @cached_property
     def border(self) -> Border:
         """Tensors inside composites, and tensors that are live only while they are written."""
@@ -318,8 +314,6 @@ class CompositeProblem:
     def data(self) -> Int:
         border = self.border
         return np.flatnonzero(~border.internal & ~border.passing & ~self.arrays.is_input)
-
-    # -- options -----------------------------------------------------------------------------------------------------
 
     def runs(self, node: int) -> tuple[Run, ...]:
         """Return the runs of a node, one for each of its options."""

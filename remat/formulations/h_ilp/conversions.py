@@ -205,9 +205,6 @@ def known(values: Values) -> Callable[[Int], Values]:
     return worth
 
 
-# -- from values to schedules ----------------------------------------------------------------------------------------
-
-
 def plan_in(program: Program, values: Values) -> Plan:
     """Return the plan that values represent, less recomputations of single outputs that are not live afterwards."""
     x, at, phases, levels = program.x, program.at, program.phases, program.levels

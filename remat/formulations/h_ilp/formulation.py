@@ -153,8 +153,6 @@ class HIlp(Formulation):
         """Model, with its columns of liveness."""
         return Program(self.name, self.phases, self.deadline)
 
-    # -- translation -------------------------------------------------------------------------------------------------
-
     def encode(self, schedule: Schedule) -> Values:
         """Encode a schedule; if its runs can be recognised in several ways, return the values that claim least."""
         return encoded(

@@ -143,8 +143,6 @@ class Tables:
         table = np.array(found, dtype=np.int64).reshape(-1, 3)
         self.phantom_layer, self.phantom_forward, self.phantom_backward = table.T.copy()
 
-    # -- simple properties -------------------------------------------------------------------------------------------
-
     @cached_property
     def read_of(self) -> dict[tuple[int, int], int]:
         """Number of each read, by node and datum."""
@@ -193,8 +191,6 @@ class Tables:
     def once(self) -> Bool:
         """Mask of the nodes that the limits of computes allow to run only once."""
         return self.whole.most_runs == 1
-
-    # -- memory ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def rows(self) -> list[list[NodeRow]]:
@@ -251,8 +247,6 @@ class Tables:
         if budget is None:
             return self.most
         return min(self.most, (budget - self.held) // self.unit)
-
-    # -- useful runs -------------------------------------------------------------------------------------------------
 
     def may_run(self, most_extra: int | None, phases: Int, clock: Deadline, *, ahead: bool = True) -> Bool:
         """Mark possible runs: entry [t, k] is node k in ``phases[t]``, its first run or a useful one.

@@ -71,8 +71,6 @@ class Phases:
         until[tables.kept] = tables.T
         self.until = until
 
-    # -- computes ----------------------------------------------------------------------------------------------------
-
     @cached_property
     def sure(self) -> Bool:
         """Mask of the slots with a single choice that must run, and hence no column."""
@@ -91,8 +89,6 @@ class Phases:
             return slot
         number = np.searchsorted(self.run_choice[0], slot) + choice - self.at.first[self.at.node[choice]]
         return np.where(slot == NONE, NONE, np.where(self.sure[slot], ONE, number))
-
-    # -- retention between phases ------------------------------------------------------------------------------------
 
     @cached_property
     def active(self) -> Bool:
@@ -173,8 +169,6 @@ class Phases:
         there = np.nonzero(kind == 0)
         number[there] = np.arange(len(there[0]))
         return number, kind
-
-    # -- reads and makes within a phase ------------------------------------------------------------------------------
 
     @cached_property
     def reads(self) -> Touches:

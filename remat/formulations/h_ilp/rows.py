@@ -81,8 +81,6 @@ class Program:
         place, rank = expand(np.where(phases.may[t, node], at.num[node], 0))
         return place, column(self.R, phases.run_column(t[place], at.first[node[place]] + rank))
 
-    # -- levels ------------------------------------------------------------------------------------------------------
-
     def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
         number, kind = self.phases.phantom
         return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
@@ -249,8 +247,6 @@ class Program:
         runs = column(self.R, phases.run_column(t, limits.run[entry]))
         terms = (limits.row[entry], runs, limits.times[entry])
         self.model.add(rows_from("limit of computes", terms, num_rows=len(limits.most), upper=limits.most))
-
-    # -- memory ------------------------------------------------------------------------------------------------------
 
     def _memory(self) -> None:
         """Add (u) and (10), with a variable U in units for each slot."""

@@ -160,8 +160,6 @@ class HierarchicalIntervals(RetentionIntervals):
     def _offer_forms(self, variables: IntervalVariables, highest_peak: int | None = None) -> None:
         """Offer no other forms, since they cannot express options."""
 
-    # -- translation ---------------------------------------------------------------------------------------------------
-
     def encode_runs(self, schedule: Schedule) -> Values:
         """Encode a schedule; if its runs can be recognised in several ways, return the values that claim least."""
 

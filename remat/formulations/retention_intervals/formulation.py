@@ -226,8 +226,6 @@ class RetentionIntervals(Formulation):
         """Return the constraints on variables; `tau` is the variable of the capacity, if any."""
         return IntervalRows(variables, self.unit, self.capacity, tau)
 
-    # -- translation -----------------------------------------------------------------------------------------------
-
     def encode(self, schedule: Schedule) -> Values:
         values = self.encode_runs(schedule)
         return self.extended(values) if self.objective.is_memory else values

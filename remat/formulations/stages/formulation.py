@@ -143,8 +143,6 @@ class Stages(Formulation):
     def build(self) -> Model:
         return self.statement[0]
 
-    # -- variables ---------------------------------------------------------------------------------------------------
-
     @cached_property
     def statement(self) -> tuple[Model, Named]:
         """Model and its variables."""
@@ -185,8 +183,6 @@ class Stages(Formulation):
         """Mask of the reads that have an L; for the others, R of the reader says that the tensor is live up to it."""
         _, _, _, last = self.choices.reads
         return ~last | (self._tail != NONE)
-
-    # -- constraints -------------------------------------------------------------------------------------------------
 
     def _chain(self, model: Model, own: Bool, live: Int, run: Int, tail: Int) -> None:
         """Add (4) and (5): L of a read is at least R of its reader, and at least the next L."""
@@ -241,8 +237,6 @@ class Stages(Formulation):
         mine = np.flatnonzero(tight[op])
         runs = (number[op[mine]], R.index[mine], 1)
         model.add(rows_from("limit of computes", runs, num_rows=tight.sum(), upper=limits[tight] - 1))
-
-    # -- memory ------------------------------------------------------------------------------------------------------
 
     def _excess(self, model: Model) -> tuple[int, int]:
         """Return the column of the units by which the capacity rises, and their maximum; NONE for a fixed capacity."""
@@ -335,8 +329,6 @@ class Stages(Formulation):
                 upper=at.capacity,
             )
         )
-
-    # -- translation -------------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
         problem, at = self.problem, self.layout

@@ -177,9 +177,6 @@ def guessed_layout(op: Op, attributes: Attributes, shape: Shape, output: Shape) 
     return None if last == first else "NHWC" if last else "NCHW"
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-
 def _fixed(reading: Reading) -> Roles:
     return (FIXED,) * reading.rank
 

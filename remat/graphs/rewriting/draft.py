@@ -68,8 +68,6 @@ class Draft:
         self._operands: dict[str, tuple[Operand, ...] | None] = {}
         self.layout = self._layout()
 
-    # -- queries ---------------------------------------------------------------------------------------------------
-
     def readers(self, tensor: str) -> list[str]:
         """Return the ops that read a tensor."""
         return list(self._readers[tensor])
@@ -124,8 +122,6 @@ class Draft:
                     found.add(guessed_layout(op, attributes, shape, output) or "")
         found.discard("")
         return found.pop() if len(found) == 1 else None
-
-    # -- changes ---------------------------------------------------------------------------------------------------
 
     def unused(self, name: str) -> str:
         """Return the name, with a number if an op or a tensor has it already."""
@@ -234,8 +230,6 @@ class Draft:
             if not any(t in self.kept or self._readers[t] for t in self.ops[name].outputs):
                 pending += self.ops[name].inputs
                 self.replace(name, [])
-
-    # -- the graph -------------------------------------------------------------------------------------------------
 
     def _placed(self, op: str) -> Op:
         """Return an op, with its original in-place pairs if no rewrite has changed it."""

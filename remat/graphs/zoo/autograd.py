@@ -139,8 +139,6 @@ class Tape:
         self.kept: list[str] = []  # tensors that are graph outputs
         self._path: list[str] = []
 
-    # -- recording -------------------------------------------------------------------------------------------------
-
     @contextmanager
     def module(self, name: str) -> Iterator[None]:
         """Assign the ops recorded inside to module `name` (which may have dots) of the current module."""
@@ -203,8 +201,6 @@ class Tape:
         self.kept += [value.name for value, output in zip(made, outputs, strict=True) if output.kept]
         self.calls.append(_Call(full, kind, path, tuple(dict.fromkeys(inputs)), made, flops, params, workspace))
         return made
-
-    # -- the graph -------------------------------------------------------------------------------------------------
 
     def build(self, loss: str, *predictions: Value, **meta: Any) -> ComputeGraph:
         """Return the training graph for a scalar loss of type `loss`, which reads `predictions`.

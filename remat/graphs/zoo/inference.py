@@ -64,8 +64,6 @@ class InferenceNetwork(Recorder):
     param_bytes: int = field(default=0, init=False)
     _kept: set[str] = field(default_factory=set, init=False, repr=False)
 
-    # -- ops -------------------------------------------------------------------------------------------------------
-
     def input(self, name: str, shape: Shape) -> str:
         """Add the network's input, an op without inputs that allocates the tensor."""
         self.check_image(shape)
@@ -185,8 +183,6 @@ class InferenceNetwork(Recorder):
             self._kept.add(name)
         return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
 
-    # -- results ---------------------------------------------------------------------------------------------------
-
     def graph(self) -> ComputeGraph:
         """Return the graph: the order of the ops is the reference order, unread tensors are graph outputs."""
         element = DTYPES[self.dtype]
@@ -215,8 +211,6 @@ class InferenceNetwork(Recorder):
         b.output(*(name for name in self.layers if name not in read))
         graph = b.build()
         return self._folded(graph) if self.fold_concats else graph
-
-    # -- details ---------------------------------------------------------------------------------------------------
 
     def _folded(self, graph: ComputeGraph) -> ComputeGraph:
         """Return the graph without concatenations, by the rewriting rules."""

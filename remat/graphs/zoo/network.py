@@ -141,8 +141,6 @@ class Network(Recorder):
         self.check_image(self.image)
         self._counts: Counter[str] = Counter()
 
-    # -- layers ----------------------------------------------------------------------------------------------------
-
     def conv(
         self, channels: int, kernel: int, *, stride: int = 1, same: bool = True, bias: bool = True,
         name: str = "", x: str = "",
@@ -234,8 +232,6 @@ class Network(Recorder):
     def dropout(self, *, name: str = "", x: str = "") -> str:
         """Add a dropout."""
         return self._add("dropout", name, [x], self._shape(x))
-
-    # -- totals and shapes -----------------------------------------------------------------------------------------
 
     @property
     def params(self) -> int:

@@ -318,9 +318,6 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
     return ones
 
 
-# -- files -----------------------------------------------------------------------------------------------------
-
-
 def _json_matrix(value: Any, name: str) -> Float:
     rows = decoded(list[list[float]], value, name)
     if rows and (len({len(row) for row in rows}) > 1 or len(rows) * len(rows[0]) > MAX_ENTRIES):

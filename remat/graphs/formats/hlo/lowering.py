@@ -251,8 +251,6 @@ class _Lowering:
         assert isinstance(value, tuple)
         return value[numbers[0]]
 
-    # -- ops -------------------------------------------------------------------------------------------------------
-
     def _op(self, instruction: Instruction) -> Value:
         read = tuple(leaf for operand in instruction.operands for leaf in flat(self.values[operand.name]))
         self.all.reads += len(read)

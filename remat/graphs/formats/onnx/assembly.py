@@ -104,8 +104,6 @@ class Assembly:
             meta=({"modules": modules} if modules else {}) | described(shapes_of(network, tensor_of), attributes),
         )  # fmt: skip
 
-    # -- remaining nodes ----------------------------------------------------------------------------------------------
-
     def _is_folded(self, node: Node) -> bool:
         """Return whether a node becomes no op: it is independent of the inputs, or a view."""
         network = self._network

@@ -136,8 +136,6 @@ class Inference:
         self._dims.refuse_unused()
         return self.network
 
-    # -- before the first node --------------------------------------------------------------------------------------
-
     def _read_constants(self) -> None:
         for tensor in self._graph.initializer:
             self._define_constant(tensor.name, tensor.dims, tensor.data_type)
@@ -186,8 +184,6 @@ class Inference:
         if content.dtype.kind in "biuf" and self._kept + content.size <= MAX_TOTAL_CONTENT:
             self._kept += content.size
             self.network.content[name] = content
-
-    # -- a node -----------------------------------------------------------------------------------------------------
 
     def _node(self, proto: Any, position: int) -> Node:
         domain = "" if proto.domain in _STANDARD else proto.domain
@@ -297,8 +293,6 @@ class Inference:
                 f"node {short(node.name)} ({node.type}), output {short(name)}: {error}", "open-dims"
             ) from None
         raise AssertionError("no dimension is open")
-
-    # -- contents ---------------------------------------------------------------------------------------------------
 
     def _shape(self, node: Node) -> None:
         """Store the content of a shape without computing anything: shapes are known by now."""
