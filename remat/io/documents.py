@@ -205,14 +205,14 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
     "meta": {}
     }
     """
-    parts = [f"{json.dumps(key)}: {_listed(value)}" for key, value in fields.items()]
+    values = (
+        "[\n" + ",\n".join(value) + "\n]" if isinstance(value, Lines) and value else json.dumps(value)
+        for value in fields.values()
+    )
+    parts = [f"{json.dumps(key)}: {value}" for key, value in zip(fields, values, strict=True)]
     if meta is not None:
         try:
             parts.append(f'"meta": {json.dumps(dict(meta), sort_keys=True, allow_nan=False)}')
         except (TypeError, ValueError, RecursionError) as error:
             raise FormatError(f"meta of {owner} is not JSON: {error}") from None
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _listed(value: Any) -> str:
-    return "[\n" + ",\n".join(value) + "\n]" if isinstance(value, Lines) and value else json.dumps(value)

@@ -53,7 +53,8 @@ class Program:
         Q = model.implied("Q", int(phases.phantom[0].max(initial=-1)) + 1, 0, 1)
         clock.check()
         p, sp = column(P, phases.kept), column(Sp, phases.phantom_kept)
-        phantom = self._phantom_levels(Q, sp)
+        number, kind = phases.phantom
+        phantom = np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
         t, read, last, *_ = phases.reads
         tail = np.where(last, p[t + 1, at.read_data[read]], NONE)
         live, following = self._chain(tail)
@@ -80,10 +81,6 @@ class Program:
         at, phases = self.at, self.phases
         place, rank = expand(np.where(phases.may[t, node], at.num[node], 0))
         return place, column(self.R, phases.run_column(t[place], at.first[node[place]] + rank))
-
-    def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
-        number, kind = self.phases.phantom
-        return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
 
     def _chain(self, tail: Int) -> tuple[Int, Int]:
         """Add (a1); return the columns of L up to each read and after it."""

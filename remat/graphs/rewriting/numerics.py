@@ -120,7 +120,10 @@ def run(
                     if not waiting[tensor] and np.isnan(found[tensor]).any():
                         raise ValueError(f"after it tensor {tensor!r} is not complete")
                 if keep is not None:
-                    _discard(op, found, readers, keep)
+                    readers.subtract(op.inputs)
+                    for tensor in op.inputs:
+                        if not readers[tensor] and tensor not in keep:
+                            del found[tensor]
                     if sum(value.size for value in found.values()) > MOST_ELEMENTS:
                         raise ValueError("the tensors that are alive then are too large for a check")
             except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
@@ -131,14 +134,6 @@ def run(
 def elements(draft: Draft, shrink: Callable[[Shape], Shape]) -> int:
     """Return the total number of elements of all tensors of a draft."""
     return sum(prod(shrink(shape)) for shape in draft.shapes.values())
-
-
-def _discard(op: Op, found: dict[str, Array], readers: Counter[str], keep: Collection[str]) -> None:
-    """Discard the tensors whose last reader is this op."""
-    for tensor in op.inputs:
-        readers[tensor] -= 1
-        if not readers[tensor] and tensor not in keep:
-            del found[tensor]
 
 
 def _require_shapes(draft: Draft) -> None:

@@ -107,10 +107,6 @@ def _piece(draft: Draft, op: str) -> Piece:
         if entry.get("role") != "bias" or not part.sum or part.bias
     }
     role = PieceRole.SUM if part.sum else PieceRole.PART
-    groups = _groups(draft, op) if draft.kind(op) is Kind.DEPTHWISE else None
+    reading = draft.reading(op, 0) if draft.kind(op) is Kind.DEPTHWISE else None
+    groups = None if reading is None or reading.channels is None else reading.shape[reading.channels]
     return Piece(part.of, role, constants, groups, activation=attributes.get("activation"))
-
-
-def _groups(draft: Draft, op: str) -> int | None:
-    reading = draft.reading(op, 0)
-    return None if reading is None or reading.channels is None else reading.shape[reading.channels]

@@ -290,10 +290,12 @@ class _Lowering:
             self.ordered[instruction.name] = made[-1]
         waits = [self.ordered[n] for n in instruction.names("control-predecessors") if n in self.ordered]
         inputs = tuple(dict.fromkeys((*self.done.held(read), *waits)))
-        called = [self.all.called(c) for c in self._run_inside(instruction)]
+        inside = instruction.opcode in ("while", "conditional", "call", "async-start")  # their tensors take memory now
+        called = [self.all.called(c) for c in self.all.module.called(instruction)] if inside else []
+        effect = instruction.attributes.get("custom_call_has_side_effect", "") == "true"
         op = LoweredOp(
             name, instruction, inputs, tuple(made), self.all.costs.of_instruction(instruction),
-            max((c.workspace for c in called), default=0), self._recomputable(instruction),
+            max((c.workspace for c in called), default=0), not effect and instruction.opcode not in _ONCE,
         )  # fmt: skip
         self._note(instruction, len(self.done.ops))
         value = formed(instruction.shape, iter(leaves))
@@ -316,16 +318,6 @@ class _Lowering:
     def _tensor(self, name: str, size: int = 0) -> int:
         self.done.tensors.append((name, size))
         return len(self.done.tensors) - 1
-
-    @staticmethod
-    def _recomputable(instruction: Instruction) -> bool:
-        effect = instruction.attributes.get("custom_call_has_side_effect", "") == "true"
-        return not effect and instruction.opcode not in _ONCE
-
-    def _run_inside(self, instruction: Instruction) -> list[Computation]:
-        """Return the computations whose tensors occupy memory while the instruction runs."""
-        inside = instruction.opcode in ("while", "conditional", "call", "async-start")
-        return self.all.module.called(instruction) if inside else []
 
     def _aliases(self, instruction: Instruction) -> tuple[list[int | None] | None, bool]:
         """Return the leaf that each array of the result aliases (None: new), and whether all wait for this one."""

@@ -120,7 +120,8 @@ class _Writer:
                     waiting.pop()
                     continue
                 read = [self.same[each.name] for each in here.operands]
-                if missing := [each for each in read if each not in fresh and self._is_view(each)]:
+                views = (n for n in read if n not in self.done.made_by and self.instructions[n].opcode not in _GIVEN)
+                if missing := [view for view in views if view not in fresh]:
                     waiting += missing
                     continue
                 fresh.add(name)
@@ -132,9 +133,6 @@ class _Writer:
                     self._write(here, names)
             found.append(self.latest[self.same[operand.name]])
         return found
-
-    def _is_view(self, name: str) -> bool:
-        return name not in self.done.made_by and self.instructions[name].opcode not in _GIVEN
 
     def _write(self, instruction: Instruction, operands: list[str]) -> None:
         """Write an instruction, or a clone of it if it is written already."""

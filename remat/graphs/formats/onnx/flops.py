@@ -113,10 +113,6 @@ def _conv(weight: int, bias: int) -> Product:
     return flops
 
 
-def _conv_transpose(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
-    return 2 * prod(_shape(inputs, 0)) * prod(_shape(inputs, 1)[1:]) + _has(inputs, 2) * prod(_shape(outputs, 0))
-
-
 def _deform_conv(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
     # each value under the kernel is interpolated between four neighbours
     window = prod(_shape(inputs, 1)[2:])
@@ -183,11 +179,6 @@ def _fourier(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int
     return 5 * elements * max(longest.bit_length() - 1, 1)
 
 
-def _pooled_regions(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
-    samples = attributes.get("sampling_ratio", 0) or 2
-    return prod(_shape(outputs, 0)) * 8 * samples * samples
-
-
 def _interpolated(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
     neighbours = {b"linear": 4, b"bilinear": 4, b"cubic": 16, b"bicubic": 16}.get(attributes.get("mode", b""), 1)
     return prod(_shape(outputs, 0)) * (2 * neighbours if neighbours > 1 else 1)
@@ -197,7 +188,9 @@ _PRODUCTS: dict[str, Product] = {
     **dict.fromkeys(("Conv", "FusedConv"), _conv(1, 2)),
     "ConvInteger": _conv(1, 99),
     "QLinearConv": _conv(3, 8),
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": lambda _, inputs, outputs: (
+        2 * prod(_shape(inputs, 0)) * prod(_shape(inputs, 1)[1:]) + _has(inputs, 2) * prod(_shape(outputs, 0))
+    ),
     "DeformConv": _deform_conv,
     **dict.fromkeys(("MatMul", "FusedMatMul", "TransposeMatMul", "MatMulInteger", "QLinearMatMul"), _matmul),
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
@@ -207,6 +200,6 @@ _PRODUCTS: dict[str, Product] = {
     "RNN": _recurrent(1),
     **dict.fromkeys(("Attention", "MultiHeadAttention"), _attention),
     **dict.fromkeys(("DFT", "STFT"), _fourier),
-    "RoiAlign": _pooled_regions,
+    "RoiAlign": lambda given, _, outputs: 8 * prod(_shape(outputs, 0)) * (given.get("sampling_ratio", 0) or 2) ** 2,
     **dict.fromkeys(("Resize", "Upsample", "GridSample"), _interpolated),
 }

@@ -147,8 +147,9 @@ class Assembly:
             if found is not None:
                 draw(DESCRIPTION_MEMORY)
                 attributes[name] = found
-            path = _module(tables.tensors[operator.outputs[0]].name) if operator.outputs else ""
-            if path:
+            # a path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``
+            called = tables.tensors[operator.outputs[0]].name if operator.outputs else ""
+            if path := ".".join(called.partition(";")[0].strip("/").split("/")[:-1]):
                 modules[name] = path
         outputs = dict.fromkeys(self._root(p) for p in tables.outputs if p >= 0)
         missing = [p for p in outputs if p not in self.name_of and p not in constant and p not in variable]
@@ -278,11 +279,6 @@ class Assembly:
         inner = [kind for kind in CONTROL_FLOW if any(operator.kind == kind for operator in tables.operators)]
         if inner:
             self.remarks.append(f"what subgraphs cost and hold is not counted: {together(sorted(inner))}")
-
-
-def _module(name: str) -> str:
-    """Return the dotted path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``."""
-    return ".".join(name.partition(";")[0].strip("/").split("/")[:-1])
 
 
 FORMAT = GraphFormat(

@@ -86,10 +86,6 @@ def _sum(function: str) -> Describer:
     return lambda site, options, activation: elementwise(site, function, {}, activation)
 
 
-def _gelu(site: Site, options: Mapping[str, Any], activation: str | None) -> Description | None:
-    return elementwise(site, "gelu", {"approximate": "tanh" if options["Approximate"] else "none"})
-
-
 _OPS: Mapping[str, Describer] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
@@ -106,6 +102,6 @@ _OPS: Mapping[str, Describer] = {
     "LOGISTIC": _function("sigmoid"),
     "ELU": _function("elu", alpha=1.0),
     "LEAKY_RELU": lambda site, o, fused: elementwise(site, "leaky_relu", {"alpha": o["Alpha"]}),
-    "GELU": _gelu,
+    "GELU": lambda site, o, fused: elementwise(site, "gelu", {"approximate": "tanh" if o["Approximate"] else "none"}),
     "PRELU": lambda site, o, fused: elementwise(site, "prelu") if site.data(0) == site.output else None,
 }

@@ -144,7 +144,9 @@ class _Reader:
         codes = [
             self._code(code) for code in self._all("operator codes", model.OperatorCodesLength(), model.OperatorCodes)
         ]
-        buffers = [self._data(each) for each in self._all("buffers", model.BuffersLength(), model.Buffers)]
+        stored = self._all("buffers", model.BuffersLength(), model.Buffers)
+        # bytes of each buffer, which lies in the tables or, for files of gigabytes, after them
+        buffers = [int(each.Size() if each.Offset() > 1 else each.DataLength()) for each in stored]
         tensors = self._all("tensors", graph.TensorsLength(), graph.Tensors)
         operators = self._all("ops", graph.OperatorsLength(), graph.Operators)
         count = len(tensors)
@@ -211,10 +213,6 @@ class _Reader:
         if number == self._tflite.BuiltinOperator.CUSTOM:
             return f"custom.{self._text(code.CustomCode())}"
         return self._ops.get(number, f"operator {number}")
-
-    def _data(self, buffer: Any) -> int:
-        """Return the bytes of a buffer, which lies in the tables or, for files of gigabytes, after them."""
-        return int(buffer.Size() if buffer.Offset() > 1 else buffer.DataLength())
 
     def _tensor(self, tensor: Any, position: int, buffers: list[int]) -> TensorEntry:
         name = self._text(tensor.Name())
