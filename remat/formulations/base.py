@@ -28,37 +28,26 @@ class Preliminary:
 
     It may relax only the budget, so that an optimum above `goal` proves that no schedule in the scope of the
     formulation keeps the budget.
-
-    Attributes
-    ----------
-    model : Model
-    goal : float
-        A solution with an objective of at most this starts the main model.
-    extend : callable
-        Maps values of the main model that represent a schedule to a solution of this model with the same peak. The
-        reference order replaces a schedule with a higher peak than its own.
     """
 
     model: Model
     goal: float
+    """A solution with an objective of at most this starts the main model."""
     extend: Callable[[Values], Values]
+    """Maps values of the main model that represent a schedule to a solution of this model with the same peak. The
+    reference order replaces a schedule with a higher peak than its own.
+    """
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a schedule that is optimised again while the rest stays fixed.
-
-    Attributes
-    ----------
-    ops : bool array, shape (ops,)
-        Ops whose computes may be added, removed and moved; the retention of their inputs and outputs may change.
-    first, last : int
-        Stages, from 0, in which this may happen: stage k lasts until the first compute of the k-th op.
-    """
+    """Part of a schedule that is optimised again while the rest stays fixed."""
 
     ops: Bool
+    """Mask of ops whose computes may be added, removed and moved, and whose inputs and outputs may be retained."""
     first: int
     last: int
+    """Last stage, from 0, in which this may happen: stage k lasts until the first compute of the k-th op."""
 
     def touched(self, arrays: GraphArrays) -> Bool:
         """Mark the inputs and outputs of the ops; shape (tensors,)."""

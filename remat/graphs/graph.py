@@ -43,18 +43,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StructuralBound:
-    """Memory that a single step requires; no schedule has a lower peak.
-
-    Attributes
-    ----------
-    peak : int
-        Bytes.
-    op : str or None
-        Op that requires them, or None if the graph outputs together do.
-    """
+    """Memory that a single step requires; no schedule has a lower peak."""
 
     peak: int
+    """Bytes."""
     op: str | None
+    """Op that requires them, or None if the graph outputs together do."""
 
     def __str__(self) -> str:
         where = f"op {self.op!r}" if self.op is not None else "the graph outputs together"

@@ -46,18 +46,12 @@ class CostSet:
 
 @dataclass(frozen=True)
 class Profile:
-    """Content of a profile.
-
-    Attributes
-    ----------
-    name : str
-        The file, for messages.
-    sets : tuple of CostSet
-        At least one; devices differ.
-    """
+    """Content of a profile."""
 
     name: str
+    """The file, for messages."""
     sets: tuple[CostSet, ...]
+    """At least one; devices differ."""
 
     def on(self, device: str | None = None) -> CostSet:
         """Return the costs on a device; None: on the only one.

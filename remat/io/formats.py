@@ -63,23 +63,15 @@ def reading() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Source:
-    """Content of a file, decoded on demand.
-
-    Attributes
-    ----------
-    name : str
-        Path, for messages.
-    data : bytes
-    remarks : list of str
-        Collects warnings about the file.
-    options : mapping
-        Reader options of the caller; only names that the format has.
-    """
+    """Content of a file, decoded on demand."""
 
     name: str
+    """Path, for messages."""
     data: bytes
     remarks: list[str] = field(default_factory=list, compare=False, repr=False)
+    """Collects warnings about the file."""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Reader options of the caller; only names that the format has."""
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:
@@ -133,24 +125,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Formats(Generic[F]):
-    """Registry of the formats of graphs or of schedules; a call yields them one by one.
-
-    Attributes
-    ----------
-    what : str
-        ``"graph"`` or ``"schedule"``, for messages and the entry-point group.
-    kind : type
-        Class of the formats.
-    built_in : mapping of name to ``module:attribute``
-        Formats of this package, as in its entry points; they also work without installed metadata.
-    last : int
-        Number of formats at the end of `built_in` that come after those of other packages.
-    """
+    """Registry of the formats of graphs or of schedules; a call yields them one by one."""
 
     what: str
+    """``"graph"`` or ``"schedule"``, for messages and the entry-point group."""
     kind: type[F]
+    """Class of the formats."""
     built_in: Mapping[str, str]
+    """Formats of this package, as in its entry points; they also work without installed metadata."""
     last: int = 0
+    """Number of formats at the end of `built_in` that come after those of other packages."""
 
     @property
     def group(self) -> str:

@@ -24,15 +24,11 @@ class Lowered:
 
     Its first variables are those of the source, with the same indices: ``values[:source.num_vars]`` are values of the
     source.
-
-    Attributes
-    ----------
-    source, model : Model
-        The same object if nothing had to be rewritten.
     """
 
     source: Model
     model: Model
+    """The source itself if nothing had to be rewritten."""
     _extend: Callable[[Values], Values]
 
     def extend(self, values: Values) -> Values:

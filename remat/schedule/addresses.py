@@ -19,17 +19,11 @@ from remat.schedule.certificate import BrokenRule, Findings
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory that holds buffers.
-
-    Attributes
-    ----------
-    name : str
-    capacity : int or None
-        Bytes; None: unlimited.
-    """
+    """Memory that holds buffers."""
 
     name: str = "memory"
     capacity: int | None = None
+    """Bytes; None: unlimited."""
 
     def __post_init__(self) -> None:
         capacity = self.capacity

@@ -118,24 +118,16 @@ class Findings(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Violation(BrokenRule):
-    """One broken rule.
-
-    Attributes
-    ----------
-    step : int or None
-        Position in the schedule, from 0; None if it concerns the schedule as a whole or its end.
-    op, tensor : str or None
-        Names of the op and the tensor concerned.
-    rule : Rule
-    message : str
-        One line, with step and names.
-    """
+    """One broken rule."""
 
     step: int | None
+    """Position in the schedule, from 0; None if it concerns the schedule as a whole or its end."""
     op: str | None
     tensor: str | None
+    """Op and tensor concerned, if any."""
     rule: Rule
     message: str
+    """One line, with step and names."""
 
 
 @dataclass(frozen=True)

@@ -77,21 +77,14 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Composite:
-    """Group of ops that runs as a whole.
-
-    Attributes
-    ----------
-    name : str
-    forward, backward : int64 arrays
-        Its ops by number; `backward` is empty if the graph or the group has no backward part.
-    options : tuple of Option
-        At least one; if the group has a backward part, at least one with a backward part.
-    """
+    """Group of ops that runs as a whole."""
 
     name: str
     forward: Int
     backward: Int
+    """Empty if the graph or the group has no backward part; ops by number, as in `forward`."""
     options: tuple[Option, ...]
+    """At least one; if the group has a backward part, at least one with a backward part."""
 
     def __init__(self, name: str, forward: ArrayLike, backward: ArrayLike = (), options: Iterable[Option] = ()) -> None:
         object.__setattr__(self, "name", name)
@@ -111,22 +104,14 @@ class Composite:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Unit of computation: a single op, or one part of a composite.
-
-    Attributes
-    ----------
-    name : str
-    composite : int
-        -1: a single op.
-    is_backward : bool
-    ops : int64 array
-        Ops whose outputs it makes for other nodes.
-    """
+    """Unit of computation: a single op, or one part of a composite."""
 
     name: str
     composite: int
+    """-1: a single op."""
     is_backward: bool
     ops: Int
+    """Ops whose outputs it makes for other nodes."""
 
 
 @dataclass(frozen=True, eq=False)

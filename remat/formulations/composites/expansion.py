@@ -17,22 +17,16 @@ from remat.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One node computed with one option.
-
-    Attributes
-    ----------
-    node : int
-        Index in :attr:`CompositeProblem.nodes`.
-    option : int
-        Option of its composite; 0 for a single op.
-    live : int64 array
-        Tensors that are live and complete from before the step until after it. Ops that write only such tensors are
-        not computed again.
-    """
+    """One node computed with one option."""
 
     node: int
+    """Index in :attr:`CompositeProblem.nodes`."""
     option: int = 0
+    """Option of its composite; 0 for a single op."""
     live: Int = field(default_factory=lambda: NOTHING)
+    """Tensors that are live and complete from before the step until after it. Ops that write only such tensors are not
+    computed again.
+    """
 
 
 def find_run(problem: CompositeProblem, node: int, option: int) -> Run:

@@ -24,20 +24,14 @@ class Row:
 
     The memory of the schedule at such a sub-step is the memory held after the run, plus `memory`, plus all interfaces
     that are freed with the run, less those of them in `freed`, less those in `not_made` that the run makes.
-
-    Attributes
-    ----------
-    memory : int
-        Bytes of internal tensors and workspace, without interfaces.
-    freed : int64 array
-        Interfaces whose last use in the run is before these sub-steps: not live here if they are freed with the run.
-    not_made : int64 array
-        Interfaces that the run has not made yet (or again): not live here if this run makes them.
     """
 
     memory: int
+    """Bytes of internal tensors and workspace, without interfaces."""
     freed: Int
+    """Interfaces whose last use in the run is before these sub-steps: not live here if they are freed with the run."""
     not_made: Int
+    """Interfaces that the run has not made yet (or again): not live here if this run makes them."""
 
 
 @dataclass(frozen=True, eq=False)

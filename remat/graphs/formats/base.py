@@ -26,35 +26,24 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class GraphFormat:
-    """File format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``.
-
-    Attributes
-    ----------
-    name, description : str
-    suffixes : tuple of str
-        File suffixes that select the format for writing, with the dot, in lower case.
-    recognizes : callable, optional
-        Returns whether the content of a :class:`Source` is in this format; None: the format is never read.
-    read : callable, optional
-        Returns the graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
-    write : callable, optional
-        Returns the text of a graph.
-    options : tuple of str
-        Reading options that callers may pass; the reader finds them in ``source.options``.
-    abridge : callable, optional
-        Returns the part that the reader needs of a file that is too large to read whole and has one of
-        `abridged_suffixes`, from its stream.
-    abridged_suffixes : tuple of str
-    """
+    """File format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``."""
 
     name: str
     description: str
     suffixes: tuple[str, ...] = ()
+    """File suffixes that select the format for writing, with the dot, in lower case."""
     recognizes: Callable[[Source], bool] | None = None
+    """Returns whether the content of a :class:`Source` is in this format; None: the format is never read."""
     read: Callable[[Source], ComputeGraph] | None = None
+    """Returns the graph of a recognised source; raises FormatError or GraphError that name the place, not the file."""
     write: Callable[[ComputeGraph], str] | None = None
+    """Returns the text of a graph."""
     options: tuple[str, ...] = ()
+    """Reading options that callers may pass; the reader finds them in ``source.options``."""
     abridge: Callable[[BinaryIO], bytes] | None = None
+    """Returns the part that the reader needs of a file that is too large to read whole and has one of
+    `abridged_suffixes`, from its stream.
+    """
     abridged_suffixes: tuple[str, ...] = ()
 
 

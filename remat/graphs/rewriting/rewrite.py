@@ -88,35 +88,26 @@ class RewriteOptions:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Complete description of one change to one op.
-
-    Attributes
-    ----------
-    rule, op : str
-        The rule, and the op that it changes.
-    operand, axis : int
-        The operand of the op, and its axis along which the parts are adjacent.
-    parts : tuple of (int, int)
-        First element and end (exclusive) of each part, along the axis.
-    tensors : tuple of str
-        Tensors that the op reads in parts.
-    accumulator_bytes, split_workspace
-        As in :class:`RewriteOptions`.
-    never_worse : bool
-        True if each order of the original ops corresponds to an order of the new ops with no higher peak. It is false
-        for buffers with wider elements, for slices (their base stays), if a concatenation stays because of other
-        readers, and for partial sums of kernels that cannot add to their output.
-    """
+    """Complete description of one change to one op."""
 
     rule: str
     op: str
+    """Op that the rule changes."""
     operand: int
     axis: int
+    """Axis of the operand of the op along which the parts are adjacent."""
     parts: tuple[tuple[int, int], ...]
+    """First element and end (exclusive) of each part, along the axis."""
     tensors: tuple[str, ...]
+    """Tensors that the op reads in parts."""
     accumulator_bytes: int | None = None
     split_workspace: bool = False
+    """As in :class:`RewriteOptions`, like `accumulator_bytes`."""
     never_worse: bool = True
+    """True if each order of the original ops corresponds to an order of the new ops with no higher peak. It is false
+    for buffers with wider elements, for slices (their base stays), if a concatenation stays because of other readers,
+    and for partial sums of kernels that cannot add to their output.
+    """
 
     @property
     def key(self) -> tuple[str, str]:

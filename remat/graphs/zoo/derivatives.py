@@ -9,25 +9,17 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Inputs of the backward op of a kind of op, in addition to the gradients of its outputs.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple of int
-        Inputs and outputs of the op, by position; positions that an op lacks are skipped.
-    passes : bool
-        True if there is no backward op: the gradient of the output is that of every input (a sum).
-    gathers : bool
-        True if the op reads only some of its parameters (a table).
-    flops : Fraction, optional
-        Ratio of backward to forward FLOPs; default: once for each input with a gradient, once for parameters.
-    """
+    """Inputs of the backward op of a kind of op, in addition to the gradients of its outputs."""
 
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    """Inputs and outputs of the op, by position; positions that an op lacks are skipped."""
     passes: bool = False
+    """True if there is no backward op: the gradient of the output is that of every input (a sum)."""
     gathers: bool = False
+    """True if the op reads only some of its parameters (a table)."""
     flops: Fraction | None = None
+    """Ratio of backward to forward FLOPs; default: once for each input with a gradient, once for parameters."""
 
 
 _NOTHING = Rule()

@@ -19,30 +19,20 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Layer of a network.
-
-    Attributes
-    ----------
-    name, kind : str
-    inputs : tuple of str
-        Layers that it reads; empty for a layer that reads the network's input.
-    shape : (height, width, channels)
-        Shape of its output.
-    macs : int
-        Multiply-accumulates for one sample.
-    params : int
-        Parameters, including moving statistics.
-    attrs : mapping
-        Further attributes for the graph.
-    """
+    """Layer of a network."""
 
     name: str
     kind: str
     inputs: tuple[str, ...]
+    """Layers that it reads; empty for a layer that reads the network's input."""
     shape: Shape
+    """Height, width and channels of its output."""
     macs: int = 0
+    """Multiply-accumulates for one sample."""
     params: int = 0
+    """Parameters, including moving statistics."""
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    """Further attributes for the graph."""
 
     @property
     def elements(self) -> int:

@@ -26,30 +26,24 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class ScheduleFormat:
-    """File format of schedules; third parties register theirs in the group ``remat.schedule_formats``.
-
-    Attributes
-    ----------
-    name, description : str
-    recognizes : callable, optional
-        Return whether a :class:`~remat.io.formats.Source` has this format, by its content; None: write-only format.
-    read : callable, optional
-        Return the schedule in a recognised source, given its graph if known; raises FormatError or ScheduleError with
-        the place, without the file name.
-    write : callable, optional
-        Return the text of a schedule, given its graph if known; raises FormatError or ScheduleError if the format
-        cannot express it.
-    write_model : callable, optional
-        Return the text of the model that the graph was read from, given as the source of its file, in the order of a
-        schedule; raises as `write` does. For formats that contain more than a graph does.
-    """
+    """File format of schedules; third parties register theirs in the group ``remat.schedule_formats``."""
 
     name: str
     description: str
     recognizes: Callable[[Source], bool] | None = None
+    """Return whether a :class:`~remat.io.formats.Source` has this format, by its content; None: write-only format."""
     read: Callable[[Source, ComputeGraph | None], Schedule] | None = None
+    """Return the schedule in a recognised source, given its graph if known; raises FormatError or ScheduleError with
+    the place, without the file name.
+    """
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
+    """Return the text of a schedule, given its graph if known; raises FormatError or ScheduleError if the format cannot
+    express it.
+    """
     write_model: Callable[[Schedule, ComputeGraph | None, Source], str] | None = None
+    """Return the text of the model that the graph was read from, given as the source of its file, in the order of a
+    schedule; raises as `write` does. For formats that contain more than a graph does.
+    """
 
 
 #: All schedule formats: those of this package first, the least specific (plain list) last.
