@@ -75,20 +75,11 @@ class LpRoundingOptions(Options):
 
 @dataclass(frozen=True)
 class Rounded:
-    """One evaluated rounding.
-
-    Attributes
-    ----------
-    allowance : float
-    threshold : float or None
-        None: randomised.
-    improved : bool
-    cost, peak : int
-    fits : bool
-    """
+    """One evaluated rounding."""
 
     allowance: float
     threshold: float | None
+    """None: randomised."""
     improved: bool
     cost: int
     peak: int

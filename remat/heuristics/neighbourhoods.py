@@ -152,20 +152,13 @@ KINDS: dict[str, Pick] = {
 
 @dataclass
 class Portfolio:
-    """Adaptive choice of kinds by success (adaptive large neighbourhood search), and of sizes by difficulty.
-
-    Attributes
-    ----------
-    kinds : mapping of str to callable
-    size : float
-        Ops of the first neighbourhoods.
-    most : int
-        Largest number of ops: those of the graph.
-    """
+    """Adaptive choice of kinds by success (adaptive large neighbourhood search), and of sizes by difficulty."""
 
     kinds: Mapping[str, Pick]
     size: float
+    """Ops of the first neighbourhoods."""
     most: int
+    """Largest number of ops: those of the graph."""
     weight: dict[str, float] = field(init=False)
     sizes: dict[str, float] = field(init=False)
 

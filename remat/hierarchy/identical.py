@@ -16,18 +16,12 @@ from remat.runtime.arrays import Int
 
 @dataclass(frozen=True, eq=False)
 class GroupClass:
-    """Identical groups.
-
-    Attributes
-    ----------
-    representative : Group
-        The first of them; the costs of the others are within the tolerance.
-    members : tuple of Group
-        All groups, the representative included.
-    """
+    """Identical groups."""
 
     representative: Group
+    """The first of them; the costs of the others are within the tolerance."""
     members: tuple[Group, ...]
+    """All groups, the representative included."""
 
     def __len__(self) -> int:
         return len(self.members)

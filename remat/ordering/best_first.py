@@ -34,21 +34,14 @@ class Aim(StrEnum):
 
 @dataclass(frozen=True)
 class Explored:
-    """Result of a search.
-
-    Attributes
-    ----------
-    bound : int
-        No schedule below the limit has a lower peak (or a lower cost within the peak).
-    schedule : Schedule or None
-        The best schedule, if the search finished and one is below the limit.
-    states : int
-        Number of states evaluated.
-    """
+    """Result of a search."""
 
     bound: int
+    """No schedule below the limit has a lower peak (or a lower cost within the peak)."""
     schedule: Schedule | None
+    """The best schedule, if the search finished and one is below the limit."""
     states: int
+    """Number of states evaluated."""
 
 
 def explore(

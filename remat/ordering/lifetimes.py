@@ -90,30 +90,23 @@ class Lifetimes:
 
     This form is closed under reversal: with both kinds of ops exchanged and every dependency reversed, reversed orders
     have the same memory at each step.
-
-    Attributes
-    ----------
-    size, workspace : int64 arrays, shapes (tensors,) and (ops,)
-        Bytes.
-    begins, ends : Csr
-        For each op, the tensors that it may begin and those that it may end; the former are among the latter.
-    predecessors, successors : Csr
-        Ops that precede and follow each op.
-    live, kept : bool arrays, shape (tensors,)
-        True for tensors that are live from the start, and to the end.
-    held : int
-        Bytes held at all steps.
     """
 
     size: Int
     workspace: Int
+    """`size` and `workspace`: bytes. Shapes (tensors,) and (ops,)."""
     begins: Csr
     ends: Csr
+    """`begins` and `ends`: for each op, the tensors that it may begin and those that it may end; the former are among
+    the latter."""
     predecessors: Csr
     successors: Csr
+    """`predecessors` and `successors`: ops that precede and follow each op."""
     live: Bool
     kept: Bool
+    """`live` and `kept`: true for tensors that are live from the start, and to the end. Shape (tensors,)."""
     held: int
+    """Bytes held at all steps."""
 
     @classmethod
     def of(cls, instance: OrderInstance, *, twins: bool = True) -> Lifetimes:

@@ -17,21 +17,14 @@ MOST_SETS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Peaks of random orders.
-
-    Attributes
-    ----------
-    peaks : int64 array, shape (orders,)
-        Bytes, ascending.
-    uniform : bool
-        True when every order was equally likely.
-    orders : int or None
-        Number of orders, if counted.
-    """
+    """Peaks of random orders."""
 
     peaks: Int
+    """Bytes, ascending. Shape (orders,)."""
     uniform: bool
+    """True when every order was equally likely."""
     orders: int | None
+    """Number of orders, if counted."""
 
     def share_within(self, size: int) -> float:
         """Return the share of the orders whose peak is at most `size` bytes."""

@@ -69,26 +69,19 @@ REACHES, PARTS_FROM, PARTS_TO = (50, 100, 200, 400, 800), 100, 5000
 
 @dataclass
 class Climb:
-    """Interval of the least peak of an instance, and a search that narrows it in rounds.
-
-    Attributes
-    ----------
-    low, high : int
-        No order has a peak below `low`; the search seeks one below `high`.
-    order : int64 array or None
-        Best order found, with a peak of `high`.
-    states : int
-        Number of states evaluated.
-    """
+    """Interval of the least peak of an instance, and a search that narrows it in rounds."""
 
     instance: OrderInstance
     low: int
     high: int
+    """`low` and `high`: no order has a peak below `low`; the search seeks one below `high`."""
     on_order: OnOrder | None = None
     order: Int | None = None
+    """Best order found, with a peak of `high`."""
     stopped: bool = False
     rounds: int = 0
     states: int = 0
+    """Number of states evaluated."""
 
     def start(self, seed: int = 0) -> None:
         """Set up the searches from both ends; required before all other methods except :meth:`see`."""

@@ -72,21 +72,14 @@ KERNELS = KernelSet("block-checkpointing", __name__, _example)
 
 @dataclass(frozen=True, order=True)
 class Measured:
-    """Cost and peak of a plan.
-
-    Attributes
-    ----------
-    cost, peak : int
-        Cost and peak of its schedule; the peak in bytes.
-    plan : Plan
-    ends : tuple of int
-        Position after the last op of each block.
-    """
+    """Cost and peak of a plan."""
 
     cost: int
     peak: int
+    """`cost` and `peak`: cost and peak of its schedule; the peak in bytes."""
     plan: Plan
     ends: Ends
+    """Position after the last op of each block."""
 
 
 class Measure:

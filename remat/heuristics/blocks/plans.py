@@ -19,17 +19,6 @@ SIZES, PAIRS = 32, 24
 class Plan:
     """Plan of block checkpointing, in terms of blocks.
 
-    Attributes
-    ----------
-    k : int
-        Blocks in a segment, which is dropped and recomputed as a whole.
-    dropped : int
-        Blocks in segments, from the first one on; the values of later blocks are held.
-    offset : int
-        Blocks in the first segment if that is shorter; 0: k.
-    inner : int
-        Blocks in a part of a segment, if all parts but the last are dropped again after recomputation; 0: they are not.
-
     Examples
     --------
     >>> Plan(k=2, dropped=5).segments(6)
@@ -37,9 +26,14 @@ class Plan:
     """
 
     k: int
+    """Blocks in a segment, which is dropped and recomputed as a whole."""
     dropped: int
+    """Blocks in segments, from the first one on; the values of later blocks are held."""
     offset: int = 0
+    """Blocks in the first segment if that is shorter; 0: k."""
     inner: int = 0
+    """Blocks in a part of a segment, if all parts but the last are dropped again after recomputation; 0: they are
+    not."""
 
     def segments(self, num_blocks: int) -> list[tuple[int, int]]:
         """Return the first block of each segment, and the one after its last."""

@@ -29,24 +29,16 @@ CANDIDATES = 8
 
 @dataclass(frozen=True)
 class SeparatorTree:
-    """Parts of a graph, each split by a separator into smaller ones; children are numbered after their parents.
-
-    Attributes
-    ----------
-    home : list of int
-        Part whose separator has each node.
-    children : list of list of int
-        Parts that remain without the separator, which alone connects them.
-    end : list of int
-        Part p and all parts below it are ``p .. end[p] - 1``.
-    num_nodes : list of int
-        Nodes of each part, including those below.
-    """
+    """Parts of a graph, each split by a separator into smaller ones; children are numbered after their parents."""
 
     home: list[int]
+    """Part whose separator has each node."""
     children: list[list[int]]
+    """Parts that remain without the separator, which alone connects them."""
     end: list[int]
+    """Part p and all parts below it are ``p .. end[p] - 1``."""
     num_nodes: list[int]
+    """Nodes of each part, including those below."""
 
 
 def by_degree(graph: dict[int, set[int]]) -> Elimination:
