@@ -308,6 +308,8 @@ def tables() -> dict[str, object]:
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
+    options = made["properties"]["methods"]["properties"]["hierarchical"]["properties"]
+    assert all(option["description"] for option in options.values())
     return made
 
 

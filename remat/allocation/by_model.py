@@ -22,15 +22,10 @@ MAX_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class ModelOptions(Options):
-    """Options of the exact formulation.
-
-    Attributes
-    ----------
-    backend : str
-        Solver: ``name`` or ``name:variant``.
-    """
+    """Options of the exact formulation."""
 
     backend: str = "cp-sat"
+    """Solver: ``name`` or ``name:variant``."""
 
 
 class ModelAllocator(Allocator):

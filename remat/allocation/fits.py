@@ -44,16 +44,11 @@ ORDERS: dict[str, Callable[[AllocationProblem, Buffers], tuple[Int | Float, ...]
 
 @dataclass(frozen=True)
 class FitOptions(Options):
-    """Options of the greedy rules.
-
-    Attributes
-    ----------
-    order : str
-        Buffers placed first: the largest by ``size``, ``area`` (bytes times steps) or ``duration``, the earliest by
-        ``start``, the latest by ``end``, those live at the fullest steps (``conflicts``); ``all``: the best of them.
-    """
+    """Options of the greedy rules."""
 
     order: str = "all"
+    """Buffers placed first: the largest by ``size``, ``area`` (bytes times steps) or ``duration``, the earliest by
+    ``start``, the latest by ``end``, those live at the fullest steps (``conflicts``); ``all``: the best of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

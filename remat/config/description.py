@@ -22,6 +22,9 @@ def schema() -> dict[str, Any]:
             if kind.options_type is not None:
                 about = f"Options of the {registry.GROUPS[group]} {name}."
                 table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
+                for option in table["properties"].values():
+                    if "description" in option:
+                        option["description"] = " ".join(option["description"].split())
                 tables[name] = {**table, "additionalProperties": False}
         result["properties"][group].update(properties=tables, additionalProperties=False)
     families = "|".join(sorted(registry.backends()))

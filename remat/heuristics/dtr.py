@@ -15,16 +15,11 @@ Score = Literal["dtr-eq", "dtr", "dtr-local", "lru", "size", "msps"]
 
 @dataclass(frozen=True)
 class DtrOptions(EvictionOptions):
-    """Options of :class:`Dtr`.
-
-    Attributes
-    ----------
-    score : str
-        Score of tensors, of which the least is evicted first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``,
-        ``"size"`` or ``"msps"``; see :class:`Dtr`.
-    """
+    """Options of :class:`Dtr`."""
 
     score: Score = "dtr-eq"
+    """Score of tensors, of which the least is evicted first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``,
+    ``"size"`` or ``"msps"``; see :class:`Dtr`."""
 
 
 class Dtr(Eviction):

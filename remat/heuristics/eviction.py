@@ -43,15 +43,10 @@ class OnlineHeuristic(Heuristic):
 
 @dataclass(frozen=True)
 class EvictionOptions(Options):
-    """Options of :class:`Eviction`.
-
-    Attributes
-    ----------
-    most_computes : int
-        Average computes per op after which the run gives up.
-    """
+    """Options of :class:`Eviction`."""
 
     most_computes: Positive = 20
+    """Average computes per op after which the run gives up."""
 
 
 class Eviction(OnlineHeuristic):

@@ -36,18 +36,12 @@ GAP = 1e-4
 
 @dataclass(frozen=True)
 class FewStagesOptions(Options):
-    """Options of :class:`FewStages`.
-
-    Attributes
-    ----------
-    more : int
-        Steps added to the programme at a time.
-    variables : int
-        Largest number of variables of a programme.
-    """
+    """Options of :class:`FewStages`."""
 
     more: Positive = 3
+    """Steps added to the programme at a time."""
     variables: Positive = 60_000
+    """Largest number of variables of a programme."""
 
 
 class FewStages(Heuristic):

@@ -44,40 +44,27 @@ PATIENCE = 100
 
 @dataclass(frozen=True)
 class LnsOptions(Options):
-    """Options of :class:`Lns`.
-
-    Attributes
-    ----------
-    formulation : str
-        Name of a registered formulation.
-    backend : str
-        Name of a registered backend; empty: that of the solve, or ``cp-sat`` without one.
-    formulation_options : mapping
-        Options of the formulation, by name.
-    solver_options : mapping
-        Passed to the solver unchanged; they override those of the solve.
-    size : int
-        Free ops of the first sub-models; adapts to what the solver finishes in time.
-    seconds : float
-        Time limit of one sub-model.
-    noise : float
-        Largest change of a cost, as a share of it, in every other sub-model.
-    travel : float
-        Margin of the current schedule over the best, as a share of the least cost of recomputation found.
-    start_share : float
-        Share of the time for finding a start within the budget if none is given; with ``start="none"`` the search
-        begins from the reference order.
-    """
+    """Options of :class:`Lns`."""
 
     formulation: str = "retention-intervals"
+    """Name of a registered formulation."""
     backend: str = ""
+    """Name of a registered backend; empty: that of the solve, or ``cp-sat`` without one."""
     formulation_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the formulation, by name."""
     solver_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the solver unchanged; they override those of the solve."""
     size: Positive = 20
+    """Free ops of the first sub-models; adapts to what the solver finishes in time."""
     seconds: Annotated[float, Range(above=0, below=math.inf)] = 1.0
+    """Time limit of one sub-model."""
     noise: Annotated[float, Range(0, below=1)] = 0.2
+    """Largest change of a cost, as a share of it, in every other sub-model."""
     travel: Annotated[float, Range(0)] = 0.02
+    """Margin of the current schedule over the best, as a share of the least cost of recomputation found."""
     start_share: Annotated[float, Range(0, 1)] = 0.2
+    """Share of the time for finding a start within the budget if none is given; with ``start="none"`` the search begins
+    from the reference order."""
 
 
 class Lns(Heuristic):

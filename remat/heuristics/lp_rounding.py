@@ -32,39 +32,27 @@ Share = Annotated[float, Range(0, below=1)]
 
 @dataclass(frozen=True)
 class LpRoundingOptions(Options):
-    """Options of :class:`LpRounding`.
-
-    Attributes
-    ----------
-    formulation : ``"stages"`` or ``"checkmate"``
-        Formulation whose relaxation is rounded. That of ``stages`` is tighter and smaller.
-    ahead : bool
-        As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is even smaller, but bounds
-        fewer schedules.
-    limited : bool
-        Omit variables of the relaxation of `stages` that only schedules costlier than the start use; without a start,
-        costlier than that of `greedy`. The result is many times smaller, and as good a bound on cheaper schedules.
-    allowances : tuple of float
-        ε: the relaxation is solved for the budget (1 − ε) B, for each ε in turn. The paper takes 0.1.
-    thresholds : tuple of float
-        Retain where S* is above the threshold. The paper takes 0.5.
-    samples : int
-        Randomised roundings of each relaxation.
-    mend : bool
-        Bring roundings that miss the budget within it as `drops` does, and take back unnecessary recomputations of
-        all. The paper does neither.
-    algorithm : ``"simplex"``, ``"ipm"`` or ``"pdlp"``
-        Algorithm of HiGHS.
-    """
+    """Options of :class:`LpRounding`."""
 
     formulation: Literal["stages", "checkmate"] = "stages"
+    """Formulation whose relaxation is rounded. That of ``stages`` is tighter and smaller."""
     ahead: bool = True
+    """As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is even smaller, but bounds
+    fewer schedules."""
     limited: bool = True
+    """Omit variables of the relaxation of `stages` that only schedules costlier than the start use; without a start,
+    costlier than that of `greedy`. The result is many times smaller, and as good a bound on cheaper schedules."""
     allowances: tuple[Share, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
+    """ε: the relaxation is solved for the budget (1 − ε) B, for each ε in turn. The paper takes 0.1."""
     thresholds: tuple[Share, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)
+    """Retain where S* is above the threshold. The paper takes 0.5."""
     samples: Annotated[int, Range(0)] = 20
+    """Randomised roundings of each relaxation."""
     mend: bool = True
+    """Bring roundings that miss the budget within it as `drops` does, and take back unnecessary recomputations of all.
+    The paper does neither."""
     algorithm: Literal["simplex", "ipm", "pdlp"] = "simplex"
+    """Algorithm of HiGHS."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

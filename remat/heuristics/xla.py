@@ -15,18 +15,12 @@ from remat.schedule import OrderRule
 
 @dataclass(frozen=True)
 class XlaOptions(Options):
-    """Options of :class:`Xla`, with the values of XLA's compiler for GPUs.
-
-    Attributes
-    ----------
-    block_size_limit : int
-        Most consecutive ops that are recomputed together.
-    block_factor : int
-        Evaluations of blocks of several ops, as a multiple of those of single ops, after which the pass gives up.
-    """
+    """Options of :class:`Xla`, with the values of XLA's compiler for GPUs."""
 
     block_size_limit: Positive = 1
+    """Most consecutive ops that are recomputed together."""
     block_factor: Positive = 1
+    """Evaluations of blocks of several ops, as a multiple of those of single ops, after which the pass gives up."""
 
 
 class Xla(OnlineHeuristic):

@@ -63,72 +63,55 @@ LEAF_OPS = 5_000
 
 @dataclass(frozen=True)
 class HierarchicalOptions(Options):
-    """Options of :class:`Hierarchical`.
-
-    Attributes
-    ----------
-    partitioners : tuple of str, class or Partitioner
-        Names, classes or objects. Each that applies partitions the graph, and the best choice of options counts.
-    depth : int or None
-        Most levels of the hierarchy, the whole graph included: 1 makes no groups, 2 one level of them. None: no limit.
-    options : int
-        Most options of a group, fast-forward (the forward part that saves nothing) excluded.
-    total_options : int
-        Options of all groups of one problem, shared out by numbers of ops.
-    cost_tolerance : float
-        Groups that differ in costs only are solved once if the differences, op by op, sum to at most this share of
-        the cost of the solved group. Each group has the options at its own costs. 0: costs must be equal.
-    peaks, saved : int
-        Numbers of peaks, and of limits on the bytes held between forward and backward part, to solve each group for.
-    leaf_methods, group_methods : tuple of str, class or object
-        Methods for groups of ops, and for groups with children, as for :func:`remat.solve`; a formulation with
-        options is ``FormulationMethod(kind, options)``. The best schedule for each budget is kept. The first of
-        `group_methods` also solves problems whose ops are groups with one option each. `group_methods` None:
-        ``drops``, and the formulation of :data:`FORMULATIONS` for its backend (CP-SAT: ``h-intervals``, others:
-        ``h-ilp``).
-    seconds : float
-        Most seconds of each method for each budget.
-    leaf_backend, group_backend : str, class, Backend or None
-        Solvers for the models of `leaf_methods` and `group_methods`; None: the backend of the call. They get the seed,
-        gap and isolation of the call, and one thread.
-    solver_options : mapping of str to mapping
-        Options of these solvers, by full name of the backend; default: those of the call, for its backend.
-    top_methods : tuple of str, class or object
-        Methods for the whole problem. Heuristics that apply run before the partition. Formulations that accept
-        composites (``h-ilp``, ``h-intervals``) then get the groups. The others then run on the ops. None:
-        ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend.
-    nodes : int
-        Most nodes (parts of groups, and ungrouped ops) of a problem for formulations with composites.
-    moves : int
-        Changes of options to try per group of the highest level, in addition to the first choices.
-    polish : bool
-        True: compute bounds, then improve the best schedule by annealing and large neighbourhood search.
-    workers : int or None
-        Sub-problems to solve in parallel processes. None: one per CPU, if parallel processes pay. 1: solve them in this
-        process.
-    store : str or None
-        Folder for the options; another run with the same options reads them.
-    """
+    """Options of :class:`Hierarchical`."""
 
     partitioners: Annotated[tuple[PartitionerLike, ...], Words] = ("blocks", "h-partition", "min-cut")
+    """Names, classes or objects. Each that applies partitions the graph, and the best choice of options counts."""
     depth: Positive | None = None
+    """Most levels of the hierarchy, the whole graph included: 1 makes no groups, 2 one level of them. None: no
+    limit."""
     options: Positive = 8
+    """Most options of a group, fast-forward (the forward part that saves nothing) excluded."""
     total_options: Positive = 100
+    """Options of all groups of one problem, shared out by numbers of ops."""
     cost_tolerance: Annotated[float, Range(0)] = COST_TOLERANCE
+    """Groups that differ in costs only are solved once if the differences, op by op, sum to at most this share of the
+    cost of the solved group. Each group has the options at its own costs. 0: costs must be equal."""
     peaks: Positive = 4
+    """Number of peaks to solve each group for."""
     saved: Positive = 6
+    """Number of limits on the bytes held between forward and backward part to solve each group for."""
     leaf_methods: Annotated[tuple[MethodLike, ...], Words] = ("drops",)
+    """Methods for groups of ops, as for :func:`remat.solve`; a formulation with options is
+    ``FormulationMethod(kind, options)``. The best schedule for each budget is kept."""
     group_methods: Annotated[tuple[MethodLike, ...] | None, WordsOrNone] = None
+    """Methods for groups with children. The first one also solves problems whose ops are groups with one option each.
+    None: ``drops``, and the formulation of :data:`FORMULATIONS` for its backend (CP-SAT: ``h-intervals``, others:
+    ``h-ilp``)."""
     seconds: Annotated[float, Range(above=0)] = 2.0
+    """Most seconds of each method for each budget."""
     leaf_backend: Annotated[BackendLike | None, Word] = None
+    """Solver for the models of `leaf_methods`; None: the backend of the call. It gets the seed, gap and isolation of
+    the call, and one thread."""
     group_backend: Annotated[BackendLike | None, Word] = None
+    """The same for the models of `group_methods`."""
     solver_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of these solvers, by full name of the backend; default: those of the call, for its backend."""
     top_methods: Annotated[tuple[MethodLike, ...] | None, WordsOrNone] = None
+    """Methods for the whole problem. Heuristics that apply run before the partition. Formulations that accept
+    composites (``h-ilp``, ``h-intervals``) then get the groups. The others then run on the ops. None:
+    ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend."""
     nodes: Positive = 80
+    """Most nodes (parts of groups, and ungrouped ops) of a problem for formulations with composites."""
     moves: Annotated[int, Range(0)] = 8
+    """Changes of options to try per group of the highest level, in addition to the first choices."""
     polish: bool = True
+    """True: compute bounds, then improve the best schedule by annealing and large neighbourhood search."""
     workers: Positive | None = None
+    """Sub-problems to solve in parallel processes. None: one per CPU, if parallel processes pay. 1: solve them in this
+    process."""
     store: str | None = None
+    """Folder for the options; another run with the same options reads them."""
 
     def methods(self, backend: BackendLike | None) -> tuple[tuple[MethodLike, ...], tuple[MethodLike, ...]]:
         """Return `group_methods` and `top_methods`, or their defaults if `backend` solves the models.

@@ -40,15 +40,10 @@ KERNELS = KernelSet("closed-sets", __name__, _example)
 
 @dataclass(frozen=True)
 class BestFirstOptions(Options):
-    """Options of the best-first search.
-
-    Attributes
-    ----------
-    memory : int
-        Memory for states in bytes.
-    """
+    """Options of the best-first search."""
 
     memory: Annotated[int, Range(1 << 20)] = 1 << 29
+    """Memory for states in bytes."""
 
 
 class BestFirstOrder(OrderSearch):
@@ -107,18 +102,12 @@ class BestFirstOrder(OrderSearch):
 
 @dataclass(frozen=True)
 class BeamOptions(Options):
-    """Options of the beam search.
-
-    Attributes
-    ----------
-    width : int or None
-        Sets kept per level; None: increasing widths while time and memory last.
-    memory : int
-        Largest size in bytes of the sets of a level.
-    """
+    """Options of the beam search."""
 
     width: Positive | None = None
+    """Sets kept per level; None: increasing widths while time and memory last."""
     memory: Annotated[int, Range(1 << 20)] = 1 << 29
+    """Largest size in bytes of the sets of a level."""
 
 
 class BeamOrder(OrderSearch):

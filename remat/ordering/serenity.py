@@ -169,28 +169,19 @@ def soft_budgets(part: Part, deadline: Deadline, *, hard: int, floor: int, secon
 
 @dataclass(frozen=True)
 class SerenityOptions(Options):
-    """Options of :class:`Serenity`.
-
-    Attributes
-    ----------
-    divide : bool
-        Divide the graph where every order has done the same ops, and order the parts separately.
-    soft_budgets : bool
-        Discard states above a budget, which bisection determines.
-    step_seconds : float
-        With soft budgets: the time limit for each level of the dynamic programme, the paper's hyperparameter T.
-    lengthen : bool
-        With soft budgets: once no budget is left to try, double that time and restart, until the deadline or until
-        memory is the limit. Otherwise the search ends there, with the best order and the bound.
-    memory_limit : int
-        Memory for the states of the dynamic programme, in bytes.
-    """
+    """Options of :class:`Serenity`."""
 
     divide: bool = True
+    """Divide the graph where every order has done the same ops, and order the parts separately."""
     soft_budgets: bool = True
+    """Discard states above a budget, which bisection determines."""
     step_seconds: Annotated[float, Range(above=0)] = 1.0
+    """With soft budgets: the time limit for each level of the dynamic programme, the paper's hyperparameter T."""
     lengthen: bool = True
+    """With soft budgets: once no budget is left to try, double that time and restart, until the deadline or until
+    memory is the limit. Otherwise the search ends there, with the best order and the bound."""
     memory_limit: Annotated[int, Range(2**20)] = 2 * 2**30
+    """Memory for the states of the dynamic programme, in bytes."""
 
 
 class Serenity(OrderSearch):

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from remat.errors import ProblemError
 
@@ -71,6 +71,9 @@ class Options:
     Traceback (most recent call last):
     remat.errors.ProblemError: moves must be a whole number from 1 or None, not 'many'
     """
+
+    #: The JSON Schema of configurations describes each option by the docstring below its field.
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"use_attribute_docstrings": True}
 
     def __post_init__(self) -> None:
         kinds = typing.get_type_hints(type(self), include_extras=True)

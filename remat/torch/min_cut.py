@@ -35,18 +35,12 @@ SECONDS_PER_OP = 0.005
 
 @dataclass(frozen=True)
 class TorchMinCutOptions(Options):
-    """Options of :class:`TorchMinCut`.
-
-    Attributes
-    ----------
-    knobs : tuple of float
-        Values of torch's ``activation_memory_budget``, tried in turn.
-    solver : str
-        Of the knapsack (``activation_memory_budget_solver``).
-    """
+    """Options of :class:`TorchMinCut`."""
 
     knobs: tuple[Annotated[float, Range(0, 1)], ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
+    """Values of torch's ``activation_memory_budget``, tried in turn."""
     solver: Literal["dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg"] = "dp"
+    """Of the knapsack (``activation_memory_budget_solver``)."""
 
 
 class TorchMinCut(Heuristic):

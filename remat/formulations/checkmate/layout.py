@@ -18,19 +18,13 @@ from remat.runtime.checked_options import Options, Positive
 
 @dataclass(frozen=True)
 class CheckmateOptions(Options):
-    """Options of :class:`remat.formulations.checkmate.Checkmate`.
-
-    Attributes
-    ----------
-    frontier : bool
-        Frontier-advancing stages, (8a)-(8c). False: (1d)-(1e), any op in any stage, and a free order of first computes.
-        That is far weaker and far slower, and serves the comparison of §4.6 and appendix A.
-    stages : int or None
-        T, the number of stages without `frontier`; None: as many as ops, as with `frontier`.
-    """
+    """Options of :class:`remat.formulations.checkmate.Checkmate`."""
 
     frontier: bool = True
+    """Frontier-advancing stages, (8a)-(8c). False: (1d)-(1e), any op in any stage, and a free order of first computes.
+    That is far weaker and far slower, and serves the comparison of §4.6 and appendix A."""
     stages: Positive | None = None
+    """T, the number of stages without `frontier`; None: as many as ops, as with `frontier`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

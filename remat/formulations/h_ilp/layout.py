@@ -20,23 +20,16 @@ NEVER = 2**62
 
 @dataclass(frozen=True)
 class HIlpOptions(Options):
-    """Options of :class:`remat.formulations.h_ilp.HIlp`.
-
-    Attributes
-    ----------
-    composites : tuple of Composite
-        Composites; every other op is a node.
-    corrections : bool
-        True: interfaces count only while they are live inside a composite. False, as below the top level in the paper:
-        they count throughout the node, with fewer rows and schedules that hold less than the model claims.
-    ahead : bool
-        True: a phase may recompute nodes that only later phases need. False: the model is smaller, and its optimum,
-        among fewer schedules, is mostly the same.
-    """
+    """Options of :class:`remat.formulations.h_ilp.HIlp`."""
 
     composites: tuple[Composite, ...] = ()
+    """Composites; every other op is a node."""
     corrections: bool = True
+    """True: interfaces count only while they are live inside a composite. False, as below the top level in the paper:
+    they count throughout the node, with fewer rows and schedules that hold less than the model claims."""
     ahead: bool = True
+    """True: a phase may recompute nodes that only later phases need. False: the model is smaller, and its optimum,
+    among fewer schedules, is mostly the same."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composites", tuple(self.composites))

@@ -28,22 +28,15 @@ from remat.schedule import Schedule
 
 @dataclass(frozen=True)
 class HierarchicalIntervalsOptions(Options):
-    """Options of :class:`HierarchicalIntervals`.
-
-    Attributes
-    ----------
-    composites : tuple of Composite
-        Groups that run as a whole, with their options; every other op is a node.
-    copies : int
-        C_k of the nodes for which the problem sets no limit of computes.
-    profile : ``"exact"`` or ``"peak"``
-        Memory of an option while it runs. ``"exact"``: segment by segment, with each interface only while it is live.
-        ``"peak"``, a smaller model: its peak, with all of its interfaces throughout.
-    """
+    """Options of :class:`HierarchicalIntervals`."""
 
     composites: tuple[Composite, ...] = ()
+    """Groups that run as a whole, with their options; every other op is a node."""
     copies: Positive = 2
+    """C_k of the nodes for which the problem sets no limit of computes."""
     profile: Profile = "exact"
+    """Memory of an option while it runs. ``"exact"``: segment by segment, with each interface only while it is live.
+    ``"peak"``, a smaller model: its peak, with all of its interfaces throughout."""
 
 
 class HierarchicalIntervals(RetentionIntervals):

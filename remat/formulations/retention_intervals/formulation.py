@@ -30,19 +30,13 @@ from remat.schedule import Schedule
 
 @dataclass(frozen=True)
 class RetentionIntervalsOptions(Options):
-    """Options of :class:`RetentionIntervals`.
-
-    Attributes
-    ----------
-    copies : int
-        C_v of the ops for which the problem sets no limit of computes.
-    precedence : ``"cover"`` or ``"reservoir"``
-        Form of constraint (5): a literal for each pair of a read and an instance that may serve it, or the paper's
-        reservoirs (10). Both have the same solutions; cover literals are about twice as fast on CP-SAT.
-    """
+    """Options of :class:`RetentionIntervals`."""
 
     copies: Positive = 2
+    """C_v of the ops for which the problem sets no limit of computes."""
     precedence: Literal["cover", "reservoir"] = "cover"
+    """Form of constraint (5): a literal for each pair of a read and an instance that may serve it, or the paper's
+    reservoirs (10). Both have the same solutions; cover literals are about twice as fast on CP-SAT."""
 
 
 class RetentionIntervals(Formulation):

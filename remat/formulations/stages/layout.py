@@ -19,20 +19,14 @@ from remat.runtime.deadline import Deadline
 
 @dataclass(frozen=True)
 class StagesOptions(Options):
-    """Options of :class:`~remat.formulations.stages.Stages`.
-
-    Attributes
-    ----------
-    cost_limit : int or None
-        Largest cost of a schedule in the model, for example that of a known one. Recomputations that no such schedule
-        has are left out. None: no limit.
-    ahead : bool
-        True: a stage may recompute tensors that only later stages read. False: the model is far smaller, since a stage
-        recomputes only for the op that ends it. Its optimum, among fewer schedules, is mostly the same.
-    """
+    """Options of :class:`~remat.formulations.stages.Stages`."""
 
     cost_limit: Annotated[int, Range(0)] | None = None
+    """Largest cost of a schedule in the model, for example that of a known one. Recomputations that no such schedule
+    has are left out. None: no limit."""
     ahead: bool = True
+    """True: a stage may recompute tensors that only later stages read. False: the model is far smaller, since a stage
+    recomputes only for the op that ends it. Its optimum, among fewer schedules, is mostly the same."""
 
 
 #: Stages per block of the vectorized count.

@@ -65,30 +65,21 @@ TELL = 0.5
 
 @dataclass(frozen=True)
 class AnnealingOptions(Options):
-    """Options of :class:`Annealing`.
-
-    Attributes
-    ----------
-    moves : int or None
-        Moves of all rounds together. None: until the deadline, or 20,000 per op without one.
-    heat : float
-        First temperature of hot rounds, as a share of the base cost; at least 2.5 mean costs of an op.
-    cold : float
-        Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
-    soft, hard : float
-        First and last width of the soft excess, as a share of the budget: the distance at which memory counts as near
-        the peak.
-    again : float
-        Probability of recomputing a missing input of a recomputation, instead of holding it for longer.
-        Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
-    """
+    """Options of :class:`Annealing`."""
 
     moves: Positive | None = None
+    """Moves of all rounds together. None: until the deadline, or 20,000 per op without one."""
     heat: Annotated[float, Range(above=0)] = 1e-2
+    """First temperature of hot rounds, as a share of the base cost; at least 2.5 mean costs of an op."""
     cold: Annotated[float, Range(above=0)] = 0.2
+    """Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0)."""
     soft: float = 1e-2
+    """First width of the soft excess, as a share of the budget: at this distance memory counts as near the peak."""
     hard: Annotated[float, Range(above=0)] = 2e-4
+    """Its last width."""
     again: Annotated[float, Range(0, 1)] = 0.2
+    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer. Probability that
+    an input which is not there at a recomputation is recomputed as well, and not held for longer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

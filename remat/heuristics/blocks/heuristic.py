@@ -36,28 +36,20 @@ Ends = tuple[int, ...]
 
 @dataclass(frozen=True)
 class BlockOptions(Options):
-    """Options of :class:`BlockCheckpointing`.
-
-    Attributes
-    ----------
-    blocks : str
-        Source of blocks: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, split at
-        punctuation and before numbers), ``valleys`` (positions where few bytes cross), ``articulation`` (points that
-        everything passes through), ``ops`` (each is a block), or ``auto``: all that apply.
-    which : str
-        Plans: ``every`` (hold every k-th block boundary), ``first`` (the same for the first m blocks, all values of the
-        others held), ``nested`` (segments whose parts are dropped again), or ``all``.
-    k : int or None
-        Blocks in a segment; None: every number is tried.
-    drops : bool
-        Continue with :class:`remat.heuristics.drops.Drops` from the best plan, and from some over the budget. Cheaper
-        than block checkpointing by hand.
-    """
+    """Options of :class:`BlockCheckpointing`."""
 
     blocks: Literal["auto", "modules", "names", "valleys", "articulation", "ops"] = "auto"
+    """Source of blocks: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, split at
+    punctuation and before numbers), ``valleys`` (positions where few bytes cross), ``articulation`` (points that
+    everything passes through), ``ops`` (each is a block), or ``auto``: all that apply."""
     which: Literal["all", "every", "first", "nested"] = "all"
+    """Plans: ``every`` (hold every k-th block boundary), ``first`` (the same for the first m blocks, all values of the
+    others held), ``nested`` (segments whose parts are dropped again), or ``all``."""
     k: Positive | None = None
+    """Blocks in a segment; None: every number is tried."""
     drops: bool = False
+    """Continue with :class:`remat.heuristics.drops.Drops` from the best plan, and from some over the budget. Cheaper
+    than block checkpointing by hand."""
 
 
 def _example() -> None:

@@ -28,30 +28,20 @@ FIRST = 0.25
 
 @dataclass(frozen=True)
 class CheckpointingOptions(Options):
-    """Options of checkpointing heuristics.
-
-    Attributes
-    ----------
-    dead_retention : bool
-        Write frees that hold every retained value as long as the published rules do, beyond its last read. Only for
-        comparison with published peaks, which are up to 1.6 times those of frees at last use. For graphs with one
-        output per op and no limits of computes.
-    """
+    """Options of checkpointing heuristics."""
 
     dead_retention: bool = False
+    """Write frees that hold every retained value as long as the published rules do, beyond its last read. Only for
+    comparison with published peaks, which are up to 1.6 times those of frees at last use. For graphs with one output
+    per op and no limits of computes."""
 
 
 @dataclass(frozen=True)
 class SweepOptions(CheckpointingOptions):
-    """Options of greedy checkpointing.
-
-    Attributes
-    ----------
-    sweep : int
-        Number of segment sizes, evenly spaced from the largest value to all forward values together.
-    """
+    """Options of greedy checkpointing."""
 
     sweep: Positive = 50
+    """Number of segment sizes, evenly spaced from the largest value to all forward values together."""
 
 
 class Checkpointing(Heuristic):

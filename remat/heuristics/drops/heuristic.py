@@ -42,16 +42,11 @@ MANY = 5_000
 
 @dataclass(frozen=True)
 class DropsOptions(Options):
-    """Options of :class:`Drops`.
-
-    Attributes
-    ----------
-    leanings : tuple of float
-        Price of holding an input for longer relative to recomputing it, in bytes of excess at the rate of the drop:
-        high values recompute less. Each is tried, and the best schedule counts.
-    """
+    """Options of :class:`Drops`."""
 
     leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0, 1.0, 20.0)
+    """Price of holding an input for longer relative to recomputing it, in bytes of excess at the rate of the drop: high
+    values recompute less. Each is tried, and the best schedule counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,18 +32,12 @@ CHAINS = 5
 
 @dataclass(frozen=True)
 class LowerSetsOptions(Options):
-    """Options of :class:`LowerSets`.
-
-    Attributes
-    ----------
-    sets : int
-        Largest number of lower sets: all of them if they are no more, otherwise ancestor closures.
-    levels : int
-        Number of distinct costs of recomputation.
-    """
+    """Options of :class:`LowerSets`."""
 
     sets: Annotated[int, Range(3)] = 600
+    """Largest number of lower sets: all of them if they are no more, otherwise ancestor closures."""
     levels: Positive = 200
+    """Number of distinct costs of recomputation."""
 
 
 class LowerSets(Checkpointing):

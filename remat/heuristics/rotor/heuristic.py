@@ -46,22 +46,15 @@ LARGE = 10_000
 
 @dataclass(frozen=True)
 class RotorOptions(Options):
-    """Options of :class:`Rotor`.
-
-    Attributes
-    ----------
-    blocks : int
-        Most blocks of a chain; longer chains are cut more coarsely, and options of blocks save inner cuts. Time grows
-        with the third power of the blocks.
-    slots : int
-        Number of slots into which memory is divided; sizes are rounded up to slots.
-    polish : bool
-        Bring schedules within the budget by drops, and take back unnecessary recomputations.
-    """
+    """Options of :class:`Rotor`."""
 
     blocks: Annotated[int, Range(1, 300)] = 100
+    """Most blocks of a chain; longer chains are cut more coarsely, and options of blocks save inner cuts. Time grows
+    with the third power of the blocks."""
     slots: Annotated[int, Range(2, 100_000)] = 500
+    """Number of slots into which memory is divided; sizes are rounded up to slots."""
     polish: bool = True
+    """Bring schedules within the budget by drops, and take back unnecessary recomputations."""
 
 
 class Rotor(Heuristic):

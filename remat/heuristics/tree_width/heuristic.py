@@ -27,15 +27,10 @@ MOST_OPS = {by_degree: 20_000, by_fill_in: 1_000}
 
 @dataclass(frozen=True)
 class TreeWidthOptions(Options):
-    """Options of :class:`TreeWidth`.
-
-    Attributes
-    ----------
-    most_computes : int
-        Average computes per op beyond which a schedule is abandoned.
-    """
+    """Options of :class:`TreeWidth`."""
 
     most_computes: Positive = 30
+    """Average computes per op beyond which a schedule is abandoned."""
 
 
 class TreeWidth(Checkpointing):

@@ -23,21 +23,14 @@ UNDIVIDED = 0.95
 
 @dataclass(frozen=True)
 class ArticulationOptions(Options):
-    """Options of a partition by articulation points.
-
-    Attributes
-    ----------
-    max_group : int
-        Groups with more ops than this are divided at articulation points inside.
-    max_members : int
-        In a group with more members than this (groups and ops), neighbours are joined.
-    max_side : int
-        Hundredths of the bytes of all values that long-lived values with many readers may hold to cross a cut.
-    """
+    """Options of a partition by articulation points."""
 
     max_group: Annotated[int, Range(2)] = 20
+    """Groups with more ops than this are divided at articulation points inside."""
     max_members: Annotated[int, Range(2)] = 32
+    """In a group with more members than this (groups and ops), neighbours are joined."""
     max_side: Annotated[int, Range(0)] = 10
+    """Hundredths of the bytes of all values that long-lived values with many readers may hold to cross a cut."""
 
 
 class Articulation(Partitioner):

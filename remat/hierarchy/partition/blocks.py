@@ -107,15 +107,10 @@ SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
 
 @dataclass(frozen=True)
 class BlocksOptions(Options):
-    """Options of :class:`Blocks`.
-
-    Attributes
-    ----------
-    most : int
-        Most groups in a group, and at the highest level.
-    """
+    """Options of :class:`Blocks`."""
 
     most: Annotated[int, Range(2)] = 20
+    """Most groups in a group, and at the highest level."""
 
 
 class Blocks(Partitioner):

@@ -21,24 +21,16 @@ STALLED = 0.8
 
 @dataclass(frozen=True)
 class HPartitionOptions(Options):
-    """Options of H-Partition.
-
-    Attributes
-    ----------
-    max_top : int
-        Rounds end when at most this many nodes are left at the highest level: *M^t* of the paper.
-    max_group : int
-        Most nodes of a group, ops or groups of the level below: *M^l* of the paper.
-    alpha : float
-        Exponent of the number of ops in the score of a group; 0: only bytes across its border count.
-    min_group : int
-        Fewest nodes of a group; a round makes smaller groups only if it would make no others.
-    """
+    """Options of H-Partition."""
 
     max_top: Positive = 30
+    """Rounds end when at most this many nodes are left at the highest level: *M^t* of the paper."""
     max_group: Annotated[int, Range(2)] = 20
+    """Most nodes of a group, ops or groups of the level below: *M^l* of the paper."""
     alpha: Annotated[float, Range(0, 10)] = 0.5
+    """Exponent of the number of ops in the score of a group; 0: only bytes across its border count."""
     min_group: Annotated[int, Range(2)] = 4
+    """Fewest nodes of a group; a round makes smaller groups only if it would make no others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,21 +29,14 @@ MORE, EXPENSIVE = 0.05, 0.5
 
 @dataclass(frozen=True)
 class MinCutOptions(Options):
-    """Options of a partition by cuts.
-
-    Attributes
-    ----------
-    max_group : int or None
-        Groups with more ops than this are cut. None: a sixteenth of the ops, between 3 and 20.
-    max_members : int
-        Most parts of a group.
-    balance : float
-        Least share of the ops on each side of a cut, up to 0.5.
-    """
+    """Options of a partition by cuts."""
 
     max_group: Annotated[int, Range(2)] | None = None
+    """Groups with more ops than this are cut. None: a sixteenth of the ops, between 3 and 20."""
     max_members: Annotated[int, Range(2)] = 20
+    """Most parts of a group."""
     balance: Annotated[float, Range(above=0, most=0.5)] = 0.25
+    """Least share of the ops on each side of a cut, up to 0.5."""
 
 
 class MinCut(Partitioner):

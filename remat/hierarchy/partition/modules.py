@@ -20,15 +20,10 @@ from remat.runtime.deadline import Deadline
 
 @dataclass(frozen=True)
 class ModulesOptions(Options):
-    """Options of a partition by modules.
-
-    Attributes
-    ----------
-    max_members : int
-        In a module with more members than this (groups and ops), neighbours are joined.
-    """
+    """Options of a partition by modules."""
 
     max_members: Annotated[int, Range(2)] = 32
+    """In a module with more members than this (groups and ops), neighbours are joined."""
 
 
 class Modules(Partitioner):
