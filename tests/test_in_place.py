@@ -15,7 +15,7 @@ from remat.allocation.entry import allocate
 from remat.allocation.problem import AllocationProblem
 from remat.backends.highs import Highs
 from remat.bounds import cut_bound, structural_bound
-from remat.bounds.report import applies, bounds
+from remat.bounds.selection import applies, bounds
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages

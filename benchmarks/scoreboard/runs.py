@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from remat.bounds.report import best_bound
+from remat.bounds.selection import best_bound
 from remat.errors import FormatError
 from remat.experiments.contestant import Contestant
 from remat.io.files import parse_json, read_text

@@ -4,7 +4,7 @@ from remat.bounds.base import Bound, Measure
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.peak_bounds import cut_bound, structural_bound
-from remat.bounds.report import best_bound, bounds, bounds_in_turn
+from remat.bounds.selection import best_bound, bounds, bounds_in_turn
 from remat.bounds.stage_bound import stage_bound, stage_bounds
 
 __all__ = [

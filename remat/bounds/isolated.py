@@ -21,7 +21,7 @@ from remat.runtime.solve_options import StopReason
 #: Seconds between the deadline and the termination of the process.
 GRACE = 1.0
 #: Modules that the fork server imports once for all children.
-PRELOAD = (*Highs.preload, "remat.bounds.report", "numba")
+PRELOAD = (*Highs.preload, "remat.bounds.selection", "numba")
 #: Fields of a bound that JSON can represent.
 PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "measure", "cause", "note")
 

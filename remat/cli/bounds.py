@@ -32,7 +32,7 @@ def command(
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds so far.
     """
-    from remat.bounds.report import applies, bounds
+    from remat.bounds.selection import applies, bounds
     from remat.cli.clock import from_start
     from remat.runtime.deadline import Deadline
     from remat.runtime.interruption import interrupted, interrupts

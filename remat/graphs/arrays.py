@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from remat.errors import GraphError
 from remat.graphs.in_place import most_pairs
-from remat.graphs.records import Op, Tensor
+from remat.graphs.ops_and_tensors import Op, Tensor
 from remat.runtime.arrays import Bool, Int
 
 #: Largest number of (producer, consumer, tensor) triples: a few buffers with many writers and readers exhaust memory.

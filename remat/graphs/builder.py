@@ -7,7 +7,7 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op, Tensor, checked_name, name_list
-from remat.graphs.records import stable_topological_order
+from remat.graphs.ops_and_tensors import stable_topological_order
 
 
 class GraphBuilder:

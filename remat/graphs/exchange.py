@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
-from remat.graphs.records import Op, Tensor, checked_name, stable_topological_order
+from remat.graphs.ops_and_tensors import Op, Tensor, checked_name, stable_topological_order
 from remat.runtime.text import short
 
 if TYPE_CHECKING:

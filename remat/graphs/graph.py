@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from remat.errors import GraphError
 from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.in_place import check_places
-from remat.graphs.records import (
+from remat.graphs.ops_and_tensors import (
     COST_UNITS,
     MAX_NAME_LENGTH,
     MAX_TOTAL,

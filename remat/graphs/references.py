@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from remat.graphs.records import Op, Tensor
+from remat.graphs.ops_and_tensors import Op, Tensor
 from remat.runtime.text import short
 
 

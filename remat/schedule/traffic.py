@@ -1,21 +1,14 @@
-"""Traffic between an on-chip memory and a larger one behind it, for a known schedule (Belady 1966).
-
-The computation reads a trace of accesses once: an op reads all of its inputs, then writes its outputs. When room is
-needed, the value whose next use is farthest in the future leaves the chip. A value without further uses leaves at once,
-without traffic. The blocks of a tensor are always accessed together and in order, so whole runs of blocks move: the
-time depends on the number of accesses of tensors, not on that of blocks.
-"""
+"""Traffic between an on-chip memory and a larger one behind it, for a known schedule."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.schedule.accesses import DEAD, Accesses, Mode
+from remat.schedule.accesses import Accesses
+from remat.schedule.belady import moved_blocks
 from remat.schedule.schedule import Schedule
 
 #: Default block size in bytes.
@@ -126,121 +119,8 @@ def off_chip_traffic(
     return [_by_block(trace, size, block, exact) for size in sizes]
 
 
-class _Chip:
-    """Blocks on the chip, in groups: by the access that reads them next, clean and dirty ones apart.
-
-    A group is a list of runs (first block, number after the last), ascending; the last block of a group is read last.
-
-    Attributes
-    ----------
-    free : int
-        Number of free blocks.
-    written : int
-        Number of blocks written.
-    """
-
-    def __init__(self, room: int, times: list[int]) -> None:
-        self.free = room
-        self.written = 0
-        self._times = times
-        self._groups: dict[int, deque[list[int]]] = {}
-        self._latest: list[int] = []  # a heap of negated ranks of groups, some of which may be empty
-
-    def here(self, access: int) -> tuple[deque[list[int]], deque[list[int]]]:
-        """Return the dirty and the clean blocks that wait for an access."""
-        nothing: deque[list[int]] = deque()
-        dirty, clean = (self._groups.get(self._rank(access, dirty), nothing) for dirty in (True, False))
-        return dirty, clean
-
-    def put(self, access: int, start: int, end: int, dirty: bool) -> None:
-        """Add blocks whose room is already reserved."""
-        rank = self._rank(access, dirty)
-        runs = self._groups.get(rank)
-        if runs is None:
-            runs = self._groups[rank] = deque()
-            heapq.heappush(self._latest, -rank)
-        if runs and runs[-1][1] == start:
-            runs[-1][1] = end
-        else:
-            runs.append([start, end])
-
-    def evict(self, count: int, above: int = -1) -> int:
-        """Evict up to `count` blocks from groups above a rank, the highest first; return their number."""
-        left = 0
-        while left < count and self._latest and (rank := -self._latest[0]) > above:
-            runs = self._groups[rank]
-            while runs and left < count:
-                number = min(count - left, runs[-1][1] - runs[-1][0])
-                runs[-1][1] -= number
-                left += number
-                self.written += number * (rank // len(self._times) % 2 == 0)
-                if runs[-1][0] == runs[-1][1]:
-                    runs.pop()
-            if not runs:
-                del self._groups[rank]
-                heapq.heappop(self._latest)
-        self.free += left
-        return left
-
-    def insert(self, access: int, start: int, end: int, dirty: bool) -> None:
-        """Insert blocks one after another; each makes room for itself if there is none."""
-        missing = end - start - self.free
-        if missing > 0:
-            missing -= self.evict(missing, self._rank(access, dirty))
-        fitting = end - start - max(missing, 0)
-        if fitting:
-            self.free -= fitting
-            self.put(access, start, start + fitting, dirty)
-        if missing > 0:
-            # nothing is read later than these blocks: from here on each replaces the one before
-            self.evict(1)
-            self.written += (missing - 1) * dirty
-            self.free -= 1
-            self.put(access, end - 1, end, dirty)
-
-    def _rank(self, access: int, dirty: bool) -> int:
-        """Return the rank of a group: by time, then clean ones, then the access."""
-        return (2 * self._times[access] + (not dirty)) * len(self._times) + access
-
-
 def _by_block(trace: Accesses, on_chip: int, block: int, exact: list[int]) -> Traffic:
-    least, *_ = first = _run(trace, on_chip // block, block, exact)
-    second = _run(trace, on_chip // block, block, trace.times)
+    least, *_ = first = moved_blocks(trace, on_chip // block, block, exact)
+    second = moved_blocks(trace, on_chip // block, block, trace.times)
     fetched, written, compulsory = min(first, second, key=lambda found: (found[0] + found[1], found[0]))
     return Traffic(on_chip, block, fetched * block, written * block, compulsory * block, least * block)
-
-
-def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
-    """Return the blocks fetched, written and compulsory if the reads are at these times."""
-    chip = _Chip(room, times)
-    blocks = [-(-size // block) for size in trace.graph.arrays.size.tolist()]
-    unread = set(trace.graph.arrays.is_input.nonzero()[0].tolist())
-    fetched = compulsory = 0
-    for access, (tensor, mode, following) in enumerate(zip(trace.tensors, trace.modes, trace.following, strict=True)):
-        groups = chip.here(access)
-        place, missing = 0, 0
-        while place < blocks[tensor]:
-            start, dirty = min(
-                ((runs[0][0], dirty) for runs, dirty in zip(groups, (True, False), strict=True) if runs),
-                default=(blocks[tensor], False),
-            )
-            if start == place:
-                start, place = groups[not dirty].popleft()
-                if following == DEAD:
-                    chip.free += place - start
-                else:
-                    chip.put(following, start, place, dirty or mode is Mode.ADD)
-                continue
-            missing += start - place
-            if following != DEAD:
-                chip.insert(following, place, start, mode is not Mode.READ)
-            elif not chip.free:
-                chip.evict(1)  # blocks without further reads pass one by one
-            place = start
-        if mode is not Mode.WRITE:
-            if tensor in unread:
-                compulsory += missing
-                unread.remove(tensor)
-            else:
-                fetched += missing
-    return fetched, chip.written, compulsory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remat.bounds.base import Bound
-from remat.bounds.report import best_bound
+from remat.bounds.selection import best_bound
 from remat.errors import BackendError
 from remat.runtime.deadline import Deadline
 from remat.solving.session import Session

@@ -13,7 +13,7 @@ from small_graphs import KNOWN
 from remat.backends.highs import Highs
 from remat.bounds import Bound, bounds, cut_bound, joint_bound, stage_bound, structural_bound
 from remat.bounds.reduced_costs import cheaper_than
-from remat.bounds.report import best_bound
+from remat.bounds.selection import best_bound
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import ComputeGraph, Op
 from remat.problem import Problem

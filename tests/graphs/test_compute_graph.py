@@ -14,7 +14,7 @@ from refusals import refused
 from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN, from_lists
 
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, single_output_graph
-from remat.graphs.records import stable_topological_order
+from remat.graphs.ops_and_tensors import stable_topological_order
 from tests.schedule.schedule_oracle import naive
 
 A, X = Op("a", outputs=("x",), cost=1), Tensor("x", 4)

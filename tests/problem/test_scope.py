@@ -6,7 +6,7 @@ import pytest
 
 from remat import Problem
 from remat.bounds.base import Bound
-from remat.bounds.report import applies
+from remat.bounds.selection import applies
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain

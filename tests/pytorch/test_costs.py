@@ -32,7 +32,7 @@ from remat.torch.costs import (  # noqa: E402
     matrix,
 )
 from remat.torch.costs.calls import Call, call_of  # noqa: E402
-from remat.torch.costs.matrix import product_flops  # noqa: E402
+from remat.torch.costs.products import product_flops  # noqa: E402
 from remat.torch.costs.roofline import bytes_moved  # noqa: E402
 
 aten = torch.ops.aten

@@ -17,9 +17,9 @@ from remat import Problem, solve  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Rules, Schedule, Verdict, validate, with_frees  # noqa: E402
 from remat.torch import Captured, Executor, OpRun, capture, fake_tensors, track_storages  # noqa: E402
+from remat.torch.execute.split import split  # noqa: E402
 from remat.torch.execute.step import Step, give_buffers, give_gradients  # noqa: E402
 from remat.torch.memory import StorageTracker  # noqa: E402
-from remat.torch.partition import split  # noqa: E402
 from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
 
 aten = torch.ops.aten

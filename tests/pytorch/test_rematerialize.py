@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from remat import Schedule  # noqa: E402
 from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
-from remat.torch.partition import split  # noqa: E402
+from remat.torch.execute.split import split  # noqa: E402
 from remat.torch.rematerialized import entry  # noqa: E402
 from remat.torch.rematerialized.verify import Expected, verify  # noqa: E402
 

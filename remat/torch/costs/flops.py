@@ -16,7 +16,7 @@ import torch
 
 from remat.torch.costs.base import CostModel, CostRemark
 from remat.torch.costs.calls import Call, call_of
-from remat.torch.costs.matrix import product_flops
+from remat.torch.costs.products import product_flops
 
 #: About ten per random number of a counter-based generator (Philox 4x32 with 10 rounds returns four of them).
 RANDOM = 10

@@ -12,7 +12,7 @@ from remat.torch.costs.calls import Call, call_of, size_in_bytes, storage_key
 from remat.torch.costs.devices import THIS_MACHINE, Device, find_device
 from remat.torch.costs.flops import NOTHING, RANDOM_NUMBERS, flops_or_elements, remark_unknown
 from remat.torch.costs.machine import this_machine
-from remat.torch.costs.matrix import is_product
+from remat.torch.costs.products import is_product
 
 #: Ops that read no more of their first tensor than they write.
 CHOOSING = {

@@ -1,4 +1,4 @@
-"""Execution of a captured step by a schedule, op by op."""
+"""Executable training steps from a captured step and a schedule: op by op, as one fx graph, or as two."""
 
 from remat.torch.execute.executor import Executor, OpRun
 from remat.torch.execute.step import Step

@@ -17,7 +17,7 @@ from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simu
 from remat.torch.captured import Captured, Input, Layout
 from remat.torch.effects import device_of
 from remat.torch.execute.step import Loss, Step, give_buffers, give_gradients, returned, scalar_outputs, tangents
-from remat.torch.unrolled import Unrolled, begin_backward, unroll
+from remat.torch.execute.unrolled import Unrolled, begin_backward, unroll
 
 
 @dataclass(frozen=True, slots=True)

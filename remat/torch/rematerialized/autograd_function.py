@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Layout, ResultValue
-from remat.torch.partition import Split
+from remat.torch.execute.split import Split
 
 #: Takes one list, empties it, and returns all results.
 Boxed = Callable[[list[Any]], Sequence[Any]]

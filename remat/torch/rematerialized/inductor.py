@@ -12,7 +12,7 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from remat.errors import ExecutionError
 from remat.torch.capture.explaining import first_line
 from remat.torch.effects import run_and_save_state, run_with_state
-from remat.torch.partition import Split
+from remat.torch.execute.split import Split
 
 #: Runs a graph on one list and empties it.
 Compiled = Callable[[list[Any]], Sequence[Any]]

@@ -23,7 +23,7 @@ from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.captured import Captured
-from remat.torch.partition import Split, split
+from remat.torch.execute.split import Split, split
 from remat.torch.peers.partitioner import partitioner_schedule
 from remat.torch.peers.saved import tagged_schedule
 from remat.torch.rematerialized.report import Report

@@ -21,7 +21,7 @@ from remat.runtime.text import clipped, one_line, printable, short
 
 if TYPE_CHECKING:
     from remat.graphs.formats.onnx.assembly import Assembly
-    from remat.graphs.formats.onnx.inference import Network
+    from remat.graphs.formats.onnx.shape_inference import Network
 
 #: Models of up to this many bytes skip the estimate of the library's memory, which is at most 300 MB for them.
 UNCHECKED = 4_000_000
@@ -102,7 +102,7 @@ def read_model(
         raise FormatError("reading ONNX models needs the package onnx: pip install 'remat[onnx]'", "package") from None
     from remat.graphs.formats.onnx.assembly import Assembly
     from remat.graphs.formats.onnx.functions import expanded
-    from remat.graphs.formats.onnx.inference import Inference
+    from remat.graphs.formats.onnx.shape_inference import Inference
     from remat.graphs.formats.onnx.values import Dimensions
 
     notes = [] if remarks is None else remarks

@@ -9,7 +9,7 @@ from remat.errors import FormatError
 from remat.graphs.formats.base import UniqueNames
 from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
-from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
+from remat.graphs.formats.onnx.shape_inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
 from remat.io.limits import draw

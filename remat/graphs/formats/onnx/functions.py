@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from remat.errors import FormatError
-from remat.graphs.formats.onnx.inference import MAX_NODES, inner_graphs
+from remat.graphs.formats.onnx.shape_inference import MAX_NODES, inner_graphs
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, short
 

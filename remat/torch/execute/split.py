@@ -16,7 +16,7 @@ from remat.schedule.early_frees import running
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.effects import state_bytes
-from remat.torch.unrolled import Unrolled, unroll
+from remat.torch.execute.unrolled import Unrolled, unroll
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from helpers import Countdown
 from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, joint_bound, stage_bound
 from remat.bounds.peak_bounds import held_bound
-from remat.bounds.report import applies, bounds_in_turn
+from remat.bounds.selection import applies, bounds_in_turn
 from remat.cli import main
 from remat.graphs import GraphBuilder, layered
 from remat.graphs.families import unit_chain
