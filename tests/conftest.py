@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = {name.strip() for name in config.getoption("--backends").split(",") if name.strip()}
     if not chosen:
         return
-    known = {_backend_of(item) for item in items} - {None}
+    known = {backend for item in items if (backend := _backend_of(item)) is not None}
     if known and not chosen <= known:
         raise pytest.UsageError(f"no test of backend {min(chosen - known)!r}; there are {', '.join(sorted(known))}")
     deselected = [item for item in items if _backend_of(item) not in chosen | {None}]

@@ -9,7 +9,7 @@ import pytest
 
 tflite = pytest.importorskip("tflite")
 
-from tflite_models import OPS, G, O, T, model  # noqa: E402
+from tflite_models import OPS, Fields, G, O, T, model  # noqa: E402
 
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Schedule  # noqa: E402
@@ -26,7 +26,7 @@ def relu(source: int, target: int) -> O:
 
 
 def pool(source: int, target: int, window: int) -> O:
-    sizes = {"FilterHeight": window, "FilterWidth": window, "StrideH": window, "StrideW": window, "Padding": 1}
+    sizes: Fields = {"FilterHeight": window, "FilterWidth": window, "StrideH": window, "StrideW": window, "Padding": 1}
     return O(OPS.MAX_POOL_2D, (source,), (target,), options=("Pool2DOptions", sizes))
 
 
@@ -115,7 +115,8 @@ def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
 def random_model(seed: int, count: int = 10) -> bytes:
     """Return random sums, concatenations, views and relus; unread tensors are outputs."""
     draw = random.Random(seed)
-    found, ops, read = tensors((1, 8), (1, 16)), [], set()
+    found, ops = tensors((1, 8), (1, 16)), []
+    read: set[int] = set()
 
     def add(*shape: int) -> int:
         found.append(T(f"t{len(found)}", shape, FLOAT))

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.graph import Op
@@ -34,7 +35,8 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
         b.op("mask", size=3, cost=1, phase="forward", recomputable=rng.random() < 0.5)
         b.tensor("sum", 5)
     for k, before in enumerate(reads):
-        outputs, more = [b.tensor(f"f{k}", rng.randint(1, 9))], {}
+        outputs = [b.tensor(f"f{k}", rng.randint(1, 9))]
+        more: dict[str, Any] = {}
         inputs = [f"f{u}" for u in before]
         if full:
             if rng.random() < 0.3:

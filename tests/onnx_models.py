@@ -1,5 +1,8 @@
 """Small ONNX models, built node by node."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,22 +12,30 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def value(name, shape, dtype=FLOAT):
+def value(name: str, shape: Iterable[int | str | None], dtype: int = FLOAT) -> Any:
     """Return a typed name; strings in the shape are open dimensions."""
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def constant(name, array):
+def constant(name: str, array: Any) -> Any:
     return numpy_helper.from_array(np.asarray(array), name)
 
 
-def weight(name, *shape):
+def weight(name: str, *shape: int) -> Any:
     return constant(name, np.zeros(shape, dtype=np.float32))
 
 
 def model(  # noqa: PLR0913 - the parts of a model
-    nodes, inputs, outputs, constants=(), *, opset=21, functions=(), value_info=(), domains=()
-):
+    nodes: list[Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    constants: Iterable[Any] = (),
+    *,
+    opset: int = 21,
+    functions: Iterable[Any] = (),
+    value_info: Iterable[Any] = (),
+    domains: Iterable[str] = (),
+) -> bytes:
     """Return the bytes of a model; ONNX infers the types of outputs given by name."""
     graph = helper.make_graph(
         nodes, "model", inputs, [each if not isinstance(each, str) else _named(each) for each in outputs],
@@ -34,7 +45,7 @@ def model(  # noqa: PLR0913 - the parts of a model
     return helper.make_model(graph, opset_imports=imports, functions=list(functions)).SerializeToString()
 
 
-def _named(name):
+def _named(name: str) -> Any:
     info = onnx.ValueInfoProto()
     info.name = name
     info.type.tensor_type.elem_type = FLOAT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from remat.graphs import ComputeGraph
-from remat.ordering.best_first import Aim, explore
+from remat.ordering.best_first import MOST_STATES, Aim, explore
 from remat.problem import Problem
 from remat.problem.scope import Scope
 from remat.schedule import OrderRule
@@ -21,13 +21,13 @@ def least_cost(problem: Problem, copies: int | None = None, *, staged: bool | No
     fixed = problem.order is OrderRule.FIXED
     limits = (FILLED_ONCE,) if staged is None else ()
     best = optimum(problem, Scope(problem.order, fixed if staged is None else staged, copies, limits))
-    return best and best.cost
+    return None if best is None else best.cost
 
 
 def least_order_peak(graph: ComputeGraph, most_states: int | None = None) -> int | None:
     """Return the least peak over all orders without recomputation; None after `most_states`."""
-    more = {} if most_states is None else {"most_states": most_states}
-    found = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=2**62, **more)
+    problem = Problem(graph, order="free", max_computes=1)
+    found = explore(problem, Aim.PEAK, limit=2**62, most_states=MOST_STATES if most_states is None else most_states)
     if most_states is None:
         assert found is not None
         assert found.schedule is not None

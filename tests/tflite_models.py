@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ tflite = pytest.importorskip("tflite")
 flatbuffers = pytest.importorskip("flatbuffers")
 
 OPS = tflite.BuiltinOperator
+#: Numbers of a table of options, by name.
+Fields = dict[str, int | tuple[int, ...]]
 
 
 @dataclass
@@ -33,7 +36,7 @@ class O:  # noqa: E742
     outputs: tuple[int, ...]
     window: tuple[int, int] | None = None
     custom: str = ""
-    options: tuple[str, dict[str, int | tuple[int, ...]]] | None = None
+    options: tuple[str, Fields] | None = None
 
 
 @dataclass
@@ -80,7 +83,7 @@ def model(*graphs: G, new_field_only: bool = False) -> bytes:
     return bytes(b.Output())
 
 
-def _table(b, kind, **fields):
+def _table(b: Any, kind: str, **fields: Any) -> int:
     """Write a table; its vectors and strings must exist already."""
     getattr(tflite, f"{kind}Start")(b)
     for name, value in fields.items():
@@ -88,27 +91,27 @@ def _table(b, kind, **fields):
     return getattr(tflite, f"{kind}End")(b)
 
 
-def _tables(b, offsets):
+def _tables(b: Any, offsets: list[int]) -> int:
     b.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         b.PrependUOffsetTRelative(offset)
     return b.EndVector()
 
 
-def _ints(b, numbers):
+def _ints(b: Any, numbers: tuple[int, ...]) -> int:
     b.StartVector(4, len(numbers), 4)
     for number in reversed(numbers):
         b.PrependInt32(number)
     return b.EndVector()
 
 
-def _code(b, kind, custom, new_field_only):
+def _code(b: Any, kind: int, custom: str, new_field_only: bool) -> int:
     fields = {} if new_field_only else {"DeprecatedBuiltinCode": min(kind, 127)}
     fields |= {"BuiltinCode": kind} if new_field_only or kind > 127 else {}
     return _table(b, "OperatorCode", CustomCode=b.CreateString(custom), **fields)
 
 
-def _op(b, op, code):
+def _op(b: Any, op: O, code: int) -> int:
     fields = {"OpcodeIndex": code, "Inputs": _ints(b, op.inputs), "Outputs": _ints(b, op.outputs)}
     options = op.options
     if op.window:

@@ -5,15 +5,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from remat.backends.base import Availability, AvailabilityState, Backend
-from remat.backends.results import Incumbent, RawResult
+from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Values
 from remat.errors import ModelError
-from remat.modeling import Linear
+from remat.modeling import Linear, Model
 from remat.runtime.processes.running import run_interruptible
-from remat.runtime.solve_options import Status, StopReason
+from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
 
 class Fragile(Backend):
@@ -26,69 +27,79 @@ class Fragile(Backend):
     native = frozenset({Linear})
 
     @classmethod
-    def availability(cls):
+    def availability(cls) -> Availability:
         return Availability(AvailabilityState.READY)
 
     @classmethod
-    def variants(cls):
+    def variants(cls) -> tuple[str, ...]:
         return tuple(name.removeprefix("do_") for name in dir(cls) if name.startswith("do_"))
 
-    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
-        self.model, self.options, self.on_incumbent = model, options, on_incumbent
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        self.model, self.options = model, options
         if not self.variant.startswith("first"):
+            assert on_bound is not None
+            assert on_incumbent is not None
             on_bound(options.deadline.elapsed, 1.0)
             on_incumbent(Incumbent(options.deadline.elapsed, model.objective.value(model.upper), 1.0, model.upper))
         return getattr(self, f"do_{self.variant}")()
 
-    def do_segfault(self):
+    def do_segfault(self) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    def do_first_abort(self):
+    def do_first_abort(self) -> NoReturn:
         os.abort()
 
-    def do_exit(self):
+    def do_exit(self) -> NoReturn:
         os._exit(7)
 
-    def do_hang(self):
+    def do_hang(self) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             time.sleep(1)
 
-    def do_hang_with_child(self):
+    def do_hang_with_child(self) -> NoReturn:
         if os.fork() == 0:
             os.setsid()  # solvers behind drivers may have their own session
             os.execvp("sleep", ["sleep", "86399"])
         self.do_hang()
 
-    def do_exhaust_memory(self):
+    def do_exhaust_memory(self) -> NoReturn:
         held = []
         while True:
             held.append(np.ones(2**22))  # 32 MiB at a time
             time.sleep(0.01)
 
-    def do_first_exhaust_memory(self):
+    def do_first_exhaust_memory(self) -> NoReturn:
         self.do_exhaust_memory()
 
-    def do_raise(self):
+    def do_raise(self) -> NoReturn:
         raise RuntimeError("something\nbroke")
 
-    def do_first_refuse(self):
+    def do_first_refuse(self) -> NoReturn:
         raise ModelError("record 'r' is too odd")
 
-    def do_wait(self):
-        ended = []
+    def do_wait(self) -> RawResult:
+        ended: list[int] = []
         stopped = run_interruptible(lambda: self._wait(ended), lambda: ended.append(1))
         stop = StopReason.INTERRUPTED if stopped else StopReason.OTHER
         return RawResult(Status.FEASIBLE, stop, self.model.objective.value(self.model.upper), 1.0, self.model.upper)
 
     @staticmethod
-    def _wait(ended):
+    def _wait(ended: list[int]) -> None:
         while not ended:
             time.sleep(0.01)
 
-    def do_print(self):
+    def do_print(self) -> RawResult:
         print("on standard output")
         os.system("echo more of it")
+        assert self.options.log is not None
         self.options.log("a line")
         return RawResult(Status.UNKNOWN, StopReason.OTHER, message="said enough")
 
@@ -98,8 +109,8 @@ class ForkedFragile(Fragile):
 
     preload = ("remat.runtime.processes.wire", "fragile_backend")
 
-    def do_first_environment(self):
+    def do_first_environment(self) -> NoReturn:
         raise RuntimeError(f"{os.environ.get('SEEN')} {Path.cwd()} {sys.path[0]}")
 
-    def do_first_threads(self):
+    def do_first_threads(self) -> NoReturn:
         raise RuntimeError(f"{len(list(Path(f'/proc/{os.getppid()}/task').iterdir()))} thread in the parent")

@@ -3,21 +3,25 @@
 Only live tensors are available, so a faulty graph raises KeyError.
 """
 
+from typing import Any
+
 import jax
 from jax import numpy as jnp
 
+from remat.jax.captured import Captured
 from remat.jax.inlining import Number, Part
+from remat.schedule import Schedule
 from remat.schedule.simulate import with_frees
 
 
-def run(captured, schedule, *args):
+def run(captured: Captured, schedule: Schedule, *args: Any) -> list[Any]:
     """Return the flat results of the captured function, computed in the order of `schedule`."""
     leaves = jax.tree_util.tree_leaves(args)
     constants = {-1 - place: value for place, value in enumerate([*leaves, *captured.jaxpr.consts])}
     graph = captured.graph
-    held = {}
+    held: dict[str, Any] = {}
 
-    def value(read, aval=None):
+    def value(read: Any, aval: Any = None) -> Any:
         if isinstance(read, tuple):
             return jnp.stack([value(part) for part in read])
         if isinstance(read, Part):

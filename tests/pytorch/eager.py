@@ -95,6 +95,6 @@ def _pairs(ours: Record, theirs: Record) -> list[tuple[str, tuple[Any, Any]]]:
 
 def assert_equal(ours: Record | list[Record], theirs: Record | list[Record], *, bitwise: bool = True) -> None:
     """Assert that two records, or each pair of two lists, are equal."""
-    pairs = [(ours, theirs)] if isinstance(ours, dict) else zip(ours, theirs, strict=True)
-    for number, (mine, other) in enumerate(pairs):
+    both = ([records] if isinstance(records, dict) else records for records in (ours, theirs))
+    for number, (mine, other) in enumerate(zip(*both, strict=True)):
         assert not different(mine, other, bitwise=bitwise), f"record {number}"

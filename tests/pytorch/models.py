@@ -258,7 +258,9 @@ def unet(
 
 
 #: All models.
-MODELS = {"gpt": gpt, "bert": bert, "encoder_decoder": encoder_decoder, "resnet": resnet, "unet": unet}
+MODELS: dict[str, Callable[..., Any]] = {
+    "gpt": gpt, "bert": bert, "encoder_decoder": encoder_decoder, "resnet": resnet, "unet": unet,
+}  # fmt: skip
 #: Smallest sizes of each model.
 SMALLEST: dict[str, dict[str, Any]] = {
     **{name: {"layers": 1} for name in ("gpt", "bert", "encoder_decoder")},

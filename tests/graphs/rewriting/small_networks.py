@@ -2,6 +2,7 @@
 
 import random
 from math import prod
+from typing import Any
 
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.rewriting.descriptions import (
@@ -24,7 +25,7 @@ class Net:
         self.attrs: dict[str, dict] = {}
         self.builder = GraphBuilder(name, cost_unit="mac", meta={"shapes": self.shapes, "attrs": self.attrs, **meta})
 
-    def op(self, name: str, kind: str, inputs: list[str], shape: list[int], cost: int = 0, **attrs: object) -> str:
+    def op(self, name: str, kind: str, inputs: list[str], shape: list[int], cost: int = 0, **attrs: Any) -> str:
         self.shapes[name] = list(shape)
         workspace = attrs.pop("workspace", 0)
         if attrs:
@@ -40,7 +41,7 @@ class Net:
         return self.builder.build()
 
 
-def after_concat(kind: str, parts: list[list[int]], along: int, shape: list[int], **attrs: object) -> ComputeGraph:
+def after_concat(kind: str, parts: list[list[int]], along: int, shape: list[int], **attrs: Any) -> ComputeGraph:
     """Return inputs, an op that reads their concatenation in place, and a ReLU, so that the op is no output."""
     net = Net()
     names = net.inputs(*parts)
@@ -62,7 +63,7 @@ def random_network(seed: int, ops: int = 9) -> ComputeGraph:
         one = rng.choice(list(net.shapes))
         alike = net.shapes[one]
         together = sum(net.shapes[tensor][-1] for tensor in some)
-        folded = {"concat_inputs": True, "concat_axis": rng.choice([3, -1])}
+        folded: dict[str, Any] = {"concat_inputs": True, "concat_axis": rng.choice([3, -1])}
         folded |= {"kernel": [3, 3], "workspace": rng.choice([0, 0, 7])}
         match rng.randrange(9):
             case 0 | 1:
