@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from shell import shell
 
+import remat
 from remat.runtime import interruption
 from remat.runtime.compiled import KernelSet, kernel, places, sets
 from remat.runtime.compiled.decorators import inner
 from remat.runtime.deadline import Deadline
 
-PACKAGE = Path(places.__file__).resolve().parent.parent
+PACKAGE = Path(remat.__file__).resolve().parent
 KERNELS = {
     "annealing": "remat.heuristics.annealing.heuristic",
     "drops": "remat.heuristics.drops.heuristic",
@@ -44,8 +45,8 @@ def test_only_kernel_modules_have_compiled_functions() -> None:
 
 
 def test_digest_changes_with_kernel_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "compiled").mkdir()
-    (tmp_path / "compiled" / places.COMPILER).write_text("1")
+    (tmp_path / places.COMPILER).parent.mkdir(parents=True)
+    (tmp_path / places.COMPILER).write_text("1")
     (tmp_path / "a_kernel.py").write_text("1")
     (tmp_path / "other.py").write_text("1")
     monkeypatch.setattr(places, "PACKAGE", tmp_path)
@@ -55,6 +56,11 @@ def test_digest_changes_with_kernel_modules(tmp_path: Path, monkeypatch: pytest.
         digests.append(places.digest.__wrapped__())
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_digest_covers_the_whole_package() -> None:
+    assert places.PACKAGE == PACKAGE
+    assert (PACKAGE / places.COMPILER).is_file()
 
 
 def test_private_options_of_numba_exist() -> None:

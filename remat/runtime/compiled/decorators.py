@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -128,10 +129,9 @@ def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
             return None
 
         def save_overload(self, sig: Any, data: Any) -> None:
-            try:
+            # A full disk, or a damaged index, which can raise anything in numba and pickle.
+            with contextlib.suppress(Exception):
                 if (folder := places.writable()) is not None:
                     in_folder(folder).save_overload(sig, data)
-            except OSError:  # for example, a full disk
-                pass
 
     return Cache()

@@ -14,11 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 #: The package; its ``__pycache__`` is the first choice.
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parents[2]
 #: Packages whose versions compiled code depends on.
 MAKERS = ("numba", "llvmlite", "numpy")
-#: Module with the compiler's options.
-COMPILER = "decorators.py"
+#: Module with the compiler's options, in the package.
+COMPILER = "runtime/compiled/decorators.py"
 #: Folders of older sources or versions to keep.
 KEPT = 3
 
@@ -30,7 +30,7 @@ def digest() -> str:
     It covers all kernel modules, since functions of one are inlined in those of another.
     """
     found = hashlib.sha256()
-    for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / "compiled" / COMPILER):
+    for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / COMPILER):
         found.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
     options = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_") and k != "NUMBA_CACHE_DIR")
     found.update(repr((sys.version, [_version(name) for name in MAKERS], _processor(), options)).encode())
