@@ -2,7 +2,7 @@
 
     python tests/prose.py [PATH ...]
 
-Without paths: the package, pages, README and other pages of the root. `make lint` runs it. Code in pages, names in
+Without paths: the package, the tests, and pages, also those of the root. `make lint` runs it. Code in pages, names in
 backquotes and names of documented fields (`mend : bool`) are exempt.
 """
 
@@ -38,6 +38,8 @@ BANNED = {
 PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(BANNED)), re.IGNORECASE)
 #: First words that summaries must not have.
 SUMMARY = re.compile(r"(What|Whether|How often|Who) ")
+#: Parts that names of tests must not have: they state what is checked, without articles and clauses.
+NAME = re.compile(r"test_(what|whether|who|how|an?|the)_|test_.*(nobody|somebody|_(said|told|asked)(_|$))")
 
 
 def faults(path: Path) -> Iterator[tuple[int, str]]:
@@ -52,6 +54,8 @@ def faults(path: Path) -> Iterator[tuple[int, str]]:
                 summary = ast.get_docstring(node) or ""
                 if SUMMARY.match(summary):
                     yield getattr(node, "lineno", 1), f"summary begins with {summary.split()[0]!r}"
+                if NAME.match(getattr(node, "name", "")):
+                    yield getattr(node, "lineno", 1), f"name of a test: {getattr(node, 'name', '')}"
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -72,7 +76,8 @@ def page(path: Path) -> Iterator[tuple[int, str]]:
 
 def main(given: list[str]) -> int:
     """Return the exit code: 1 if a word is banned."""
-    everything = {*ROOT.glob("remat/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")}
+    code = {*ROOT.glob("remat/**/*.py"), *ROOT.glob("tests/**/*.py")} - {Path(__file__)}
+    everything = {*code, *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")}
     paths = {Path(name).resolve() for name in given} or everything
     found = [f"{path.relative_to(ROOT)}:{line}: {fault}" for path in sorted(paths) for line, fault in faults(path)]
     print("\n".join(found), end="\n" * bool(found))

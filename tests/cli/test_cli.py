@@ -152,7 +152,7 @@ def test_names_are_never_markup() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_a_shell_completes_commands_options_and_registered_names(folder: Path) -> None:
+def test_shell_completion_of_commands_options_and_registered_names(folder: Path) -> None:
     """Installed as a user does, in a real bash; zsh and fish receive the same words in their protocols."""
     Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')
     Path("remat").chmod(0o755)
