@@ -101,7 +101,7 @@ class Fragile(Backend):
         os.system("echo more of it")
         assert self.options.log is not None
         self.options.log("a line")
-        return RawResult(Status.UNKNOWN, StopReason.OTHER, message="said enough")
+        return RawResult(Status.UNKNOWN, StopReason.OTHER, message="no solution")
 
 
 class ForkedFragile(Fragile):

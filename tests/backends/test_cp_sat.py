@@ -16,15 +16,6 @@ def test_same_seed_same_answer():
     assert first.bound == second.bound
 
 
-def test_complete_hint_is_used():
-    model = knapsack(20)
-    lines = []
-    hint = np.zeros(model.num_vars)
-    raw = CpSat().solve(model, options(log=lines.append), hint=hint)
-    assert raw.status is Status.OPTIMAL
-    assert any("The solution hint is complete and is feasible" in line for line in lines)
-
-
 def test_unsupported_models_are_refused():
     model = Model("m")
     x = model.continuous("flow", 1, 0, 1)

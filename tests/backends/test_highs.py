@@ -23,7 +23,7 @@ def test_implied_variables_are_continuous_and_the_bound_is_rounded():
     model = knapsack(120)
     u = model.implied("u", 1, 0, 5)
     model.minimize(np.append(model.objective.index, u.index), np.append(model.objective.coefficient, 3))
-    result = answer(Highs(), model, options(1))  # which checks the incumbents and bounds on the way
+    result = answer(Highs(), model, options(1))  # checks incumbents and bounds, too
     assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
     assert len(result.incumbents) >= 2
     assert result.bound == np.rint(result.bound) < result.objective

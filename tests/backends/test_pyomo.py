@@ -21,7 +21,7 @@ from remat.runtime.solve_options import Status, StopReason
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import tiny_models
 
-#: Not finished in seconds.
+#: Takes more than a few seconds.
 HARD = knapsack(120)
 
 

@@ -200,7 +200,7 @@ def test_useless_refill_is_skipped(refilled):
     steps = [("compute", op) for op in ("x", "w1", "w2", "r1")] + [("free", "sum")]
     steps += [("compute", op) for op in ("w1", "w2", "large", "small", "r2")]
     schedule = Schedule.from_steps(steps)
-    assert simulate(graph, schedule).peak == 34  # r2 is there as well
+    assert simulate(graph, schedule).peak == 34
     formulation = Checkmate(Problem(graph, 34))
     values = formulation.encode(schedule)
     assert violations(formulation.build(), values) == []

@@ -141,8 +141,7 @@ def test_folded_cells_of_swiftnet_equal_the_data_files(cell, shared):
     [
         ("swiftnet-a", 275_968), ("swiftnet-b", 122_304), pytest.param("swiftnet-c", 53_900, marks=pytest.mark.slow),
         ("swiftnet-a-folded", 200_704), ("swiftnet-b-folded", 81_536), ("swiftnet-c-folded", 32_536),
-        ("swiftnet-cells-folded", 200_704), ("swiftnet", 301_056), ("swiftnet-folded", 200_704),
-        ("darts-cell-coarse-folded", 903_168),
+        ("swiftnet-folded", 200_704),
     ],
 )  # fmt: skip
 def test_least_peaks(name, peak):

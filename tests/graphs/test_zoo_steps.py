@@ -118,7 +118,7 @@ def test_published_parameters_of_gpt2():
 
 @pytest.mark.parametrize("name", ["gpt", "transformer", "mlp-mixer", "resnet50-ops", "regnet-32", "fno-3d", "uno"])
 def test_costs_are_affine_in_the_batch(name):
-    """Parameters have a separate cost, so the roofline does not change sides for large operands."""
+    """Parameters have a separate cost, so that costs stay affine where a roofline changes sides."""
     family = AffineGraph.of(TRAINING_STEPS[name])
     assert family.at(64).digest == TRAINING_STEPS[name](64).digest
 
