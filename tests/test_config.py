@@ -20,7 +20,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.heuristics.drops import Drops
 from remat.hierarchy.partition.h_partition import HPartitionOptions
-from remat.io.toml import MAX_CONFIG_BYTES
+from remat.io.files import MAX_CONFIG_BYTES
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule

@@ -113,7 +113,7 @@ def test_byte_order_marks(tmp_path: Path) -> None:
     assert read_schedule(tmp_path / "s.txt").computes() == list(CHAIN.order)
     (tmp_path / "p.csv").write_text("op,us\na,1\n", encoding="utf-8-sig")
     assert read_profile(tmp_path / "p.csv").on().costs == {"a": 1}
-    from remat.io.toml import read_toml
+    from remat.io.files import read_toml
 
     (tmp_path / "c.toml").write_text("a = 1\n", encoding="utf-8-sig")
     assert read_toml(tmp_path / "c.toml") == {"a": 1}

@@ -108,8 +108,7 @@ def _report(result: Result) -> str:
 def _draw(result: Result, path: Path) -> None:
     """Draw the memory before and after to a file."""
     from remat.schedule import Schedule
-    from remat.schedule.order_plots import plot_footprints
-    from remat.schedule.plots import empty_figure, write_figure
+    from remat.schedule.plots import empty_figure, plot_footprints, write_figure
 
     schedule, problem = result.schedule, result.problem
     assert schedule is not None
@@ -132,8 +131,7 @@ def _draw_samples(result: Result, path: Path, number: int) -> None:
     from remat.ordering.rules import kahn_order
     from remat.ordering.sampling import sample_peaks
     from remat.runtime.deadline import Deadline
-    from remat.schedule.order_plots import plot_peak_distribution
-    from remat.schedule.plots import empty_figure, write_figure
+    from remat.schedule.plots import empty_figure, plot_peak_distribution, write_figure
 
     problem = result.problem
     instance = OrderInstance.of(problem, least=False)

@@ -17,9 +17,8 @@ from remat.config.sections import OutputSection, ProblemSection, Section, SolveS
 from remat.errors import FormatError
 from remat.graphs.io import load_graph, model_suffixes
 from remat.graphs.profiles import load_profiled
-from remat.io.files import check_outputs, exists, is_standard_stream
+from remat.io.files import check_outputs, exists, is_standard_stream, read_toml
 from remat.io.limits import read_limits
-from remat.io.toml import read_toml
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import STARTS, SolveOptions

@@ -18,9 +18,8 @@ from typing import Annotated, Any, Literal
 
 from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
-from remat.io.csv_tables import table_rows
 from remat.io.documents import Document, Shape, check_header, decoded
-from remat.io.files import parse_json, read_text
+from remat.io.files import parse_json, read_text, table_rows
 from remat.runtime.text import LISTED, short
 
 NAME = "remat-costs"

@@ -1,10 +1,12 @@
-"""Reading untrusted text and JSON; atomic writing of files, in-place writing of pipes and devices."""
+"""Reading untrusted text, JSON, TOML and CSV; atomic writing of files, in-place writing of pipes and devices."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import csv
 import errno
+import io
 import json
 import math
 import os
@@ -12,12 +14,22 @@ import secrets
 import selectors
 import stat
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from remat.errors import FormatError
-from remat.io.limits import MAX_BYTES, ReadLimitError, draw_json, pipe_deadline
+from remat.io.limits import (
+    CELL_MEMORY,
+    MAX_BYTES,
+    MAX_STEPS,
+    ReadLimitError,
+    check_toml_keys,
+    draw,
+    draw_json,
+    pipe_deadline,
+)
 from remat.runtime.interruption import interrupted
 
 #: Paths of standard input and output.
@@ -356,3 +368,55 @@ def check_outputs(
             also = "" if places[place] == str(path) else f" (it is also {places[place]})"
             raise FormatError(f"{path}: names two outputs{also}; each needs a file of its own", "output")
         places[place] = str(path)
+
+
+#: Largest configuration file, in bytes.
+MAX_CONFIG_BYTES = 1024 * 1024
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises
+    ------
+    FormatError
+        With the path, and the line if known.
+    """
+    text = read_text(path, MAX_CONFIG_BYTES)
+    check_toml_keys(text, str(path))
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # from TOML, or a number with thousands of digits
+        raise FormatError(f"{path}: not TOML: {error}") from None
+
+
+def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    r"""Yield the line and the cells of each row that is not blank; all rows have equal lengths.
+
+    Raises
+    ------
+    FormatError
+        With `name` and the line, for rows of other lengths, open quotes, too many cells.
+
+    Examples
+    --------
+    >>> list(table_rows("op,us\n\na,1\n", "t.csv"))
+    [(1, ['op', 'us']), (3, ['a', '1'])]
+    """
+    cells = text.count(",") + text.count("\n")
+    if cells > MAX_STEPS:
+        raise FormatError(f"{name}: more than the {MAX_STEPS:,} cells that are read", "table")
+    draw(CELL_MEMORY * cells)
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    width = 0
+    try:
+        for row in rows:
+            if any(cell.strip() for cell in row):
+                width = width or len(row)
+                if len(row) != width:
+                    raise FormatError(f"{name}: line {rows.line_num}: {len(row)} cells, the first row {width}", "table")
+                yield rows.line_num, row
+    except csv.Error as error:
+        raise FormatError(f"{name}: line {rows.line_num}: {error}", "table") from None

@@ -10,8 +10,7 @@ import numpy as np
 
 from remat.errors import FormatError, ScheduleError
 from remat.graphs.graph import MAX_NAME_LENGTH
-from remat.io.csv_tables import table_rows
-from remat.io.files import decode_text, read_bytes
+from remat.io.files import decode_text, read_bytes, table_rows
 from remat.runtime.text import csv_text, short
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory
 from remat.schedule.buffers import MAX_BYTES, Buffers

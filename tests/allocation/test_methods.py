@@ -10,8 +10,7 @@ from refusals import refused
 
 from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
-from remat.allocation.by_model import ModelAllocator, ModelOptions
-from remat.allocation.formulation import AddressFormulation
+from remat.allocation.by_model import AddressFormulation, ModelAllocator, ModelOptions
 from remat.allocation.portfolio import Portfolio
 from remat.errors import ProblemError
 from remat.graphs import read_graph

@@ -16,10 +16,9 @@ from remat.errors import FormatError, FormatRemark, RematError, ScheduleError
 from remat.graphs import ComputeGraph, Op, Tensor, read_graph
 from remat.graphs.families import path, unit_chain
 from remat.graphs.profiles import read_profile
-from remat.io.files import parse_json
+from remat.io.files import parse_json, read_toml
 from remat.io.formats import reading
 from remat.io.limits import MAX_STEPS, draw, draw_json, read_limits
-from remat.io.toml import read_toml
 from remat.schedule import Schedule, read_schedule, simulate
 
 CHAIN = unit_chain(4)

@@ -9,22 +9,46 @@ ops of each part. This determines the memory saved in between (the *phantom*), t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.errors import ProblemError
 from remat.formulations.composites.runs import Border, Run, make_run
-from remat.formulations.composites.schemas import numbers, table_schema
 from remat.formulations.staging import ComputeLimits
 from remat.graphs.arrays import Csr, GraphArrays
 from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
+
+def numbers() -> CoreSchema:
+    """Return the schema of a list of op numbers."""
+    from pydantic_core import core_schema
+
+    return core_schema.list_schema(core_schema.int_schema(ge=0))
+
+
+def table_schema(kind: type, make: Callable[..., Any], required: dict[str, Any], other: dict[str, Any]) -> CoreSchema:
+    """Return the schema of a class whose objects are tables with these keys; `make` builds one from a table."""
+    from pydantic_core import core_schema
+
+    fields = {key: core_schema.typed_dict_field(schema) for key, schema in required.items()}
+    fields |= {key: core_schema.typed_dict_field(schema, required=False) for key, schema in other.items()}
+    table = core_schema.typed_dict_schema(fields, extra_behavior="forbid")
+    return core_schema.json_or_python_schema(
+        core_schema.no_info_after_validator_function(lambda given: make(**given), table),
+        core_schema.is_instance_schema(kind),
+    )
+
 
 NOTHING: Int = np.zeros(0, dtype=np.int64)
 
