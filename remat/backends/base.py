@@ -39,17 +39,11 @@ class AvailabilityState(StrEnum):
 
 @dataclass(frozen=True)
 class Availability:
-    """State of a backend on this machine, with the reason in words.
-
-    Attributes
-    ----------
-    state : AvailabilityState
-    reason : str
-        Version when ready; otherwise what is wrong and what to do.
-    """
+    """State of a backend on this machine, with the reason in words."""
 
     state: AvailabilityState
     reason: str = ""
+    """Version when ready; otherwise what is wrong and what to do."""
 
     @property
     def ready(self) -> bool:

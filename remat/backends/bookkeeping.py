@@ -16,47 +16,31 @@ from remat.runtime.solve_options import Status, StopReason
 
 @dataclass
 class Bookkeeping:
-    """Solutions and bounds of one solve. Both only improve; callbacks never raise into the solver.
-
-    Attributes
-    ----------
-    solver : str
-        Name for messages.
-    model : Model
-    clock : Deadline
-        Clock for the times of incumbents.
-    on_incumbent, on_bound : callable, optional
-    stop : callable
-        Asks the solver to stop; called when a callback returns true or raises.
-    hint : array or None
-        Starting solution.
-    versions : dict of str to str
-        Versions of the software that solves.
-    stop_reason : StopReason or None
-        First reason for which the solver was asked to stop.
-    incumbents : list of Incumbent
-        Each better than the previous one.
-    bound : float or None
-        Largest lower bound so far.
-    failure : BaseException or None
-        First exception of a callback, raised by the caller when the solver has stopped.
-    closed : bool
-        True once the solver is abandoned; later solutions and bounds are discarded.
-    """
+    """Solutions and bounds of one solve. Both only improve; callbacks never raise into the solver."""
 
     solver: str
+    """Name for messages."""
     model: Model
     clock: Deadline
+    """Clock for the times of incumbents."""
     on_incumbent: OnIncumbent | None = None
     on_bound: OnBound | None = None
     stop: Callable[[], object] = lambda: None
+    """Asks the solver to stop; called when a callback returns true or raises."""
     hint: Values | None = None
+    """Starting solution."""
     versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the software that solves."""
     stop_reason: StopReason | None = None
+    """First reason for which the solver was asked to stop."""
     incumbents: list[Incumbent] = field(default_factory=list)
+    """Each better than the previous one."""
     bound: float | None = None
+    """Largest lower bound so far."""
     failure: BaseException | None = None
+    """First exception of a callback, raised by the caller when the solver has stopped."""
     closed: bool = False
+    """True once the solver is abandoned; later solutions and bounds are discarded."""
 
     @property
     def best(self) -> Incumbent | None:

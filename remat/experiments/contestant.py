@@ -16,21 +16,6 @@ from remat.solving.method import HeuristicMethod, MethodLike, make_method, metho
 class Contestant:
     """A method with its backend, options and label in tables and pictures.
 
-    Attributes
-    ----------
-    method : str, class or object
-        As for :func:`remat.solve`: ``auto``, the name of a formulation, heuristic or method, a class of one (registered
-        or not), or a heuristic or method object. If runs are sent to other processes, these must be able to import a
-        class or object.
-    backend : str, class or Backend
-        Name or name:variant, class or object; empty for a method that needs none.
-    options : optional
-        Options of the method.
-    solver_options : mapping
-        Passed to the solver untouched.
-    label : str
-        Name in tables and pictures; default ``name/backend``.
-
     Examples
     --------
     >>> from remat.heuristics.greedy import Greedy
@@ -39,10 +24,17 @@ class Contestant:
     """
 
     method: MethodLike
+    """As for :func:`remat.solve`: ``auto``, the name of a formulation, heuristic or method, a class of one (registered
+    or not), or a heuristic or method object. If runs are sent to other processes, these must be able to import a class
+    or object."""
     backend: BackendLike = ""
+    """Name or name:variant, class or object; empty for a method that needs none."""
     options: Any = None
+    """Options of the method."""
     solver_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the solver untouched."""
     label: str = ""
+    """Name in tables and pictures; default ``name/backend``."""
 
     def __post_init__(self) -> None:
         if not self.label:

@@ -216,24 +216,16 @@ def cost_height(cost: int, base: int) -> float:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Scale on which objectives and bounds of a problem are drawn.
-
-    Attributes
-    ----------
-    label : str
-        Label of the axis.
-    unit : str
-        Suffix of a number.
-    scale : int
-        Bytes per unit of the axis; 0 for other values.
-    base : int
-        Value of computing each op once.
-    """
+    """Scale on which objectives and bounds of a problem are drawn."""
 
     label: str
+    """Label of the axis."""
     unit: str
+    """Suffix of a number."""
     scale: int
+    """Bytes per unit of the axis; 0 for other values."""
     base: int
+    """Value of computing each op once."""
 
     @classmethod
     def of(cls, problem: Problem) -> _Measure:

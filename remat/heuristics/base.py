@@ -44,20 +44,6 @@ def rank_of(certificate: Certificate) -> tuple[bool, int, int]:
 class HeuristicRun:
     """Limits and inputs of one run of a heuristic, and the receiver of its schedules.
 
-    Attributes
-    ----------
-    options : SolveOptions
-        Options of the solve: deadline, seed and threads for every heuristic; the others for those that call solvers.
-    start : Schedule or None
-        Valid schedule to improve, perhaps over the budget. Constructive heuristics ignore it.
-    on_schedule : callable or None
-        Receives better schedules as they are found; returns True to stop the search.
-    backend : Backend or None
-        For heuristics that solve models (`uses_backend`); None: their own choice.
-    horizon : Deadline or None
-        End of the last turn if this run is one of several turns. The same object runs again then, and may continue
-        where it stopped.
-
     Examples
     --------
     >>> HeuristicRun(SolveOptions(Deadline.after(10), seed=3, threads=2)).threads
@@ -65,10 +51,16 @@ class HeuristicRun:
     """
 
     options: SolveOptions = field(default_factory=SolveOptions)
+    """Options of the solve: deadline, seed and threads for every heuristic; the others for those that call solvers."""
     start: Schedule | None = None
+    """Valid schedule to improve, perhaps over the budget. Constructive heuristics ignore it."""
     on_schedule: OnSchedule | None = None
+    """Receives better schedules as they are found; returns True to stop the search."""
     backend: Backend | None = None
+    """For heuristics that solve models (`uses_backend`); None: their own choice."""
     horizon: Deadline | None = None
+    """End of the last turn if this run is one of several turns. The same object runs again then, and may continue where
+    it stopped."""
 
     @property
     def deadline(self) -> Deadline:

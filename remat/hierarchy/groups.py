@@ -96,18 +96,12 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Interface:
-    """Tensors that cross the border of a set of ops, as positions in ``graph.tensors``, ascending.
-
-    Attributes
-    ----------
-    inputs : int64 array
-        Read inside, and graph inputs or written at least in part outside.
-    outputs : int64 array
-        Written inside, and graph outputs or read or also written outside.
-    """
+    """Tensors that cross the border of a set of ops, as positions in ``graph.tensors``, ascending."""
 
     inputs: Int
+    """Read inside, and graph inputs or written at least in part outside."""
     outputs: Int
+    """Written inside, and graph outputs or read or also written outside."""
 
 
 def interface(problem: Problem, ops: Int) -> Interface:

@@ -19,18 +19,12 @@ from remat.schedule.rules import OrderRule
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A problem's ops as nested groups.
-
-    Attributes
-    ----------
-    problem : Problem
-    root : Group
-        All ops of the graph. In a training graph `forward` are the ops before the first one of the backward pass,
-        including the loss, which is in no lower group; `backward` are all others.
-    """
+    """A problem's ops as nested groups."""
 
     problem: Problem
     root: Group
+    """All ops of the graph. In a training graph `forward` are the ops before the first one of the backward pass,
+    including the loss, which is in no lower group; `backward` are all others."""
 
     @property
     def graph(self) -> ComputeGraph:

@@ -25,29 +25,6 @@ class OrderInstance:
     that writes a tensor allocates it, unless it is in `live`; an op may read it after all its writers in the instance.
     It is freed right after the last op that writes or reads it, unless it is in `kept`.
 
-    Attributes
-    ----------
-    size : int64 array, shape (tensors,)
-        Bytes.
-    workspace : int64 array, shape (ops,)
-        Bytes held only at the step of the op, less those of outputs that it writes in place of inputs; may be
-        negative.
-    op_inputs, op_outputs : Csr
-        Tensors that each op reads and writes; no tensor is in both.
-    predecessors : Csr
-        Ops that must precede each op.
-    live : bool array, shape (tensors,)
-        True for tensors that are live from the start.
-    kept : bool array, shape (tensors,)
-        True for tensors that stay live to the end.
-    held : int
-        Bytes held at all steps, in addition to the tensors.
-    ops, tensors : int64 arrays, shapes (ops,) and (tensors,)
-        Positions in the graph.
-    exact : bool
-        True when every order has the same peak here and in the graph. It is false if the last reader of a tensor, which
-        may write in its place, depends on the order.
-
     Examples
     --------
     The order that computes both readers of `a` first holds more.
@@ -62,16 +39,27 @@ class OrderInstance:
     """
 
     size: Int
+    """Bytes. Shape (tensors,)."""
     workspace: Int
+    """Bytes held only at the step of the op, less those of outputs that it writes in place of inputs; may be negative.
+    Shape (ops,)."""
     op_inputs: Csr
     op_outputs: Csr
+    """`op_inputs` and `op_outputs`: tensors that each op reads and writes; no tensor is in both."""
     predecessors: Csr
+    """Ops that must precede each op."""
     live: Bool
+    """True for tensors that are live from the start. Shape (tensors,)."""
     kept: Bool
+    """True for tensors that stay live to the end. Shape (tensors,)."""
     held: int
+    """Bytes held at all steps, in addition to the tensors."""
     ops: Int
     tensors: Int
+    """`ops` and `tensors`: positions in the graph. Shapes (ops,) and (tensors,)."""
     exact: bool = True
+    """True when every order has the same peak here and in the graph. It is false if the last reader of a tensor, which
+    may write in its place, depends on the order."""
 
     def __post_init__(self) -> None:
         for array in (self.size, self.workspace, self.live, self.kept, self.ops, self.tensors):

@@ -86,30 +86,19 @@ def segments(instance: OrderInstance) -> list[tuple[int, int]]:
 
 @dataclass
 class Part:
-    """Part of an ordering problem with its best order and bounds.
-
-    Attributes
-    ----------
-    instance : OrderInstance
-    programme : Programme
-    order : int64 array
-        Best known order, initially Kahn's.
-    peak, bound : int
-        Its peak, and a lower bound of all orders of the part; bytes.
-    failed : int
-        Least budget at which the dynamic programme took too long or too much memory; bytes.
-    endings : set of Ending
-        Endings of the dynamic programme since the last start of :func:`soft_budgets`.
-    states : int
-    """
+    """Part of an ordering problem with its best order and bounds."""
 
     instance: OrderInstance
     programme: Programme
     order: Int
+    """Best known order, initially Kahn's."""
     peak: int
     bound: int
+    """`peak` and `bound`: its peak, and a lower bound of all orders of the part; bytes."""
     failed: int = ENDLESS
+    """Least budget at which the dynamic programme took too long or too much memory; bytes."""
     endings: set[Ending] = field(default_factory=set)
+    """Endings of the dynamic programme since the last start of :func:`soft_budgets`."""
     states: int = 0
 
     @classmethod

@@ -14,20 +14,14 @@ from remat.errors import ProblemError
 
 @dataclass(frozen=True)
 class Range:
-    """Range of a number, in the annotation of an option: ``Annotated[int, Range(1)]``.
-
-    Attributes
-    ----------
-    least, most : float or None
-        Smallest and largest value allowed.
-    above, below : float or None
-        The value is greater, or smaller, than this.
-    """
+    """Range of a number, in the annotation of an option: ``Annotated[int, Range(1)]``."""
 
     least: float | None = None
     most: float | None = None
+    """`least` and `most`: smallest and largest value allowed."""
     above: float | None = None
     below: float | None = None
+    """`above` and `below`: the value is greater, or smaller, than this."""
 
     def allows(self, value: float) -> bool:
         """Return True if `value` lies within the range; NaN lies in none."""

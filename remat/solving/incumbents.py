@@ -44,21 +44,14 @@ class Certified:
 
 @dataclass(frozen=True)
 class SufficientBudget:
-    """A budget that is known to suffice: the peak of a schedule.
-
-    Attributes
-    ----------
-    found : Certified
-    whole : int
-        Reference peak, in bytes.
-    prices : tuple of float
-        Extra cost, in %, of the cheapest schedules known at that budget and at the next ten percent of the reference
-        peak, as far as computed.
-    """
+    """A budget that is known to suffice: the peak of a schedule."""
 
     found: Certified
     whole: int
+    """Reference peak, in bytes."""
     prices: tuple[float, ...] = ()
+    """Extra cost, in %, of the cheapest schedules known at that budget and at the next ten percent of the reference
+    peak, as far as computed."""
 
     @property
     def share(self) -> float:

@@ -35,24 +35,16 @@ TURN_SHARE, TURN_LEAST, TURN, GROWTH = 0.1, 1.0, 10.0, 1.5
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a policy.
-
-    Attributes
-    ----------
-    run : callable
-        Receives the policy and the deadline of the stage.
-    share : float
-        Share of the time left.
-    most : callable
-        Returns the maximum seconds, given a policy.
-    when : callable
-        Returns whether the stage applies, given a policy; called when its turn comes.
-    """
+    """One stage of a policy."""
 
     run: Callable[[Any, Deadline], object]
+    """Receives the policy and the deadline of the stage."""
     share: float = 1.0
+    """Share of the time left."""
     most: Callable[[Any], float] = lambda _: math.inf
+    """Returns the maximum seconds, given a policy."""
     when: Callable[[Any], bool] = lambda _: True
+    """Returns whether the stage applies, given a policy; called when its turn comes."""
 
 
 class Policy:

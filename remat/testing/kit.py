@@ -34,27 +34,18 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Effort:
-    """Extent of the checks.
-
-    Attributes
-    ----------
-    most_ops : int
-        Largest graph whose optimum is found by exhaustive search.
-    cases : int
-        Random problems, or models, for each check.
-    deadline : float
-        Seconds for models that are too large to finish.
-    grace : float
-        Seconds after a deadline until which an answer is in time.
-    patience : float
-        Seconds for tiny models, which must be solved to optimality.
-    """
+    """Extent of the checks."""
 
     most_ops: int = 5
+    """Largest graph whose optimum is found by exhaustive search."""
     cases: int = 4
+    """Random problems, or models, for each check."""
     deadline: float = 2.0
+    """Seconds for models that are too large to finish."""
     grace: float = 1.0
+    """Seconds after a deadline until which an answer is in time."""
     patience: float = 120.0
+    """Seconds for tiny models, which must be solved to optimality."""
 
 
 #: Default effort.

@@ -17,18 +17,12 @@ class CostRemark(UserWarning):
 
 
 class CostModel(ABC):
-    """Costs of the ops of a captured graph, from the fake tensors of their nodes.
-
-    Attributes
-    ----------
-    name : str
-        Name for :func:`cost_model`.
-    unit : str
-        Cost unit of a graph: ``"flop"`` or ``"ns"``.
-    """
+    """Costs of the ops of a captured graph, from the fake tensors of their nodes."""
 
     name: str = ""
+    """Name for :func:`cost_model`."""
     unit: ClassVar[str]
+    """Cost unit of a graph: ``"flop"`` or ``"ns"``."""
 
     @property
     def figures(self) -> str:

@@ -23,30 +23,20 @@ CPU_RANDOM = 1e8
 
 @dataclass(frozen=True)
 class Device:
-    """A device in the roofline model.
-
-    Attributes
-    ----------
-    name : str
-    products : mapping of str to float
-        Peak operations per second of dense matrix products, by kind of numbers (:data:`PRECISIONS`).
-    vector : float
-        Peak operations per second of other ops, in 32-bit floating point.
-    bandwidth : float
-        Bytes per second between memory and the device.
-    launch : int
-        Least time of any op, in nanoseconds.
-    random : float or None
-        Random numbers per second of a sequential generator (PyTorch's on a CPU). None: as fast as the operations that
-        they take.
-    """
+    """A device in the roofline model."""
 
     name: str
     products: Mapping[str, float]
+    """Peak operations per second of dense matrix products, by kind of numbers (:data:`PRECISIONS`)."""
     vector: float
+    """Peak operations per second of other ops, in 32-bit floating point."""
     bandwidth: float
+    """Bytes per second between memory and the device."""
     launch: int = GPU_LAUNCH
+    """Least time of any op, in nanoseconds."""
     random: float | None = None
+    """Random numbers per second of a sequential generator (PyTorch's on a CPU). None: as fast as the operations that
+    they take."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "products", MappingProxyType(dict(self.products)))

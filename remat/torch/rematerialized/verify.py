@@ -59,25 +59,17 @@ class Verification:
 
 @dataclass(frozen=True)
 class Expected:
-    """Requirements on the memory and the results of a step.
-
-    Attributes
-    ----------
-    peak : int
-        Predicted peak in bytes.
-    tolerance : float
-        Largest difference, relative to the largest entry, that is allowed even if eager repeats its step bit by bit.
-    measure : bool
-        If true, measure the peak by storages (impossible for compiled code).
-    allocator : int or None
-        If the predicted peak counts workspaces: bytes in addition to it that the allocator may allocate (states of
-        random number generators). None: the allocator is not measured; nor is it for compiled code or on a GPU.
-    """
+    """Requirements on the memory and the results of a step."""
 
     peak: int
+    """Predicted peak in bytes."""
     tolerance: float = 0.0
+    """Largest difference, relative to the largest entry, that is allowed even if eager repeats its step bit by bit."""
     measure: bool = True
+    """If true, measure the peak by storages (impossible for compiled code)."""
     allocator: int | None = None
+    """If the predicted peak counts workspaces: bytes in addition to it that the allocator may allocate (states of
+    random number generators). None: the allocator is not measured; nor is it for compiled code or on a GPU."""
 
 
 @dataclass(frozen=True)
