@@ -113,16 +113,11 @@ class Keeper:
 
 
 class Outputs:
-    """Output files of a command; a file that cannot be written is reported and gives an error exit code at the end.
-
-    Attributes
-    ----------
-    failed : bool
-        True if any file could not be written to its path.
-    """
+    """Output files of a command; a file that cannot be written is reported and gives an error exit code at the end."""
 
     def __init__(self) -> None:
         self.failed = False
+        """True if any file could not be written to its path."""
         self._reported: set[str] = set()
 
     def attempt(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:

@@ -103,14 +103,6 @@ class Best:
     over_budget : bool
         The run also receives schedules whose only fault is the budget.
 
-    Attributes
-    ----------
-    schedule : Schedule or None
-    certificate : Certificate or None
-        Certificate of `schedule`.
-    enough : bool
-        True when the search may stop: a schedule reached `bound`, or the receiver returned True.
-
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
@@ -127,7 +119,9 @@ class Best:
         self._reported = (Verdict.VALID, Verdict.OVER_BUDGET) if over_budget else (Verdict.VALID,)
         self.schedule: Schedule | None = None
         self.certificate: Certificate | None = None
+        """Certificate of `schedule`."""
         self.enough = False
+        """True when the search may stop: a schedule reached `bound`, or the receiver returned True."""
 
     @property
     def cost(self) -> int | None:

@@ -23,18 +23,7 @@ GROWTH, DECAY = 1.15, 0.85
 
 
 class ScheduleProfile:
-    """Schedule as seen by neighbourhoods: computes, stages, memory and recomputations.
-
-    Attributes
-    ----------
-    num_ops : int
-        Ops of the graph.
-    sequence, stage : int64 arrays, shape (steps,)
-        Op that each step computes, and its stage, from 0 (number of first computes before it).
-    memory : int64 array, shape (steps,)
-    again : int64 array
-        Steps that recompute.
-    """
+    """Schedule as seen by neighbourhoods: computes, stages, memory and recomputations."""
 
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         graph = problem.graph
@@ -43,8 +32,12 @@ class ScheduleProfile:
         self.run = problem.simulate(Schedule.of_computes(graph, self.sequence))
         first = first_computes(self.sequence)
         self.stage: Int = np.cumsum(first) - first
+        """`sequence` and `stage`: op that each step computes, and its stage, from 0 (number of first computes before
+        it). Shape (steps,)."""
         self.memory = self.run.memory
+        """Shape (steps,)."""
         self.again = np.flatnonzero(~first)
+        """Steps that recompute."""
 
     def held_at(self, step: int) -> Int:
         """Return the ops whose outputs are held at `step`."""

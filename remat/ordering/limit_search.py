@@ -55,13 +55,6 @@ class LimitSearch:
     seed : int
         Seed of the order among equal choices; 0: by number.
 
-    Attributes
-    ----------
-    above : int
-        After :attr:`Answer.REFUTED`: no order has a lower peak, in bytes.
-    states : int
-        Total number of states evaluated.
-
     Examples
     --------
     >>> from remat import Problem
@@ -106,7 +99,9 @@ class LimitSearch:
         self._limit: int | None = None
         self._dead_within: int | None = None  # the limit for which the table holds
         self.above = 0
+        """After :attr:`Answer.REFUTED`: no order has a lower peak, in bytes."""
         self.states = 0
+        """Total number of states evaluated."""
         self.shuffle(seed)
 
     def shuffle(self, seed: int, rule: int = 0) -> None:

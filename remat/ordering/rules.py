@@ -15,22 +15,11 @@ from remat.runtime.deadline import Deadline, OverdueError
 
 
 class Ready:
-    """Ready ops, and bytes per op, updated from step to step.
-
-    Attributes
-    ----------
-    live : int
-        Bytes held between steps.
-    need : list of int
-        Bytes that the step of each op adds while it runs: tensors it allocates and its workspace.
-    growth : list of int
-        Net bytes that each op adds: those it allocates, less those it frees.
-    ready : list of int
-        Ops that are ready at the start, ascending.
-    """
+    """Ready ops, and bytes per op, updated from step to step."""
 
     def __init__(self, instance: OrderInstance) -> None:
         self.live = instance.start
+        """Bytes held between steps."""
         self._size, self._kept = instance.size.tolist(), instance.kept.tolist()
         self._inputs, self._outputs = instance.op_inputs.lists(), instance.op_outputs.lists()
         self._writers, self._readers = instance.producers.lists(), instance.consumers.lists()
@@ -43,8 +32,11 @@ class Ready:
         allocates = instance.op_outputs.sums(np.where(instance.live, 0, instance.size))
         last = np.where(uses == 1, instance.size, 0)
         self.need: list[int] = (allocates + instance.workspace).tolist()
+        """Bytes that the step of each op adds while it runs: tensors it allocates and its workspace."""
         self.growth: list[int] = (allocates - instance.op_inputs.sums(last) - instance.op_outputs.sums(last)).tolist()
+        """Net bytes that each op adds: those it allocates, less those it frees."""
         self.ready = [op for op, count in enumerate(self._waiting) if not count]
+        """Ops that are ready at the start, ascending."""
 
     def do(self, op: int) -> tuple[list[int], list[int]]:
         """Compute a ready op.

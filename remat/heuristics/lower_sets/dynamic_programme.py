@@ -17,15 +17,6 @@ from remat.runtime.deadline import Deadline
 class ForwardGraph:
     """Forward ops of a training step by position, with the edges among them and the bytes of their values.
 
-    Attributes
-    ----------
-    num_ops : int
-    producer, consumer : int64 arrays, shape (edges,)
-    cost, size : int64 arrays, shape (num_ops,)
-        Cost, and bytes of the outputs that have readers and are not kept to the end anyway.
-    held : bool array, shape (num_ops,)
-        True for ops that are not recomputed: limited to one compute, or one of several writers of a buffer.
-
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
@@ -41,11 +32,16 @@ class ForwardGraph:
         inside = step.edges[1] < self.num_ops
         pairs = np.unique(np.stack([edge[inside] for edge in step.edges]), axis=1)
         self.producer, self.consumer = pairs
+        """`producer` and `consumer`: shape (edges,)."""
         ops = arrays.order[: self.num_ops]
         self.cost = arrays.cost[ops]
         passing = np.where(problem.kept | (arrays.consumers.counts == 0), 0, arrays.size)
         self.size = arrays.op_outputs.sums(passing)[ops]
+        """`cost` and `size`: cost, and bytes of the outputs that have readers and are not kept to the end anyway. Shape
+        (num_ops,)."""
         self.held = allowed_computes(problem, 2)[ops] == 1
+        """True for ops that are not recomputed: limited to one compute, or one of several writers of a buffer. Shape
+        (num_ops,)."""
 
     def boundary(self, members: Bool) -> Bool:
         """Return the ops of a lower set that an op outside reads."""

@@ -117,42 +117,32 @@ def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
 
 
 class _Block:
-    """Properties of a block for the construction of its options.
-
-    Attributes
-    ----------
-    forward, backward : list of int
-        Ops of the block.
-    own : set of int
-        Values written by its forward part.
-    passed_on, fixed : set of int
-        Values that the next block reads, and values of ops that are computed once.
-    late : list of int
-        Values that backward parts of earlier blocks read.
-    inner : list of list of int
-        Cuts inside the forward part.
-    above : int
-        Bytes alive when it is reversed, except those that earlier blocks have written.
-    """
+    """Properties of a block for the construction of its options."""
 
     def __init__(self, maker: Maker, block: int) -> None:
         self.maker, blocks = maker, maker.blocks
         self.forward: list[int] = blocks.forward[block].tolist()
         self.backward: list[int] = blocks.backward[block].tolist()
+        """`forward` and `backward`: ops of the block."""
         self.forward_end, self.backward_end = int(blocks.ends[block]), int(blocks.backward_ends[block])
         self.backward_start = self.backward_end - len(self.backward)
         self.above = int(blocks.above[block + 1])
+        """Bytes alive when it is reversed, except those that earlier blocks have written."""
         self.own = {t for op in self.forward for t in maker.outputs[op]}
+        """Values written by its forward part."""
         after = blocks.forward[block + 1].tolist() if block + 2 < blocks.num_blocks else []
         following = after if after or block + 1 >= blocks.num_blocks else blocks.backward[-1].tolist()
         self.passed_on = self.own & {t for op in following for t in maker.inputs[op]}
         self.late = sorted(t for t in self.own if self.backward_end <= maker.last_read[t] and maker.size[t])
+        """Values that backward parts of earlier blocks read."""
         self.fixed = {t for op in self.forward if maker.pinned[op] for t in maker.outputs[op]}
+        """`passed_on` and `fixed`: values that the next block reads, and values of ops that are computed once."""
         begin = int(blocks.cuts[block]) if block < len(blocks.cuts) else 0
         inner = [
             cuts[(cuts > begin) & (cuts < self.forward_end)].tolist() for cuts in (blocks.inner if self.forward else ())
         ]
         self.inner = [cuts for cuts in inner if cuts]
+        """Cuts inside the forward part."""
 
     def key(self) -> tuple[object, ...]:
         """Return a key equal for blocks whose options differ only in the names of ops."""

@@ -209,23 +209,16 @@ class LongSequenceError(Exception):
 
 
 class Ops:
-    """Data of a problem for the recursion: ops by position in the reference order, and their inputs.
-
-    Attributes
-    ----------
-    inputs : list of list of int
-        Ops that each op reads from, ascending.
-    limits : list of int
-        Largest number of computes of each op: one for the several writers of a buffer.
-    sinks : list of int
-        Ops whose values have no reader.
-    """
+    """Data of a problem for the recursion: ops by position in the reference order, and their inputs."""
 
     def __init__(self, problem: Problem) -> None:
         arrays = problem.graph.arrays
         self.inputs = inputs_by_position(problem)
+        """Ops that each op reads from, ascending."""
         self.sinks = arrays.position[arrays.op_successors.counts == 0].tolist()
+        """Ops whose values have no reader."""
         self.limits: list[int] = allowed_computes(problem, np.iinfo(np.int64).max)[arrays.order].tolist()
+        """Largest number of computes of each op: one for the several writers of a buffer."""
         self.in_order = problem.order is OrderRule.FIXED
 
     @property

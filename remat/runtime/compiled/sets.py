@@ -46,11 +46,6 @@ class KernelSet:
     example : callable
         Calls every kernel of the set once with arguments of the types in use, as cheaply as possible.
 
-    Attributes
-    ----------
-    loaded : bool
-        True once calls no longer compile or load anything.
-
     Examples
     --------
     >>> called = []
@@ -64,6 +59,7 @@ class KernelSet:
     def __init__(self, name: str, module: str, example: Callable[[], None]) -> None:
         self.name, self.module, self._example = name, module, example
         self.loaded = False
+        """True once calls no longer compile or load anything."""
         self._starting = threading.Lock()
         self._here: threading.Thread | None = None
         self._failure: BaseException | None = None

@@ -54,15 +54,6 @@ class Supervised:
         Bytes that its process tree may hold before it is killed.
     passes_interrupt : bool
         True: Ctrl-C is passed on, and the child gets time to end. False: it is killed at once.
-
-    Attributes
-    ----------
-    ending : Ending or None
-        Why it was killed; None if it ended on its own.
-    failure : Exception or None
-        Why it could not be started.
-    most_memory : int
-        Largest observed memory in bytes.
     """
 
     def __init__(
@@ -79,8 +70,11 @@ class Supervised:
         self.deadline, self.memory_limit, self.grace = deadline, memory_limit, grace
         self.passes_interrupt = passes_interrupt
         self.ending: Ending | None = None
+        """Why it was killed; None if it ended on its own."""
         self.failure: Exception | None = None
+        """Why it could not be started."""
         self.most_memory = 0
+        """Largest observed memory in bytes."""
         self._asked: float | None = None  # time of the request to stop
         self._killed_at = self._memory_seen = 0.0
         self._started, self._over = threading.Event(), threading.Event()

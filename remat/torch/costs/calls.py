@@ -16,25 +16,16 @@ from remat.errors import MeasurementError
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an op.
-
-    Attributes
-    ----------
-    name : str
-        Name of the node.
-    target : callable
-        Callee.
-    args, kwargs
-        Arguments, with fake tensors.
-    out
-        Result, with fake tensors.
-    """
+    """A call of an op."""
 
     name: str
+    """Name of the node."""
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    """`args` and `kwargs`: arguments, with fake tensors."""
     out: Any
+    """Result, with fake tensors."""
 
     @cached_property
     def packet(self) -> Any:
