@@ -157,7 +157,8 @@ def _lines(
             lines.append(("", f"and {len(after.rewrites) - SHOWN} more"))
     change = f" ({100 * (after.peak / before.peak - 1):+.4g} %)" if before.peak else ""
     lines.append(("peak", f"{before.peak:,} -> {after.peak:,} bytes{change}, each in the best order found"))
-    lines.append(("bound", f"{before.bound:,} -> {after.bound:,} bytes for any order{_proof(result)}"))
+    proof = ": both proved least" if before.proved else ": the second proved least"
+    lines.append(("bound", f"{before.bound:,} -> {after.bound:,} bytes for any order{proof if after.proved else ''}"))
     cost, new = graph.base_cost, after.graph.base_cost
     lines.append(("cost", f"{new:,} {graph.cost_unit}" + (", as before" if cost == new else f", {cost:,} before")))
     if search:
@@ -205,11 +206,6 @@ def _obstacle(graph: ComputeGraph) -> str:
     return "no op that reads a concatenation can be split by its parts"
 
 
-def _proof(result: RewritingResult) -> str:
-    before, after = result.before.proved, result.after.proved
-    return ": both proved least" if before and after else ": the second proved least" if after else ""
-
-
 def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | str | None) -> dict[str, Any]:
     before, after = result.before, result.after
     return {
@@ -225,12 +221,5 @@ def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalChec
         "tried": result.tried,
         "complete": result.complete,
         "rewrites": [rewrite.as_dict() for rewrite in after.rewrites],
-        "check": None
-        if verified is None or isinstance(verified, str)
-        else {
-            "difference": verified.difference,
-            "tensors": verified.tensors,
-            "factor": verified.factor,
-            "trusted": list(verified.trusted),
-        },
+        "check": None if verified is None or isinstance(verified, str) else asdict(verified),
     }

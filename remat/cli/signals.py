@@ -69,7 +69,7 @@ class SignalHandler:
         signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                signal.signal(number, _nothing)
+                signal.signal(number, lambda *_: None)  # the thread handles it
         threading.Thread(target=self._listen, daemon=True, name="remat-signals").start()
 
     def leave(self, code: int) -> int:
@@ -126,7 +126,3 @@ class SignalHandler:
                 sys.stderr.write("\x1b[?25h")  # show the cursor, which a live line hides
             sys.stderr.flush()
         os._exit(self.exit_code(0 if some else 128 + signal.SIGINT))
-
-
-def _nothing(_number: int, _frame: object) -> None:
-    """Do nothing: the thread handles the signal."""

@@ -157,15 +157,17 @@ class Config(Section):
 
     def _check_names(self, name: str, typed: Container[str], allow_imports: bool) -> None:
         """Check method and backend, and import those named as classes; `typed` keys come from the command line."""
+        from remat.solving.method import known_methods, unknown_method
+
         for key, group in (("method", "methods"), ("backend", "backends")):
             word, where = getattr(self.solve, key), "" if key in typed else f"{name}: "
             if registry.names_class(word, group):
                 if not (allow_imports or key in typed):
                     raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}", "import-not-allowed", word)
                 self._imported[word] = registry.import_class(word, group)
-            elif key == "method":
-                _check_method(word, where)
-            elif key not in typed:
+            elif key == "method" and word not in known_methods():
+                raise FormatError(f"{where}{unknown_method(word)}")
+            elif key == "backend" and key not in typed:
                 check_trusted(word, where)
 
     def named(self, word: str, group: str) -> Any:
@@ -339,13 +341,6 @@ def _check_tables(config: Config, name: str) -> None:
                 )
             others = methods if group in METHODS else known
             raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}", "wrong-key", word)
-
-
-def _check_method(word: str, where: str) -> None:
-    from remat.solving.method import known_methods, unknown_method
-
-    if word not in known_methods():
-        raise FormatError(f"{where}{unknown_method(word)}")
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,7 +106,8 @@ def round_relaxation(
     rounding = _Rounding(problem)
     found = []
     for word, first in (("naive", computed), ("two-phase", None)):
-        found.append(rounding.judge(f"{word} deterministic", _thresholds(first, retained)))
+        block = None if first is None else (first >= 0.5)[None], (retained > 0.5)[None]
+        found.append(rounding.judge(f"{word} deterministic", [block]))
         draws = _draws(first, retained, samples, np.random.default_rng(options.seed))
         found.append(rounding.judge(f"{word} randomised", draws))
     return found
@@ -135,10 +136,6 @@ def _relaxed(problem: Problem, allowance: float, algorithm: str, options: SolveO
     raise ProblemError("Checkmate's relaxation is infeasible or not solved in time", "no-relaxation")
 
 
-def _thresholds(computed: Float | None, retained: Float) -> Iterator[_Block]:
-    yield None if computed is None else (computed >= 0.5)[None], (retained > 0.5)[None]
-
-
 def _draws(computed: Float | None, retained: Float, samples: int, random: np.random.Generator) -> Iterator[_Block]:
     size = max(1, BLOCK // retained.size)
     for first in range(0, samples, size):
@@ -156,7 +153,7 @@ class _Rounding:
         self.read = np.array([one for row in reads for one in row], dtype=np.int64)
         self.kept = problem.graph.arrays.is_output[node_values(problem.graph)]
 
-    def judge(self, kind: str, blocks: Iterator[_Block]) -> Roundings:
+    def judge(self, kind: str, blocks: Iterable[_Block]) -> Roundings:
         """Count consistent and feasible roundings."""
         samples, broken, consistent, costs = 0, 0, 0, []
         for computed, retained in blocks:

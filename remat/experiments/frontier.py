@@ -324,7 +324,8 @@ class _FrontierRun:
         for budget, problem in self.problems.items():
             if (method.label, budget) in self.so_far.cells:
                 continue
-            below = self._below(method, budget)
+            solved = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
+            below = solved[-1] if solved else None
             known = None if self.folder is None else self.folder.read(method, problem)
             least = None if below is None or self.limits.options.from_nothing else below.value
             if known and below and least is not None and (known.value is None or known.value > least):
@@ -335,11 +336,6 @@ class _FrontierRun:
             self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)
             self._take(method, known, fresh=False)
         return None
-
-    def _below(self, method: Contestant, budget: int) -> Cell | None:
-        """Return the cell of the next smaller budget with a schedule."""
-        smaller = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
-        return smaller[-1] if smaller else None
 
     def _take(self, method: Contestant, cell: Cell, fresh: bool = True) -> None:
         for below in self.so_far.of(method):

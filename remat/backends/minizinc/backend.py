@@ -23,7 +23,6 @@ from remat.modeling import (
     Cumulative,
     Domain,
     Linear,
-    Lowered,
     Model,
     PlainLinear,
     Reservoir,
@@ -162,11 +161,7 @@ def _program(
     lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native, deadline=deadline)
     records = RecordProgram(lowered.model, reals=solver.mip, deadline=deadline)
     program = records.program(None if hint is None else lowered.extend(hint))
-    return replace(program, values=lambda output: _of_source(lowered, program.values(output)))
-
-
-def _of_source(lowered: Lowered, values: Values) -> Values:
-    return values[: lowered.source.num_vars]
+    return replace(program, values=lambda output: program.values(output)[: lowered.source.num_vars])
 
 
 @dataclass
