@@ -49,10 +49,7 @@ def print_columns(
 ) -> None:
     """Print a titled table with an optional row `total`; columns that do not fit are omitted and listed below it.
 
-    Parameters
-    ----------
-    columns : iterable of (heading, settings of a column of rich)
-        The first two are never omitted.
+    The first two columns are never omitted.
     """
     columns, total = list(columns), list(total)
     lines = [list(row) for row in rows]

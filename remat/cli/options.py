@@ -291,11 +291,8 @@ def shared(*order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
     A parameter of the command with a dataclass type becomes an option per field.
 
-    Parameters
-    ----------
-    *order : str
-        Keys of :data:`SECTIONS` and options of the command, in the order of the help; its other options follow. Without
-        any, the command receives no ``given``.
+    `*order`: keys of :data:`SECTIONS` and options of the command, in the order of the help; its other options follow.
+    Without any, the command receives no ``given``.
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:

@@ -35,12 +35,7 @@ class Keeper:
     Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes, devices and
     models receive only the final result. An error is reported once, and the search continues.
 
-    Parameters
-    ----------
-    path : Path or None
-        None: write nothing.
-    on_progress : callable
-        Also receives each progress.
+    Without `path` it writes nothing. `on_progress` also receives each progress.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress], object]) -> None:

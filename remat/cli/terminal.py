@@ -16,10 +16,7 @@ OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 class Guard:
     """Text stream that escapes everything except printable characters and line ends.
 
-    Parameters
-    ----------
-    stream : text file
-        Destination; direct writes to it are not escaped.
+    `stream`: destination; direct writes to it are not escaped.
     """
 
     def __init__(self, stream: TextIO) -> None:

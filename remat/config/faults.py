@@ -60,10 +60,7 @@ def _place(fault: Any, given: Any) -> list[str]:
 def unknown(key: str, word: str, known: list[str], elsewhere: list[str] | None = None) -> str:
     """Describe an unknown `key`, whose last word is `word`, with the nearest known key, or all of them.
 
-    Parameters
-    ----------
-    elsewhere : list of str, optional
-        Keys to list instead of `known` if none of these is near, the nearest to `word` first.
+    `elsewhere`: keys to list instead of `known` if none of these is near, the nearest to `word` first.
     """
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:

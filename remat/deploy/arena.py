@@ -82,10 +82,7 @@ def lifetimes(file: TfliteFile) -> Lifetimes:
 def runtime_head(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> int:
     """Return the bytes that the runtime needs for the file as it is: tensors with an offset, then largest first.
 
-    Parameters
-    ----------
-    scratch : mapping of int to int, optional
-        Bytes that the kernels of operators of the main subgraph ask for.
+    `scratch`: bytes that the kernels of operators of the main subgraph ask for.
     """
     held, fixed = lifetimes(file), file.plan()
     rows = [
@@ -176,10 +173,7 @@ def _is_held(file: TfliteFile) -> np.ndarray:
 def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:
     """Check the offsets in a file, which the runtime does not.
 
-    Parameters
-    ----------
-    arena : int
-        Bytes that all tensors must lie in.
+    `arena`: bytes that all tensors must lie in.
 
     Raises
     ------

@@ -196,10 +196,7 @@ def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
 def check_same(before: Sequence[FileOp], after: Sequence[FileOp], outputs: Iterable[tuple[Value, Value]]) -> None:
     """Check that a rewritten file computes what it did: same outputs, no operator lost, none made up.
 
-    Parameters
-    ----------
-    outputs : iterable of (Value, Value)
-        Each output, before and after.
+    `outputs`: each output, before and after.
 
     Raises
     ------

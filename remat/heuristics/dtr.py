@@ -143,10 +143,7 @@ class _Online(Machine):
 class _Classes:
     """Classes of evicted tensors with the sums of their costs: union-find without splits.
 
-    Parameters
-    ----------
-    costs : sequence of int
-        Cost of each tensor.
+    `costs`: cost of each tensor.
 
     Examples
     --------

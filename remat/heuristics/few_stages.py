@@ -217,12 +217,8 @@ def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Boo
     Between two events, values stay while they are of use. Before each op, missing values that it needs are recomputed
     in the reference order. Inputs of the graph and accumulation buffers always stay.
 
-    Parameters
-    ----------
-    events : sequence of int
-        Positions in the reference order, ascending.
-    held : sequence of bool arrays, shape (tensors,)
-        Tensors live at each event in addition to those that its op reads and writes.
+    `events`: positions in the reference order, ascending. `held`, shape (tensors,): tensors live at each event in
+    addition to those that its op reads and writes.
 
     Examples
     --------

@@ -34,12 +34,7 @@ class Turns:
     1995). Shares are weighted by the gain per unit of time in the last turns, from a quarter for arms without gains to
     one for the best, so no arm is ever dropped. The caller chooses the unit of time: seconds used, or moves.
 
-    Parameters
-    ----------
-    shares : mapping of str to float
-        By name; ties go to the first.
-    spent : mapping of str to float, optional
-        Time that some arms have already used, in the same unit.
+    `shares`: by name; ties go to the first. `spent`: time that some arms have already used, in the same unit.
 
     Examples
     --------

@@ -25,10 +25,7 @@ class Classes:
     that computes no op more than k times differ by at most k times that sum. A group without such a representative
     becomes one. The same sequence of groups gives the same classes.
 
-    Parameters
-    ----------
-    tolerance : float
-        Share of the representative's cost; 0: costs are equal.
+    `tolerance`: share of the representative's cost; 0: costs are equal.
 
     Examples
     --------
@@ -53,10 +50,7 @@ class Classes:
     def of(self, group: Group, inside: Hashable = None) -> tuple[int, Group]:
         """Return the number of a group's kind and the representative of its class, which may be the group itself.
 
-        Parameters
-        ----------
-        inside : hashable, optional
-            Part of the kind that identifies the children.
+        `inside`: part of the kind that identifies the children.
         """
         kind, cost = (self.forms.of(group), inside), self.cost[group.ops]
         number, known, costs = self._found.get(kind, (len(self._found), [], cost[:0].reshape(0, len(cost))))

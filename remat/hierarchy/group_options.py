@@ -100,10 +100,7 @@ class Measured:
 def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
     """Measure the options; skip invalid ones (an op is missing, or a value is read that does not exist).
 
-    Parameters
-    ----------
-    options : iterable of Option
-        In op numbers of the sub-problem.
+    The ops of `options` are numbers of the sub-problem.
     """
     outside = part.outside
     size = len(part.ops)
@@ -139,9 +136,7 @@ def undominated(options: Iterable[Measured]) -> list[Measured]:
 def repriced(options: list[Measured], cost: Int) -> list[Measured]:
     """Return the options at the costs of another group of their class, without those that are then dominated.
 
-    Parameters
-    ----------
-    cost : int64 array, shape (ops of the sub-problem,)
+    `cost` has shape (ops of the sub-problem,).
 
     Examples
     --------
@@ -246,10 +241,7 @@ def options_of(
 
     Budgets are solved in one run, smallest first. Each starts from the cheapest earlier schedule that keeps it.
 
-    Parameters
-    ----------
-    composites : sequence of Composite
-        Children of the group, in op numbers of the sub-problem; for methods that accept composites.
+    `composites`: children of the group, in op numbers of the sub-problem; for methods that accept composites.
 
     Examples
     --------

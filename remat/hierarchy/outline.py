@@ -21,10 +21,7 @@ def figures(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) ->
     `depth` counts the levels, the whole graph included; `groups` and `unique_groups` leave it out. `largest_group` has
     the most nodes in its forward part: ops, and groups of the level below.
 
-    Parameters
-    ----------
-    tolerance : float
-        Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
+    `tolerance`: share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 
     Examples
     --------
@@ -52,10 +49,7 @@ def outline(problem: Problem, root: Group, tolerance: float = COST_TOLERANCE) ->
     Identical neighbours (:mod:`remat.hierarchy.identical`) share a line. Values that only the group's own backward ops
     read are not exported.
 
-    Parameters
-    ----------
-    tolerance : float
-        Share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
+    `tolerance`: share by which costs of identical groups may differ, as in :func:`remat.hierarchy.identical_groups`.
 
     Examples
     --------

@@ -45,10 +45,7 @@ class OptionsDocument(Document):
 class Store:
     """Options by key, in a folder; a run reads the options of an earlier, possibly interrupted run.
 
-    Parameters
-    ----------
-    folder : path
-        Created if it does not exist.
+    The folder is created if it does not exist.
 
     Raises
     ------

@@ -90,12 +90,8 @@ class SubProblem:
     def asking(self, budget: int, held: int | None = None) -> Problem:
         """Return the sub-problem with a budget, and a limit on the bytes held between forward and backward part.
 
-        Parameters
-        ----------
-        budget : int
-            Bytes, including interfaces.
-        held : int, optional
-            Most bytes at `outside`, including interfaces; enforced by the workspace of `outside`.
+        `budget`: bytes, including interfaces. `held`: most bytes at `outside`, including interfaces; enforced by the
+        workspace of `outside`.
         """
         graph = self.problem.graph
         if held is not None and held < budget and self.outside is not None:

@@ -142,12 +142,8 @@ def run_elsewhere(
     Tasks that the executor loses (a terminated worker, an unreachable cluster) or does not return by the deadline run
     in this process; after the deadline they give options that need no search.
 
-    Parameters
-    ----------
-    workers : int
-        Approximate number of parallel tasks; the time left is shared out accordingly.
-    on_fault : callable
-        Receives a note on lost tasks.
+    `workers`: approximate number of parallel tasks; the time left is shared out accordingly. `on_fault`: receives a
+    note on lost tasks.
     """
     rounds = -(-len(tasks) // max(1, workers))
     seconds = deadline.remaining / rounds

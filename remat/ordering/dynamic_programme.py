@@ -58,10 +58,7 @@ class Run:
 class ClosedSets:
     """Ordering problem for the compiled searches over closed sets.
 
-    Parameters
-    ----------
-    twins : bool
-        Try only one order of twins (:func:`remat.ordering.lifetimes.twin_pairs`).
+    `twins`: try only one order of twins (:func:`remat.ordering.lifetimes.twin_pairs`).
     """
 
     def __init__(self, instance: OrderInstance, *, twins: bool) -> None:
@@ -125,12 +122,7 @@ class ClosedSets:
 class Programme(ClosedSets):
     """Serenity's Algorithm 1 for one instance, to run with several budgets or as a beam.
 
-    Parameters
-    ----------
-    most_bytes : int
-        Limit of memory for its states, in bytes.
-    twins : bool
-        Try only one order of twins.
+    `most_bytes`: limit of memory for its states, in bytes. `twins`: try only one order of twins.
     """
 
     def __init__(self, instance: OrderInstance, most_bytes: int, *, twins: bool = False) -> None:

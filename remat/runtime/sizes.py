@@ -42,10 +42,7 @@ def memory_bytes(limit: int | str) -> int:
 def seconds(time: float | str) -> float:
     """Return a time in seconds.
 
-    Parameters
-    ----------
-    time : float or str
-        Seconds, or a number with a unit (``"90s"``, ``"5m"``, ``"2h"``).
+    `time`: seconds, or a number with a unit (``"90s"``, ``"5m"``, ``"2h"``).
 
     Raises
     ------

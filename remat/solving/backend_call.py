@@ -31,12 +31,8 @@ def call_backend(
 ) -> RawResult:
     """Solve `model` by the backend.
 
-    Parameters
-    ----------
-    on_values : callable
-        Receives values and claimed objective of every solution, including the last; a true return stops the solver.
-    on_bound : callable
-        Receives every better lower bound; a true return value stops the solver at its next solution.
+    `on_values`: receives values and claimed objective of every solution, including the last; a true return stops the
+    solver. `on_bound`: receives every better lower bound; a true return value stops the solver at its next solution.
 
     Returns
     -------

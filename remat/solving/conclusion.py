@@ -18,10 +18,7 @@ from remat.solving.session import NOT_COMPILED, Session
 def concluded(session: Session, sufficient: SufficientBudget | None = None) -> Result:
     """Return the result of a session, after validating the best schedule once more.
 
-    Parameters
-    ----------
-    sufficient : SufficientBudget, optional
-        Reported if there is no schedule; default: the least known peak of the session.
+    `sufficient`: reported if there is no schedule; default: the least known peak of the session.
     """
     if interrupted() and not session.enough:
         session.stop = StopReason.INTERRUPTED

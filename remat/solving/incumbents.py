@@ -124,12 +124,8 @@ def _are_same(one: Schedule, other: Schedule) -> bool:
 class Reader:
     """Decodes a backend's values into schedules, and checks its claims against them.
 
-    Parameters
-    ----------
-    model : Model
-        The main model; values of the preliminary model begin with its variables.
-    source : str
-        Names formulation and backend in errors.
+    `model`: the main model; values of the preliminary model begin with its variables. `source`: names formulation and
+    backend in errors.
     """
 
     def __init__(self, incumbents: Incumbents, formulation: Formulation, model: Model, source: str) -> None:

@@ -51,12 +51,7 @@ QUICK_STAGES = 8
 class MinPeakSearch(Policy):
     """Search for the least peak on one session; see :func:`remat.solving.min_peak.minimize`.
 
-    Parameters
-    ----------
-    session : Session
-        Its backend solves the model; None: no solver.
-    quick : bool
-        Heuristics only.
+    `session`: its backend solves the model; None: no solver. `quick`: heuristics only.
     """
 
     endless = EXHAUSTIVE_SECONDS

@@ -30,12 +30,8 @@ PRELIMINARY_SHARE = 0.5
 class ModelSolve:
     """One formulation of the problem of a session, solved by one backend.
 
-    Parameters
-    ----------
-    session : Session
-        Receives all results; its bound and scope become those of the formulation.
-    options : optional
-        Options of the formulation.
+    `session`: receives all results; its bound and scope become those of the formulation. `options`: options of the
+    formulation.
     """
 
     def __init__(self, session: Session, kind: type[Formulation], backend: Backend, options: Any = None) -> None:

@@ -20,10 +20,7 @@ def as_html(rows: Iterable[tuple[str, str]], problem: Problem, schedule: Schedul
 
     Names come from files and are escaped. The page loads and runs nothing; the plot is embedded.
 
-    Parameters
-    ----------
-    rows : iterable of (str, str)
-        Label and text of each line.
+    `rows`: label and text of each line.
 
     Returns
     -------

@@ -259,12 +259,8 @@ class Session:
     ) -> Ordering:  # fmt: skip
         """Search for an order of low peak; certify and record all orders found.
 
-        Parameters
-        ----------
-        upper : int, optional
-            Search only for orders with a lower peak than this.
-        done : callable, optional
-            Ends the search when it returns true; default: :attr:`enough`.
+        `upper`: search only for orders with a lower peak than this. `done`: ends the search when it returns true;
+        default: :attr:`enough`.
 
         Raises
         ------

@@ -40,10 +40,7 @@ class CpSatModel:
 
     Additional variables: one that is always true, and the length of each interval whose start is not fixed.
 
-    Parameters
-    ----------
-    deadline : Deadline, optional
-        Deadline of the translation, which takes some microseconds per row.
+    `deadline` is that of the translation, which takes some microseconds per row.
 
     Raises
     ------

@@ -92,10 +92,7 @@ class RecordProgram:
 
     Variables are renumbered: Booleans, then integers, then reals, each in the order of the model.
 
-    Parameters
-    ----------
-    reals : bool
-        True: variables that are only implied to be integral stay real numbers, as MIP solvers prefer.
+    With `reals`, variables that are only implied to be integral stay real numbers, as MIP solvers prefer.
 
     Raises
     ------

@@ -28,10 +28,7 @@ def to_pyomo(matrix: Matrix, offset: bool = False, deadline: Deadline | None = N
     LP file): operators on variables take ten times as long. Rows without coefficients are omitted, so the caller must
     check that they hold.
 
-    Parameters
-    ----------
-    offset : bool
-        True: include the objective's constant.
+    With `offset`, the objective includes its constant.
 
     Raises
     ------

@@ -261,12 +261,8 @@ def sequence(net: StageGraph, state: StagedSchedule) -> Int:
 def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -> tuple[StageGraph, StagedSchedule]:
     """Return the arrays of a problem, and of a schedule in a topological order, for the kernels.
 
-    Parameters
-    ----------
-    order : int64 array, shape (ops,)
-        Order of the first computes.
-    again : pair of int64 arrays, optional
-        Recomputations: ops and stages (from 0), as :func:`recomputations` returns them.
+    `order`, shape (ops,): order of the first computes. `again`: recomputations: ops and stages (from 0), as
+    :func:`recomputations` returns them.
     """
     from remat.heuristics.drops.stages_kernel import start
 

@@ -39,12 +39,8 @@ class KernelSet:
     (:mod:`remat.runtime.compiled.places`) from which this process loads them. Without a usable folder this
     process compiles them, every time.
 
-    Parameters
-    ----------
-    module : str
-        Module whose import defines this set, for the background process.
-    example : callable
-        Calls every kernel of the set once with arguments of the types in use, as cheaply as possible.
+    `module`: module whose import defines this set, for the background process. `example`: calls every kernel of the set
+    once with arguments of the types in use, as cheaply as possible.
 
     Examples
     --------
@@ -76,10 +72,7 @@ class KernelSet:
     def ready(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
         """Wait until the kernels are loaded, at most until the deadline; return whether they are.
 
-        Parameters
-        ----------
-        on_wait : callable, optional
-            Called once if it has to wait.
+        `on_wait`: called once if it has to wait.
 
         Raises
         ------
@@ -155,11 +148,8 @@ class KernelSet:
 def begin(*sets: KernelSet, processes: int | None = None) -> None:
     """Start compiling several sets in the background, except those already compiled; return at once.
 
-    Parameters
-    ----------
-    processes : int, optional
-        Largest number of processes, the first sets first; default: one per set. Sets that share a process take less
-        time in total, and with few processors the first one is ready sooner.
+    `processes`: largest number of processes, the first sets first; default: one per set. Sets that share a process take
+    less time in total, and with few processors the first one is ready sooner.
     """
     number = max(1, len(sets) if processes is None else processes)
     for first in range(min(number, len(sets))):

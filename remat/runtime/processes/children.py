@@ -151,11 +151,8 @@ def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequ
     On systems without a fork server it is spawned, which takes seconds and needs the guard
     ``if __name__ == "__main__"`` in scripts.
 
-    Parameters
-    ----------
-    modules : sequence of str
-        Modules to import before forking; none may start a thread on import. A module that fails to import there is
-        imported by the child when it needs it.
+    `modules`: modules to import before forking; none may start a thread on import. A module that fails to import there
+    is imported by the child when it needs it.
     """
     if not possible():
         return multiprocessing.get_context("spawn").Process(target=target, args=tuple(arguments), daemon=True)

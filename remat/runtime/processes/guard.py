@@ -178,10 +178,7 @@ def _remove_abandoned(entry: os.DirEntry[str]) -> None:
 def enter_child(environment: Mapping[str, str]) -> None:
     """Set up a child of :class:`remat.runtime.processes.supervised.Supervised`: its own session and environment.
 
-    Parameters
-    ----------
-    environment : mapping
-        Variables of the parent's environment now; the server that forks the child may have older ones.
+    `environment`: variables of the parent's environment now; the server that forks the child may have older ones.
     """
     with contextlib.suppress(OSError):  # already the leader of a session
         os.setsid()

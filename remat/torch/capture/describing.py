@@ -33,12 +33,7 @@ _ATEN = torch.ops.aten
 def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes: Homes) -> dict[str, Any]:
     """Return shapes of tensors and descriptions of ops, for the ``meta`` of a graph.
 
-    Parameters
-    ----------
-    nodes : sequence of torch.fx.Node or None
-        The node of each op.
-    homes : mapping of torch.fx.Node to tuple of str or None
-        The tensor in whose storage each value of a node lives.
+    `nodes`: the node of each op. `homes`: the tensor in whose storage each value of a node lives.
     """
     values: dict[str, torch.Tensor] = {}
     for node, tensors in homes.items():  # the first value of a storage is its writer's

@@ -44,12 +44,8 @@ def joint_io(
 ) -> tuple[tuple[Input, ...], tuple[ResultValue, ...]]:
     """Read the inputs and results of a joint graph of AOTAutograd.
 
-    Parameters
-    ----------
-    input_of : callable
-        Returns kind, name and output of an input, given its number and descriptor.
-    result_of : callable
-        Returns kind and name of a result, given its number and descriptor.
+    `input_of`: returns kind, name and output of an input, given its number and descriptor. `result_of`: returns kind
+    and name of a result, given its number and descriptor.
     """
     inputs = []
     for number, node in enumerate(graph.find_nodes(op="placeholder")):

@@ -27,10 +27,7 @@ def alone(kind: str) -> Iterator[None]:
 
     A capture runs under fake tensors, under which an op takes only the time to compute its shape.
 
-    Parameters
-    ----------
-    kind : str
-        ``"cpu"`` or ``"cuda"``.
+    `kind`: ``"cpu"`` or ``"cuda"``.
     """
     devices = [torch.cuda.current_device()] if kind == "cuda" else []
     with (
@@ -115,10 +112,7 @@ class Store(dict[str, int]):
     A damaged or foreign file is ignored, and its content measured again. Several processes may write: each adds its
     measurements to the file's, and replaces the file as a whole.
 
-    Parameters
-    ----------
-    kind : str
-        ``"cpu"`` or ``"cuda"``.
+    `kind`: ``"cpu"`` or ``"cuda"``.
     """
 
     def __init__(self, kind: str) -> None:

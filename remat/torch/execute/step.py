@@ -102,12 +102,7 @@ def scalar_outputs(captured: Captured) -> list[int]:
 def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tuple[Any, list[Any]]:
     """Return the value of `loss`, None without it, and the tangents.
 
-    Parameters
-    ----------
-    values : sequence
-        Values of its outputs, None for those that are no tensors.
-    loss : callable or None
-        None: the module computes its own loss.
+    `values` are those of the outputs, None for those that are no tensors; without `loss` the module computes its own.
 
     Raises
     ------

@@ -59,13 +59,9 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
     are freed first, so that memory holds only one copy. A random op restarts from the generator state of its first
     run. A batch normalisation leaves live statistics unchanged.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Valid, with its frees written out.
-    apart : bool
-        True if the passes run separately. The caller then holds results of the forward pass from
-        :func:`begin_backward` on, and no step replaces them; the output has only the gradients.
+    `schedule`: valid, with its frees written out. `apart`: True if the passes run separately. The caller then holds
+    results of the forward pass from :func:`begin_backward` on, and no step replaces them; the output has only the
+    gradients.
 
     Raises
     ------

@@ -16,10 +16,7 @@ from remat.torch.captured import Layout
 class Sample:
     """Sample arguments of a module, and differences of a call from them.
 
-    Parameters
-    ----------
-    forward : callable
-        The module's ``forward``, which defines the names of its parameters.
+    `forward`: the module's ``forward``, which defines the names of its parameters.
     """
 
     def __init__(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

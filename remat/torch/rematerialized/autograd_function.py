@@ -21,10 +21,7 @@ class Program:
 
     Immutable: copies of a module share it, and it has no parameters.
 
-    Parameters
-    ----------
-    forward, backward : callable, optional
-        Compiled functions that run instead of the two graphs.
+    `forward` and `backward`: compiled functions that run instead of the two graphs.
     """
 
     def __init__(self, split: Split, forward: Boxed | None = None, backward: Boxed | None = None) -> None:
