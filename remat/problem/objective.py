@@ -32,17 +32,17 @@ class _Registry(type):
 
 
 class Objective(str, metaclass=_Registry):
-    """Criterion by which schedules are compared: equal to its name, and the place of all that depends on it.
+    """Criterion by which schedules are compared; a string equal to its name.
 
-    A subclass is one objective. Its definition registers its only object, which ``Objective(name)`` returns; iterating
-    over the class yields all of them.
+    Everything that depends on the objective of a problem asks it here. A subclass is one objective. Its definition
+    registers its only object, which ``Objective(name)`` returns; iterating over the class yields all of them.
 
     Attributes
     ----------
     about : str
         Explanation that follows the name in help texts.
     key : str
-        Key of the value in files, and attribute of certificates.
+        Key of the value in files.
     word : str
         Noun for the value in texts.
     verb : str
@@ -51,8 +51,8 @@ class Objective(str, metaclass=_Registry):
         Unit of the value; empty: the cost unit of the graph.
     lower_is_better : bool
     is_memory : bool
-        True if the value is what a budget limits. Searches then lower the budget step by step, models have none, and a
-        bound above the budget proves that no schedule exists.
+        True if the value is what a budget limits. Searches then lower the budget step by step, models have no budget,
+        and a bound above the budget proves that no schedule exists.
     includes_cost : bool
         True if no schedule's value is below its cost. Bounds on the cost then bound the value.
 
