@@ -85,8 +85,8 @@ def mean() -> bytes:
     return model(G([T("x", (1, 8, 8, 4), FLOAT), axes, T("y", (1, 4), FLOAT)], [op], (0,), (2,)))
 
 
-def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
-    """Return cells of wide branches that are all written before the first is pooled, some through two views."""
+def irregular(seed: int) -> bytes:
+    """Return two cells of three wide branches, all written before the first is pooled, some through two views."""
     draw = random.Random(seed)
     size, channels, at = 16, 8, 0
     found, ops = tensors((1, size, size, channels)), []
@@ -95,9 +95,9 @@ def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
         found.append(T(f"t{len(found)}", shape, FLOAT))
         return len(found) - 1
 
-    for _ in range(cells):
+    for _ in range(2):
         tails, pooled = [], []
-        for _ in range(branches):
+        for _ in range(3):
             wide = add(1, size, size, channels)
             ops.append(O(draw.choice((OPS.RELU, OPS.LOGISTIC)), (at,), (wide,)))
             if draw.random() < 0.5:
@@ -106,7 +106,7 @@ def irregular(seed: int, cells: int = 2, branches: int = 3) -> bytes:
                 wide = back
             pooled.append(add(1, size // 2, size // 2, channels))
             tails.append(pool(wide, pooled[-1], 2))
-        size, channels = size // 2, channels * branches
+        size, channels = size // 2, channels * 3
         at = add(1, size, size, channels)
         ops += [*tails, concat(tuple(pooled), at, 3)]
     return model(G(found, ops, (0,), (at,)))
@@ -139,9 +139,9 @@ def random_model(seed: int, count: int = 10) -> bytes:
     return model(G(found, ops, (0, 1), outputs))
 
 
-def random_schedule(graph: ComputeGraph, seed: int, again: int = 4) -> Schedule:
-    """Return a random topological order with some ops repeated at random places."""
-    draw = random.Random(seed)
+def random_schedule(graph: ComputeGraph, seed: int) -> Schedule:
+    """Return a random topological order with up to four ops repeated at random places."""
+    draw, again = random.Random(seed), 4
     left, done, steps = list(graph.ops), set(graph.inputs), []
     while left:
         op = draw.choice([op for op in left if done.issuperset(op.inputs)])

@@ -86,17 +86,15 @@ def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25, order: 
     return Schedule.of_computes(graph, ops)
 
 
-def dropping(
-    graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5, keep: Collection[str] = ()
-) -> Schedule:
+def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, keep: Collection[str] = ()) -> Schedule:
     """Return a schedule in the reference order that drops live values at random and recomputes them when read.
+
+    Values of an op that was computed five times are not dropped again.
 
     Parameters
     ----------
     share
         Probability that a live value is dropped after an op of the reference order.
-    most
-        Values of ops computed this often are not dropped again.
     keep
         Tensors that are never dropped.
     """
@@ -122,7 +120,7 @@ def dropping(
         compute(graph.ops[position])
         for tensor in sorted(live.difference(keep)):
             op = writer.get(tensor)
-            if op is not None and op.recomputable and counts[op.name] < most and rng.random() < share:
+            if op is not None and op.recomputable and counts[op.name] < 5 and rng.random() < share:
                 live.discard(tensor)
     for tensor in graph.outputs:
         if tensor not in live:

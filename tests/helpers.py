@@ -135,9 +135,9 @@ def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
     assert not left
 
 
-def wait_for_files(folder: Path, names: list[str], seconds: float = 5.0) -> None:
-    """Wait until a folder holds exactly these files; fail after `seconds`."""
-    until = time.monotonic() + seconds
+def wait_for_files(folder: Path, names: list[str]) -> None:
+    """Wait until a folder holds exactly these files; fail after 5 s."""
+    until = time.monotonic() + 5
     while sorted(path.name for path in folder.iterdir()) != names and time.monotonic() < until:
         time.sleep(0.02)
     assert sorted(path.name for path in folder.iterdir()) == names

@@ -25,9 +25,9 @@ def buffers(rows: list[tuple[int, int, int]]) -> Buffers:
     )  # fmt: skip
 
 
-def rows_of(count: int, steps: int = 6, size: int = 5) -> st.SearchStrategy[list[tuple[int, int, int]]]:
+def rows_of(count: int, steps: int = 6) -> st.SearchStrategy[list[tuple[int, int, int]]]:
     step = st.integers(0, steps)
-    return st.lists(st.tuples(step, step, st.integers(0, size)), min_size=1, max_size=count)
+    return st.lists(st.tuples(step, step, st.integers(0, 5)), min_size=1, max_size=count)
 
 
 @given(rows_of(5), st.sampled_from([1, 4]))

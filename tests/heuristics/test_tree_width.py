@@ -19,10 +19,10 @@ from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule, simulate, validate
 
 
-def finest_schedule(problem, elimination=by_degree):
+def finest_schedule(problem):
     """Return the schedule whose leaves are single ops."""
     ops = Ops(problem)
-    tree = separator_tree(ops.neighbours, elimination)
+    tree = separator_tree(ops.neighbours, by_degree)
     sequence = sequence_of(ops, tree, 1, 10**6, Deadline())
     return Schedule.of_computes(problem.graph, problem.graph.arrays.order[sequence])
 
