@@ -19,6 +19,6 @@ from remat.torch.memory import track_storages as track_storages
 from remat.torch.peers import compare_peers as compare_peers
 from remat.torch.rematerialized.compile_backend import CompileBackend as CompileBackend
 from remat.torch.rematerialized.compile_backend import backend as backend
-from remat.torch.rematerialized.entry import rematerialize as rematerialize
 from remat.torch.rematerialized.module import Rematerialized as Rematerialized
+from remat.torch.rematerialized.rematerialize import rematerialize as rematerialize
 from remat.torch.rematerialized.report import Report as Report
