@@ -152,7 +152,7 @@ def graphs(folder: Path) -> Path:
     write_graph(layered(900, seed=2), folder / "large.json")
     write_graph(unit_chain(150), folder / "chain.json")
     chain, schedule = str(folder / "chain.json"), str(folder / "s.json")
-    assert main(["solve", chain, "-b", "60%", "-f", "chen-sqrt", "-q", "-o", schedule]) == 0
+    assert main(["solve", chain, "-b", "60%", "-m", "chen-sqrt", "-q", "-o", schedule]) == 0
     return folder
 
 

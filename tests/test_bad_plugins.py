@@ -57,10 +57,10 @@ COMMANDS = [
     "validate g.json plain.txt",
     "config --schema",
     "show odd.json",
-    "solve h.json --budget 70% -f exits",
-    "solve h.json --budget 70% -f hungry",
-    "solve h.json --budget 70% -f checkmate --backend demands",
-    "solve h.json --budget 70% -f checkmate --backend raises",
+    "solve h.json --budget 70% -m exits",
+    "solve h.json --budget 70% -m hungry",
+    "solve h.json --budget 70% -m checkmate --backend demands",
+    "solve h.json --budget 70% -m checkmate --backend raises",
     "solve g.json --budget 100% --time-limit 5",
 ]
 

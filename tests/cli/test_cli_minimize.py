@@ -41,7 +41,7 @@ def test_minimize_as_json_with_rules() -> None:
     ("line", "expected"),
     [
         ("solve chain.json -b 5 --method mine_here:Mine --json", '"method": "mine"'),
-        ("solve chain.json -b 3 -f checkmate --backend mine_here:MySolver --json", "my-solver"),
+        ("solve chain.json -b 3 -m checkmate --backend mine_here:MySolver --json", "my-solver"),
         ("compare chain.json -b 5 -m mine_here:Mine -m checkmate/mine_here:MySolver", "my-solver"),
         ("minimize chain.json --method mine_here:Mine --json", '"method": "mine"'),
     ],

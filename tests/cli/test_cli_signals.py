@@ -85,7 +85,7 @@ sys.exit(main())
 @pytest.mark.parametrize(("signals", "most"), [((signal.SIGINT, signal.SIGINT), 1.4), ((signal.SIGINT,), 2.0)])
 def test_second_signal_terminates_at_once(signals: tuple[int, ...], most: float) -> None:
     """The method ignores the first signal, after which the shell waits before it terminates the process."""
-    process = start("solve chain.json -b 5 -q -f eviction", UNRESPONSIVE)
+    process = start("solve chain.json -b 5 -q -m eviction", UNRESPONSIVE)
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     ran, seconds = timed(process, *signals)

@@ -92,7 +92,7 @@ def test_optional_keys(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         assert read_graph(path) == graph
     path.write_text(json.dumps(GRAPH))
-    for line in ("show", "solve --budget 100% -f greedy -q"):
+    for line in ("show", "solve --budget 100% -m greedy -q"):
         assert ok(line, path).err.startswith(f"remat: remark: {path}: 2 of 2 ops say no cost")
 
 

@@ -28,7 +28,7 @@ def originals(folder: Path) -> dict[str, bytes]:
     """Return a file of every writable format, a profile and a configuration."""
     graph, schedule = folder / "g.json", folder / "s.json"
     write_graph(unit_chain(4), graph)
-    assert main(["solve", str(graph), "-b", "5", "-f", "greedy", "-q", "-o", str(schedule)]) == 0
+    assert main(["solve", str(graph), "-b", "5", "-m", "greedy", "-q", "-o", str(schedule)]) == 0
     assert main(["convert", str(graph), str(folder / "g.dot")]) == 0
     files = {path.name: path.read_bytes() for path in (graph, schedule, folder / "g.dot")}
     files["s.txt"] = b"\n".join(op.encode() for op in ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0"))
@@ -44,16 +44,16 @@ def commands(name: str, path: str, folder: Path) -> list[list[str]]:
         return [
             ["show", path], ["show", path, "--json"], ["validate", path, str(folder / "s.json")],
             ["bounds", path, "-b", "5", "-t", "2"], ["convert", path, str(folder / "out.json")],
-            ["solve", path, "-b", "80%", "-f", "greedy", "-t", "5", "-q"],
+            ["solve", path, "-b", "80%", "-m", "greedy", "-t", "5", "-q"],
             ["batch", path, "--memory", "1GiB", "-m", "greedy", "-t", "2", "--batch-size", "1", "-q"],
         ]  # fmt: skip
     if name.startswith("s."):
         return [
             ["validate", graph, path, "--budget", "5"], ["validate", graph, path, "--json"],
-            ["improve", graph, path, "-b", "5", "-f", "greedy", "-t", "5", "-q"],
+            ["improve", graph, path, "-b", "5", "-m", "greedy", "-t", "5", "-q"],
         ]  # fmt: skip
     if name == "costs.csv":
-        return [["show", graph, "--costs", path], ["solve", graph, "-b", "5", "-f", "greedy", "-q", "--costs", path]]
+        return [["show", graph, "--costs", path], ["solve", graph, "-b", "5", "-m", "greedy", "-q", "--costs", path]]
     return [["solve", "--config", path, "-q"]]
 
 
