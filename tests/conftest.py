@@ -51,7 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="run the conformance tests of these backends only, for example cp-sat,minizinc:gecode",
     )
-    parser.addoption("--update-messages", action="store_true", help="add messages of errors to tests/messages")
+    parser.addoption(
+        "--update-messages", action="store_true", help="add messages of errors; rewrite tables of stages in docs"
+    )
     parser.addoption("--replace-messages", action="store_true", help="replace recorded messages of the same kinds")
 
 

@@ -24,6 +24,8 @@ from remat.io.files import MAX_CONFIG_BYTES
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
+from remat.solving.auto import AutoOptions
+from remat.solving.portfolio import Stage
 
 RUN = """
 [problem]
@@ -373,6 +375,33 @@ def test_options_of_solvers_of_levels() -> None:
     for wrong in ({"leaf_backend": "pyomo:./cbc"}, {"solver_options": {"highs": {"log_file": "x"}}}):
         with pytest.raises(BackendError, match=r"names? a file.* command line"):
             Config.from_mapping({**text, "methods": {"hierarchical": wrong}})
+
+
+def test_stages_of_auto() -> None:
+    stages = [
+        {"method": "eviction", "share": 0.5, "when": ["fixed-order"]},
+        {"method": "turns", "options": {"lns": 1}},
+    ]
+    text = {"problem": {"graph": "vgg16", "budget": "90%"}, "methods": {"auto": {"stages": stages}}}
+    wanted = Stage("eviction", 0.5, when=("fixed-order",)), Stage("turns", options={"lns": 1})
+    assert Config.from_mapping(text).options_of("auto") == AutoOptions(wanted)
+    for wrong, error, culprit in (
+        ({"method": "drops", "shar": 0.5}, "format.wrong-key", "shar"),
+        ({"share": 0.5}, "format.wrong-key", "method"),
+        ({"method": "drops", "when": "training"}, "format.wrong-key", "when"),
+        ({"method": "drops", "when": ["trainig"]}, "problem.bad-options", "trainig"),
+        ({"method": "module:Class"}, "problem.bad-options", "module:Class"),
+        ({"method": "lns", "options": {"size": "x"}}, "problem.bad-options", "size"),
+    ):
+        with refused(error, culprit=culprit):
+            Config.from_mapping({**text, "methods": {"auto": {"stages": [wrong]}}})
+    for wrong in (
+        {"method": "stages/pyomo:./cbc"},
+        {"method": "lns", "options": {"backend": "pyomo:./cbc"}},
+        {"method": "lns", "options": {"backend": "highs", "solver_options": {"log_file": "x"}}},
+    ):
+        with pytest.raises(BackendError, match=r"names? a file.* command line"):
+            Config.from_mapping({**text, "methods": {"auto": {"stages": [wrong]}}})
 
 
 def test_options_of_partitioners_and_methods_of_levels() -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from remat.solving.auto import STAGES as AUTO_STAGES
+from remat.solving.min_peak_search import STAGES as MIN_PEAK_STAGES
+from remat.solving.portfolio import CONDITIONS, Stage
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -122,6 +126,40 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                     assert main(words[1:]) == 0, f"{page}, line {block.line}: {shlex.join(words)}"
                 else:
                     assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
+
+
+def stage_table(stages: tuple[Stage, ...]) -> str:
+    """Return a table of stages in Markdown."""
+    rows = ["| stage | share | at most | ops up to | condition |", "|---|---|---|---|---|"]
+    for stage in stages:
+        name = f"`{stage.method}`"
+        if stage.method == "turns":
+            name += ": " + ", ".join(f"`{each}` {100 * share:g} %" for each, share in stage.options.items())
+        caps = [] if stage.seconds is None else [f"{stage.seconds:g} s"]
+        caps += [] if stage.seconds_per_op is None else [f"{1000 * stage.seconds_per_op:g} ms per op (or 3 s)"]
+        ops = "" if stage.max_ops is None else f"{stage.max_ops:,}"
+        words = [f"`{word}`" for word in stage.when] + ["*waits*"] * stage.wait
+        rows.append(f"| {name} | {100 * stage.share:g} % | {', '.join(caps)} | {ops} | {', '.join(words)} |")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(("name", "stages"), [("auto", AUTO_STAGES), ("minimize", MIN_PEAK_STAGES)])
+def test_tables_of_stages_are_current(name: str, stages: tuple[Stage, ...], request: pytest.FixtureRequest) -> None:
+    """`--update-messages` rewrites them."""
+    page = ROOT / "docs" / f"{name}.md"
+    text, table = page.read_text(encoding="utf-8"), f"\n{stage_table(stages)}\n\n"
+    begin, end = (f"<!-- {word}: stages of {name} -->\n" for word in ("begin", "end"))
+    current = text.partition(begin)[2].partition(end)[0]
+    if request.config.getoption("--update-messages"):
+        page.write_text(text.replace(f"{begin}{current}{end}", f"{begin}{table}{end}"), encoding="utf-8")
+    else:
+        assert current == table, "pytest tests/test_docs.py --update-messages rewrites it"
+
+
+def test_conditions_of_stages_are_explained() -> None:
+    rows = (ROOT / "docs/auto.md").read_text(encoding="utf-8").partition("| condition | holds if |")[2]
+    explained = re.findall(r"^\| ([^|]+) \|", rows.partition("\n\n")[0], re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", " ".join(explained))) == set(CONDITIONS)
 
 
 def test_budget_curve_falls() -> None:

@@ -14,19 +14,17 @@ from remat.config.configuration import METHODS, Config
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a configuration, with the options of every installed formulation."""
     result = Config.model_json_schema(by_alias=True)
-    for part in (result, *result["$defs"].values()):
-        part["description"] = _summary(part["description"])
     for group in (*METHODS, "partitioners"):
         tables: dict[str, Any] = {}
         for name, kind in sorted(registry.Registered(group).usable().items()):
             if kind.options_type is not None:
                 about = f"Options of the {registry.GROUPS[group]} {name}."
                 table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
-                for option in table["properties"].values():
-                    if "description" in option:
-                        option["description"] = " ".join(option["description"].split())
-                tables[name] = {**table, "additionalProperties": False}
+                result["$defs"] |= table.pop("$defs", {})
+                tables[name] = table
         result["properties"][group].update(properties=tables, additionalProperties=False)
+    for part in (result, *result["$defs"].values()):
+        part["description"] = _summary(part["description"])
     families = "|".join(sorted(registry.backends()))
     result["properties"]["backends"]["propertyNames"] = {"pattern": f"^({families})(:.+)?$"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result}

@@ -16,13 +16,16 @@ _WORDS = {
     "Input should be a valid boolean": "true or false",
     "Input should be a valid dictionary": "a table",
     "Input should be a valid tuple": "a list",
+    "Input should be a valid array": "a list",
 }
+#: Types of pydantic's errors for unknown keys, of models and dataclasses.
+UNKNOWN = "extra_forbidden", "unexpected_keyword_argument"
 
 
 def first_fault(error: ValidationError, given: Any) -> tuple[list[str], str]:
     """Return keys and description of the first fault in `given`; unknown keys come before others."""
     faults = [(_place(fault, given), fault) for fault in error.errors(include_url=False)]
-    strange = [(place, fault) for place, fault in faults if fault["type"] == "extra_forbidden"]
+    strange = [(place, fault) for place, fault in faults if fault["type"] in UNKNOWN]
     if strange:
         return strange[0][0], "is not known"
     # A union reports a fault for each member; the deepest is the intended one.

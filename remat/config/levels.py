@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ from remat import registry
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, unknown
 from remat.errors import FormatError, ProblemError
+from remat.heuristics.lns import LnsOptions
 from remat.hierarchy.method import HierarchicalOptions
+from remat.solving.auto import AutoOptions
 from remat.solving.method import HeuristicMethod, make_method
 
 
@@ -65,19 +68,36 @@ def make_options(
     except ValidationError as error:
         place, fault = first_fault(error, given)
         key = ".".join([group, method, *place])
+        if fault == "is not known":
+            inner = [field.name for field in dataclasses.fields(_nested(options_type, place))]
+            raise FormatError(where + unknown(key, place[-1], inner), "wrong-key", key) from None
         raise FormatError(f"{where}{key!r} {fault}", "wrong-key", key) from None
     except ProblemError as error:
         raise ProblemError(f"{where}{group}.{method}: {error}", "bad-options", method) from None
 
 
 def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
-    """Refuse solvers of levels that name a file, as for ``[solve]`` and ``[backends]``.
+    """Refuse solvers of levels or stages that name a file, as for ``[solve]`` and ``[backends]``.
 
     Raises
     ------
     BackendError
         With the prefix `where`.
+    RematError
+        For options of a stage that its method refuses.
     """
+    if isinstance(options, AutoOptions):
+        for stage in options.stages or ():
+            method, _, backend = stage.method.partition("/")
+            if backend:
+                check_trusted(backend, where)
+            if stage.options and method != "turns":
+                inner = make_options(method, stage.options, where)
+                check_levels(inner, where, allow_solver_files=allow_solver_files)
+    if isinstance(options, LnsOptions):
+        check_trusted(options.backend, where)
+        if not allow_solver_files:
+            check_solver_options(options.backend, options.solver_options, where)
     if isinstance(options, HierarchicalOptions):
         for backend in (*_backends(options), *options.solver_options):
             check_trusted(backend, where)
@@ -125,3 +145,14 @@ def with_tables(
 
 def _backends(options: HierarchicalOptions) -> list[str]:
     return [word for word in (options.leaf_backend, options.group_backend) if isinstance(word, str)]
+
+
+def _nested(kind: Any, place: list[str]) -> Any:
+    """Return the dataclass of options inside `kind` to which all keys but the last lead."""
+    for word in place[:-1]:
+        parts = [] if word.isdigit() else [typing.get_type_hints(kind)[word]]
+        while parts:
+            part = parts.pop()
+            kind = part if dataclasses.is_dataclass(part) else kind
+            parts += typing.get_args(part)
+    return kind

@@ -30,6 +30,7 @@ from remat.runtime.deadline import Deadline, OverdueError
 from remat.schedule import Schedule
 from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, MethodLike, make_method
+from remat.solving.min_peak_search import STAGES as MIN_PEAK_STAGES
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.portfolio import Policy, Stage
 from remat.solving.session import Session
@@ -43,14 +44,11 @@ WordsOrNone = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...] | Non
 #: on 11 and worse on 5 with CP-SAT; with HiGHS `h-ilp` is better on 13 and worse on 5.
 FORMULATIONS = {"cp-sat": "h-intervals"}
 FORMULATION = "h-ilp"
-#: Shares of the time left: partition, options of all groups, choices among them, each method on the whole problem,
-#: bounds.
-PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
+#: Shares of the time left: partition, options of all groups, choices among them, each method on the whole problem.
+PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE = 0.2, 0.3, 0.25, 0.3
 #: Shares of the time left for a start heuristic: in general, for some by name, until the first schedule exists, and
 #: for a second attempt.
 START_SHARE, START_SHARES, FIRST_START_SHARE, AGAIN_SHARE = 0.1, {"drops": 0.2}, 0.2, 0.3
-#: Heuristics that improve the best schedule, with their shares of the time.
-POLISH_SHARES = {"annealing": 0.7, "lns": 0.3}
 #: Share for choices if a model follows, and for the first model if nothing else follows.
 FEW_SHARE, FIRST_SHARE = 0.1, 0.8
 #: Share of the time left for groups when the objective is the least peak.
@@ -59,6 +57,9 @@ PEAK_SHARE = 0.3
 PREPARE_SHARE = 0.3
 #: Largest leaf group, in ops: on larger ones the methods find nothing in their time.
 LEAF_OPS = 5_000
+#: The method as a table: its steps, and those that improve the best schedule.
+STAGES = Stage("heuristics"), Stage("groups"), Stage("flat-methods")
+POLISH_STAGES = Stage("bounds", 0.2), Stage("turns", options={"annealing": 0.7, "lns": 0.3})
 
 
 @dataclass(frozen=True)
@@ -215,15 +216,16 @@ class _Run(Policy):
     def least_cost(self) -> None:
         """Steps 0 to 4."""
         self.follow(STAGES)
-        for name in self.waiting:
-            self.session.not_compiled(name)
+        if self.options.polish:
+            self.follow(POLISH_STAGES)
+        self.note_waiting()
         self.session.conclude()
 
     def least_peak(self) -> None:
         """Run heuristics by descent on the budget, formulations that support the objective, then the flat search."""
         session, search = self.session, MinPeakSearch(self.session)
         if any(each.name in OPTIONS for each in self.starts) and not self.over:
-            search.run_chain_heuristics()
+            search.follow(stage for stage in MIN_PEAK_STAGES if stage.method in OPTIONS)
         for heuristic in self.starts:
             if heuristic.name not in OPTIONS and not self.over:
                 deadline = self.share(START_SHARES.get(heuristic.name, START_SHARE))
@@ -231,7 +233,7 @@ class _Run(Policy):
                     search.descend(heuristic.name, deadline, heuristic)
         # The flat search matches its stand-alone results only if it gets most of the time.
         self.clock = self.share(PEAK_SHARE)
-        self.groups()
+        self.groups(self.clock)
         self.clock = session.call.deadline
         if not session.enough:
             search.run()
@@ -247,7 +249,7 @@ class _Run(Policy):
                 deadline = self.share(AGAIN_SHARE)
                 self.heuristic(heuristic, deadline, wait=deadline.remaining)
 
-    def groups(self) -> None:
+    def groups(self, _: Deadline) -> None:
         """Steps 1 to 3, except for methods on the ops."""
         self._formulations(self._candidates())
 
@@ -391,15 +393,10 @@ class _Run(Policy):
         solver = session.solver if method.needs_backend else None
         session.part(method.name, method.run, call, solver, start=best, step=method.name)
 
-
-#: Stages of the method: step, share of the time left, condition.
-STAGES = (
-    Stage(_Run.heuristics),
-    Stage(lambda run, _: run.groups()),
-    Stage(_Run.flat_methods),
-    Stage(_Run.bounds, BOUND_SHARE, when=lambda run: run.options.polish),
-    Stage(lambda run, _: run.turns(POLISH_SHARES), when=lambda run: run.options.polish),
-)
+    steps = {
+        "heuristics": heuristics, "groups": groups, "flat-methods": flat_methods, "bounds": Policy.bounds,
+        "turns": Policy.turns,
+    }  # fmt: skip
 
 
 def _takes_composites(method: Method) -> TypeGuard[FormulationMethod]:

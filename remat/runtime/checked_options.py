@@ -66,8 +66,8 @@ class Options:
     remat.errors.ProblemError: moves must be a whole number from 1 or None, not 'many'
     """
 
-    #: The JSON Schema of configurations describes each option by the docstring below its field.
-    __pydantic_config__: ClassVar[dict[str, bool]] = {"use_attribute_docstrings": True}
+    #: Configurations refuse unknown options; their JSON Schema describes each one by the docstring below its field.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     def __post_init__(self) -> None:
         kinds = typing.get_type_hints(type(self), include_extras=True)

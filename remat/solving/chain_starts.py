@@ -11,8 +11,8 @@ from remat.registry import make
 #: Heuristics on training graphs with their options. The first compiles fastest; the second and third need no kernels.
 BLOCKS, LOWER, FEW, ROTOR = "block-checkpointing", "lower-sets", "few-stages", "rotor"
 OPTIONS = {BLOCKS: BlockOptions(drops=True), LOWER: None, FEW: None, ROTOR: None}
-#: Ops up to which Rotor and few stages provide starts, and forward ops for lower sets; they are slow beyond.
-ROTOR_OPS, FEW_OPS, LOWER_OPS = 5_000, 5_000, 1_000
+#: Ops up to which some of them provide starts; they are slow beyond.
+LIMITS = {LOWER: 2_000, FEW: 5_000, ROTOR: 5_000}
 
 
 def chain_starts(problem: Problem) -> list[str]:
@@ -25,12 +25,10 @@ def chain_starts(problem: Problem) -> list[str]:
     >>> chain_starts(Problem(unit_chain(9))), chain_starts(Problem(layered(9)))
     (['block-checkpointing', 'lower-sets', 'few-stages', 'rotor'], [])
     """
-    step = training_step(problem)
-    if step is None:
+    if training_step(problem) is None:
         return []
     num_ops = len(problem.graph.ops)
-    few = {BLOCKS: True, LOWER: step.num_forward <= LOWER_OPS, FEW: num_ops <= FEW_OPS, ROTOR: num_ops <= ROTOR_OPS}
-    return [name for name, small in few.items() if small]
+    return [name for name in OPTIONS if num_ops <= LIMITS.get(name, num_ops)]
 
 
 def chain_start(name: str) -> Heuristic:

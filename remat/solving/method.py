@@ -21,7 +21,6 @@ from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.runtime.compiled import COMPILING
 from remat.schedule import OrderRule
-from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_solve import ModelSolve
 
@@ -98,30 +97,6 @@ class Method(ABC):
         :meth:`~remat.solving.session.Session.improve` runs a heuristic and
         :meth:`~remat.solving.session.Session.raise_bound` records a bound.
         """
-
-
-class AutoMethod(Method):
-    """Heuristics, bounds, search and a solver in turns, until a schedule meets a bound (:mod:`remat.solving.auto`)."""
-
-    name = AUTO
-    objectives = frozenset(Objective)
-    uses_backend = True
-    counts_in_place = True
-
-    def __init__(self, options: Any = None) -> None:
-        if options is not None:
-            raise ProblemError(
-                f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name", "no-options"
-            )
-        super().__init__()
-
-    def run(self, session: Session) -> None:
-        if session.asks_peak:
-            MinPeakSearch(session).run()
-            return
-        session.any_method = True
-        Auto(session).run()
-        session.conclude()
 
 
 class HeuristicMethod(Method):
@@ -248,7 +223,7 @@ MethodLike = (
 
 def known_methods() -> list[str]:
     """Return the names of everything that answers a problem, sorted."""
-    return sorted({name for group in GROUPS for name in registry.Registered(group)} | {AUTO})
+    return sorted({name for group in GROUPS for name in registry.Registered(group)})
 
 
 def method_class(name: str) -> type[Any]:
@@ -267,8 +242,6 @@ def method_class(name: str) -> type[Any]:
     Traceback (most recent call last):
     remat.errors.RematError: there is no method 'checkmat'; did you mean 'checkmate'? `remat backends` lists all
     """
-    if name == AUTO:
-        return AutoMethod
     for group in GROUPS:
         if name in registry.Registered(group):
             return load(group, name)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import replace
 
+from remat.backends.choice import as_backend
 from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
-from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.best_first import MOST_STATES, Aim, explore
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
+from remat.registry import formulations, load
 from remat.runtime.compiled import begin
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import MOST
 from remat.schedule import OrderRule, Schedule
-from remat.solving.chain_starts import BLOCKS, FEW, LOWER, chain_starts
+from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, OPTIONS, ROTOR
 from remat.solving.incumbents import Certified
+from remat.solving.model_solve import ModelSolve
 from remat.solving.portfolio import EXHAUSTIVE_OPS, Policy, Stage
 from remat.solving.session import Session
 
@@ -28,24 +29,45 @@ ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Share of the gap that the first attempt of a round closes, and the smallest share tried.
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
-#: Shares of the time left: bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
-BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
-#: Share of the time left for each heuristic on chains of blocks, and for drops at the least peak.
-CHAIN_SHARE = 0.15
-#: Share of the time left for the order search, the same if only the order may change, and for exhaustive search;
-#: seconds of the last without a deadline.
-ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.6, 0.3, 60.0
-#: Seconds below which loading kernels is not worthwhile.
+#: Shares of the time left for bounds, and for loading a heuristic.
+BOUND_SHARE, PREPARE_SHARE = 0.3, 0.6
+#: Shares of the time left for exhaustive search and for each heuristic, for the least cost at the least peak.
+EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
+#: Seconds of a share without a deadline.
+ENDLESS = 60.0
+#: Seconds below which a quick search loads no kernels of drops or annealing.
 LOADING_LEAST = 1.0
-#: Ops up to which a solver runs, and orders are searched with and without kernels.
-MODEL_OPS, ORDERING_OPS, SLOW_ORDERING_OPS = 250, 20_000, 200
+#: Ops up to which orders are searched with and without kernels.
+ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
 #: States times ops up to which the interpreted search is faster than loading the compiled one, some tenths of a
 #: second.
 FIRST_WORK = 200_000
 #: Ops up to which rules run before compiled code, which runs them again.
 FIRST_RULES_OPS = 2_000
-#: Stages of a quick search, which uses heuristics only.
-QUICK_STAGES = 8
+
+#: The table of a quick search, by heuristics alone. Schedules without recomputation are found fastest, and may be all
+#: that is allowed.
+QUICK_STAGES = (
+    Stage("interpreted-order", 0.6, max_ops=ORDERING_OPS, when=("free-order",)),
+    Stage("order", 0.6, max_ops=ORDERING_OPS, when=("free-order", "once")),
+    Stage("bounds", BOUND_SHARE),
+    Stage("order", 0.2, max_ops=ORDERING_OPS, when=("free-order",)),
+    Stage(BLOCKS, 0.15, when=("training",), wait=True),
+    Stage("drops", 0.2, when=("no-training", "not-tiny")),
+    Stage("eviction", 0.2),
+    Stage("greedy", 0.2),
+    Stage("drops", 0.2, when=("compiling",), wait=True),
+    Stage("order", 0.6, max_ops=ORDERING_OPS, when=("free-order", "once"), wait=True),
+    Stage("order", 0.2, max_ops=ORDERING_OPS, when=("free-order",), wait=True),
+)
+#: The whole search as a table.
+STAGES = (
+    *QUICK_STAGES,
+    Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
+    Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
+    Stage("annealing", 0.5, wait=True),
+    Stage("retention-intervals", 0.5, max_ops=250),
+)
 
 
 class MinPeakSearch(Policy):
@@ -54,7 +76,7 @@ class MinPeakSearch(Policy):
     `session`: its backend solves the model; None: no solver. `quick`: heuristics only.
     """
 
-    endless = EXHAUSTIVE_SECONDS
+    endless = ENDLESS
 
     def __init__(self, session: Session, *, quick: bool = False) -> None:
         super().__init__(session)
@@ -87,14 +109,15 @@ class MinPeakSearch(Policy):
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Search until the deadline, or until nothing is left to try."""
-        self.follow(STAGES[:QUICK_STAGES] if self.quick else STAGES)
+    def run(self, stages: tuple[Stage, ...] | None = None) -> None:
+        """Run the stages, by default :data:`STAGES`, then search for lower costs until the deadline."""
+        self.follow(QUICK_STAGES if self.quick else STAGES if stages is None else stages)
         if not self.quick:
             self._cheapen()
         # Time remains if there was nothing to cheapen.
-        if self.clock.remaining > LOADING_LEAST if self.quick else math.isfinite(self.clock.seconds):
+        if self.timed and not (self.quick and self.clock.remaining <= LOADING_LEAST):
             self.descend("annealing", self.clock)
+        self.note_waiting()
         self.session.conclude()
 
     def run_heuristic(self, heuristic: Heuristic) -> None:
@@ -104,25 +127,25 @@ class MinPeakSearch(Policy):
         self.session.conclude()
 
     def bounds(self, deadline: Deadline) -> bool:
+        if self.only_orders() and self.clock.expired:  # the searches for an order have given a bound
+            return False
         with self.session.timed("bounds"):
             found = held_bound(self.problem, deadline=deadline)
             self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
         return True
 
-    def orders_count(self) -> bool:
-        """Return whether the order may change and the graph is small enough to search orders."""
-        return self.problem.order is OrderRule.FREE and self.num_ops <= ORDERING_OPS
-
-    def orders_left(self) -> bool:
-        """Return whether the order search has not run yet."""
-        return self.orders_count() and not self.ordered
-
     def only_orders(self) -> bool:
-        """Return whether only the order may change."""
-        return self.orders_count() and self.once
+        """Return whether only the order may change, and the graph is small enough to search orders."""
+        return self.problem.order is OrderRule.FREE and self.once and self.num_ops <= ORDERING_OPS
 
-    def order_at_once(self, deadline: Deadline) -> None:
-        """Order without kernels: sufficient for small networks, and for those whose largest op decides the peak."""
+    def interpreted_order(self, deadline: Deadline) -> None:
+        """Start compiling the order search, which takes over ten seconds; if only the order may change, search now.
+
+        That is sufficient for small networks, and for those whose largest op decides the peak.
+        """
+        if not self.only_orders():
+            begin(*Portfolio.kernels)
+            return
         found = structural_bound(self.problem)
         self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
         with self.session.timed("ordering"):
@@ -131,29 +154,32 @@ class MinPeakSearch(Policy):
                     if self.over:
                         return
                     self.session.search_order(rule(), deadline)
-            self._order_slowly(self.share(ORDERING_SHARE), FIRST_WORK // self.num_ops)
+            self._order_slowly(deadline, FIRST_WORK // self.num_ops)
+            if not self.over:
+                begin(*Portfolio.kernels)
+                if not Portfolio.compiled():
+                    self._order_slowly(deadline.until(Portfolio.compiled))
 
-    def order_meanwhile(self, deadline: Deadline) -> None:
-        """Start compiling the order search, which takes over ten seconds; search interpreted until it is ready."""
-        begin(*Portfolio.kernels)
-        if self.only_orders() and not Portfolio.compiled():
-            with self.session.timed("ordering"):
-                self._order_slowly(deadline.until(Portfolio.compiled))
+    def order(self, deadline: Deadline) -> bool:
+        """Search for the order of least peak without recomputation: often low, and perhaps all that is allowed.
 
-    def order(self, _: Deadline) -> None:
-        """Search for the order of least peak without recomputation: often low, and perhaps all that is allowed."""
-        deadline = self.share(ONLY_ORDERING_SHARE if self.only_orders() else ORDERING_SHARE)
-        self.ordered, search = True, Portfolio()
+        It runs once, at the first stage at which its code is ready, or that waits for it; returns whether it ran.
+        """
+        search = Portfolio()
+        if self.ordered or not (search.compiled() or self.stage.wait):
+            return False
+        self.ordered = True
         with self.session.timed("ordering"):
             if not search.prepared(deadline):
                 self.session.not_compiled(search.name)
                 self._order_slowly(deadline)
-                return
+                return True
             found = self.session.search_order(search, deadline, self.peak, lambda: self.over)
             if self.only_orders():
                 self.session.raise_peak_bound(found.bound, search.name)
                 if not self.session.orders.exact:  # the other search decides who reads last
-                    self._order_slowly(self.share(ORDERING_SHARE))
+                    self._order_slowly(self.deadline(self.stage))
+        return True
 
     def _order_slowly(self, deadline: Deadline, most_states: int = MOST_STATES) -> None:
         """Search orders of small graphs without kernels."""
@@ -180,16 +206,22 @@ class MinPeakSearch(Policy):
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def descend_quickly(self, _: Deadline) -> None:
-        """Run heuristics before annealing. Drops run only without blocks, and last while they are being compiled."""
-        names = ["eviction", "greedy"]
-        late = self.clock.remaining <= (LOADING_LEAST if self.quick else 0)
-        if self.num_ops > EXHAUSTIVE_OPS and not late and not chain_starts(self.problem):
-            drops = self.made("drops")
-            begin(*drops.kernels)
-            names.insert(0 if drops.compiled() else len(names), "drops")
-        for name in names:
-            self.descend(name, self.share(GREEDY_SHARE))
+    def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float) -> bool:
+        """Descend by a heuristic; those on chains of blocks take the bound as budget, in one attempt."""
+        name = given.name if isinstance(given, Heuristic) else given
+        if self.quick and name in ("drops", "annealing") and self.clock.remaining <= LOADING_LEAST:
+            return False
+        heuristic = self.made(name)
+        if wait <= 0 and not heuristic.compiled():
+            begin(*heuristic.kernels)
+            self.waiting.setdefault(name, self.stage)
+            return False
+        self.waiting.pop(name, None)
+        if name in OPTIONS:
+            self.attempt_once(name, self.bound, deadline)
+        else:
+            self.descend(name, deadline)
+        return True
 
     def descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
         """Descend with ever smaller budgets: longer steps after a success, shorter ones after a failure."""
@@ -215,23 +247,15 @@ class MinPeakSearch(Policy):
                     step, rounds, seconds = first, rounds + 1, 2 * seconds
                 seed = (seed + 1) % (MOST + 1)
 
-    def run_chain_heuristics(self, *, cheaper: bool = False) -> None:
-        """Run heuristics on chains of blocks, for the least peak or for a lower cost at the known one."""
-        if self.clock.expired:
+    def attempt_once(self, name: str, budget: int, deadline: Deadline) -> None:
+        """Run a heuristic once with a budget, if it applies and its code is ready in time."""
+        if self.clock.expired or self.session.reached is not None:
             return
-        names = chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []
-        # Lower sets hold too much for low peaks, and few stages find cheap schedules only.
-        for name in (name for name in names if name != LOWER and (cheaper or name != FEW)):
-            done = self.session.reached is not None or (self.over and not cheaper) or (self.quick and name != BLOCKS)
-            if done or self.clock.expired:
-                return
-            with self.session.timed(name):
-                heuristic = self.made(name)
-                if not self._ready(heuristic):
-                    continue
+        with self.session.timed(name):
+            heuristic = self.made(name)
+            if self._ready(heuristic):
                 with contextlib.suppress(ProblemError):
-                    budget = self.peak if cheaper else self.bound
-                    self._attempt(heuristic, budget, self.share(CHAIN_SHARE), self.call.seed)
+                    self._attempt(heuristic, budget, deadline, self.call.seed)
 
     def _ready(self, heuristic: Heuristic) -> bool:
         """Load the kernels of a heuristic; return False with a remark if that takes too long."""
@@ -275,41 +299,31 @@ class MinPeakSearch(Policy):
                         self.session.add(found.schedule, "exhaustive search")
                     if self.best.certificate.cost <= self.session.cost_bound:
                         return
-            self.run_chain_heuristics(cheaper=True)
-            if self.num_ops > EXHAUSTIVE_OPS:
-                self._cheapen_by("drops", CHAIN_SHARE, EXHAUSTIVE_SECONDS)
-            self._cheapen_by("annealing", 1.0, 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops))
-
-    def _cheapen_by(self, name: str, share: float, endless: float) -> None:
-        """Run a heuristic for a cheaper schedule of the least known peak, for a share of the time left."""
-        heuristic = self.made(name)
-        if self._ready(heuristic):
-            self._attempt(heuristic, self.peak, self.clock.share(share, endless), self.call.seed)
+            names = [BLOCKS, FEW, ROTOR] if self.training else []
+            for name in (*names, *(["drops"] if self.num_ops > EXHAUSTIVE_OPS else [])):
+                if self.num_ops <= LIMITS.get(name, self.num_ops):
+                    self.attempt_once(name, self.peak, self.share(CHEAPER_SHARE))
+            endless = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
+            self.attempt_once("annealing", self.peak, self.clock.share(1.0, endless))
 
     # -- a solver ----------------------------------------------------------------------------------------------------
 
-    def solve_model(self, deadline: Deadline) -> None:
-        """Minimise the peak in the model of retention intervals."""
+    def method(self, stage: Stage) -> None:
+        """Minimise the peak in the model of a formulation, if there is a solver."""
+        session, known, name = self.session, self.bound, stage.method.partition("/")[0]
         if self.backend is None or self.clock.expired:
             return
-        session, known = self.session, self.bound
-        self.model(RetentionIntervals, self.backend, replace(self.call, deadline=deadline, relative_gap=0.0))
+        kind = load("formulations", name) if name in formulations() else None
+        if kind is None or Objective.LEAST_PEAK not in kind.objectives:
+            session.note(f"{name} was left out: it cannot state the least peak")
+            return
+        backend = as_backend(stage.method.partition("/")[2] or self.backend)
+        options = kind.options_type(**stage.options) if stage.options else None
+        call = replace(self.call, deadline=self.deadline(stage), relative_gap=0.0)
+        session.part(name, lambda part: ModelSolve(part, kind, backend, options).run(), call, backend)
         if self.bound > known:
-            session.bound_kind, session.bound_cause = f"{RetentionIntervals.name} by {self.backend.full_name}", ""
+            session.bound_kind, session.bound_cause = f"{name} by {backend.full_name}", ""
 
-
-#: The search as a table: stage, share of the time left, condition.
-STAGES = (
-    Stage(MinPeakSearch.order_at_once, ORDERING_SHARE, when=MinPeakSearch.only_orders),
-    Stage(MinPeakSearch.order_meanwhile, ONLY_ORDERING_SHARE, when=MinPeakSearch.orders_count),
-    Stage(MinPeakSearch.order, when=lambda search: search.only_orders() and Portfolio.compiled()),
-    Stage(MinPeakSearch.bounds, BOUND_SHARE, when=lambda search: not (search.only_orders() and search.clock.expired)),
-    # schedules without recomputation are found fastest
-    Stage(MinPeakSearch.order, when=lambda search: search.orders_left() and Portfolio.compiled()),
-    Stage(lambda search, _: search.run_chain_heuristics()),
-    Stage(MinPeakSearch.descend_quickly),
-    Stage(MinPeakSearch.order, when=MinPeakSearch.orders_left),
-    Stage(MinPeakSearch.exhaust, EXHAUSTIVE_SHARE, when=lambda search: search.num_ops <= EXHAUSTIVE_OPS),
-    Stage(lambda search, deadline: search.descend("annealing", deadline), ANNEALING_SHARE),
-    Stage(MinPeakSearch.solve_model, MODEL_SHARE, when=lambda search: search.num_ops <= MODEL_OPS),
-)
+    steps = {
+        "interpreted-order": interpreted_order, "order": order, "bounds": bounds, "exhaustive": exhaust,
+    }  # fmt: skip

@@ -1,60 +1,103 @@
-"""Portfolio engine: stages on one session, each with a share of the remaining time."""
+"""Portfolio engine: a table of stages on one session, each with a share of the remaining time."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
-from remat.backends.base import Backend
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
-from remat.registry import load
-from remat.runtime.compiled import COMPILING
+from remat.problem.training_step import training_step
+from remat.registry import heuristics, load
+from remat.runtime.checked_options import Options, Positive, Range
+from remat.runtime.compiled import COMPILING, begin
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
+from remat.runtime.resources import available_cpus
+from remat.schedule import OrderRule
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import OPTIONS, chain_start
-from remat.solving.model_solve import ModelSolve
 from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
 EXHAUSTIVE_OPS = 24
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
-#: Share of the time left and maximum seconds to wait for compilation while other work remains, and maximum seconds if
-#: kernels only need loading, which takes less than one on an idle CPU.
-WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
+#: Least total seconds of a cap per op.
+LEAST_CAP = 3.0
+#: Factor on the share of a stage for each time in a row that its method has brought nothing, once there is a schedule.
+IDLE_FACTOR = 0.25
+#: Share of the time left and maximum seconds to wait for kernels that only need loading, which takes less than one
+#: second on an idle CPU.
+WAIT_SHARE, LOADING = 0.2, 10.0
+#: Maximum seconds to wait in a turn for kernels that are being compiled.
+WAIT = 2.0
+#: Seconds between two checks whether kernels are compiled.
+CHECK_INTERVAL = 0.1
 #: Seconds of a turn: share of the time left, minimum, maximum, and growth while turns bring no improvement. Annealing
 #: resumes where its last turn stopped; the others restart.
 TURN_SHARE, TURN_LEAST, TURN, GROWTH = 0.1, 1.0, 10.0, 1.5
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of a policy."""
+class Stage(Options):
+    """One line of a table of stages.
 
-    run: Callable[[Any, Deadline], object]
-    """Receives the policy and the deadline of the stage."""
-    share: float = 1.0
+    Raises
+    ------
+    ProblemError
+        For a value out of range or an unknown condition.
+    """
+
+    method: str
+    """A step of the policy (bounds, turns, ...), a heuristic, or a formulation or another method; with a backend, if it
+    is not that of the call, after a slash: stages/highs."""
+    share: Annotated[float, Range(above=0, most=1)] = 1.0
     """Share of the time left."""
-    most: Callable[[Any], float] = lambda _: math.inf
-    """Returns the maximum seconds, given a policy."""
-    when: Callable[[Any], bool] = lambda _: True
-    """Returns whether the stage applies, given a policy; called when its turn comes."""
+    seconds: Annotated[float, Range(above=0)] | None = None
+    """Maximum seconds."""
+    seconds_per_op: Annotated[float, Range(above=0)] | None = None
+    """Maximum seconds per op; at least 3 seconds in total."""
+    max_ops: Positive | None = None
+    """Ops of the largest graph for which the stage runs."""
+    when: tuple[str, ...] = ()
+    """Conditions that must all hold when its turn comes (:data:`CONDITIONS`)."""
+    wait: bool = False
+    """Wait for the method's code if it is being compiled. Otherwise the stage runs when the code is ready, after the
+    current stage."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the method, also for later stages and turns. Those of turns are its methods and their initial shares
+    of the time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for word in self.when:
+            if word not in CONDITIONS:
+                raise ProblemError(
+                    f"stage {self.method!r} has the unknown condition {word!r}; known are {', '.join(CONDITIONS)}",
+                    "unknown-condition", word,
+                )  # fmt: skip
+
+    def most(self, num_ops: int) -> float:
+        """Return the maximum seconds for a graph of `num_ops` ops."""
+        per_op = math.inf if self.seconds_per_op is None else max(LEAST_CAP, self.seconds_per_op * num_ops)
+        return min(per_op, math.inf if self.seconds is None else self.seconds)
 
 
 class Policy:
-    """Several search methods on one session; a subclass defines their order and time.
+    """Runs a table of stages on one session.
 
     Parameters
     ----------
     session : Session
     """
 
+    #: Stages that are methods of the policy, by name; they receive a deadline, and return False if they did not run.
+    steps: ClassVar[Mapping[str, Callable[[Any, Deadline], object]]] = {}
     #: Seconds of a share if there is no deadline.
     endless = math.inf
 
@@ -63,45 +106,131 @@ class Policy:
         self.warm_start = session.warm_start
         self.num_ops = len(self.problem.graph.ops)
         self.once = all(limit == 1 for limit in self.problem.compute_limits)
+        self.timed = math.isfinite(self.clock.seconds)
+        self.family = "" if session.solver is None else session.solver.name
+        """Name of the backend without its variant."""
+        self.stage = Stage("none")
+        """The current stage."""
         self.seeds = 0
         self.kept: dict[str, Heuristic] = {}
         """Heuristics created so far."""
-        self.waiting: list[str] = []
-        """Names of heuristics that are still being compiled."""
+        self.waiting: dict[str, Stage] = {}
+        """Heuristics whose code is being compiled, with the first stage skipped for that."""
+        self.idle: dict[str, int] = {}
+        """Number of times in a row that a method brought nothing."""
         self.spent: dict[str, float] = {}
         """Seconds used by each heuristic and by bounds."""
         self.last_bounds = 0.0
         """Seconds of the last computation of bounds."""
+        self.bounds_final = False
+        """True if that ended early, so that more time gives the same bound."""
 
     @property
     def over(self) -> bool:
         """Return whether the search should end: decided, stopped or out of time."""
         return self.session.enough or self.clock.expired
 
+    @cached_property
+    def training(self) -> bool:
+        """True for training graphs that are not tiny."""
+        return self.num_ops > EXHAUSTIVE_OPS and training_step(self.problem) is not None
+
     def follow(self, stages: Iterable[Stage]) -> None:
         """Run the stages that apply, until the search should end."""
         for stage in stages:
+            self.try_again()
             if self.over:
                 return
-            if stage.when(self):
-                stage.run(self, self.share(stage.share, stage.most(self)))
+            if self.applies(stage):
+                self.run_stage(stage)
+
+    def applies(self, stage: Stage) -> bool:
+        """Return whether the graph is small enough for a stage and its conditions hold."""
+        small = stage.max_ops is None or self.num_ops <= stage.max_ops
+        return small and all(CONDITIONS[word](self) for word in stage.when)
+
+    def run_stage(self, stage: Stage) -> None:
+        """Run a stage and record whether it brought anything."""
+        self.stage, before = stage, (self.session.value, self.session.bound)
+        ran: object = True
+        if stage.method in self.steps:
+            ran = self.steps[stage.method](self, self.deadline(stage))
+        elif stage.method in heuristics():
+            ran = not self.clock.expired and self._run_heuristic(stage)
+        else:
+            self.method(stage)
+        if ran is not False:
+            brought = (self.session.value, self.session.bound) != before
+            self.idle[stage.method] = 0 if brought else self.idle.get(stage.method, 0) + 1
+
+    def _run_heuristic(self, stage: Stage) -> bool:
+        """Run the heuristic of a stage; return whether it ran."""
+        heuristic, wait = self.made(stage.method, stage.options), 0.0
+        if not self.timed:
+            wait = math.inf
+        elif heuristic.compiled():
+            wait = min(LOADING, WAIT_SHARE * self.clock.remaining)
+        elif stage.wait:
+            wait = self.deadline(stage).remaining
+        return self.heuristic(heuristic, self.deadline(stage), wait=wait)
+
+    def deadline(self, stage: Stage) -> Deadline:
+        """Return the deadline of a stage that starts now."""
+        idle = 0 if self.session.best is None else self.idle.get(stage.method, 0)
+        deadline = self.share(stage.share * IDLE_FACTOR**idle, stage.most(self.num_ops))
+        return deadline.until(self.code_is_ready()) if "compiling" in stage.when and not stage.wait else deadline
 
     def share(self, share: float, most: float = math.inf) -> Deadline:
         """Return the deadline after a share of the time left, at most `most` seconds."""
         return self.clock.share(share, self.endless).earlier(most)
 
+    # -- compiled code -----------------------------------------------------------------------------------------------
+
+    def compile(self, stages: Iterable[Stage]) -> None:
+        """Start compiling the heuristics of a table in the background, in its order, unless that is done.
+
+        One CPU is left to this process.
+        """
+        used = [name for stage in stages if self.applies(stage) for name in (stage.method, *stage.options)]
+        names = [name for name in dict.fromkeys(used) if name in heuristics()]
+        kernels = [kernels for name in names for kernels in load("heuristics", name).kernels]
+        begin(*kernels, processes=max(1, available_cpus() - 1))
+
+    def loaded(self, name: str) -> bool:
+        """Return whether a heuristic can run at once."""
+        return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
+
+    def code_is_ready(self) -> CachedFlag:
+        """Return a flag that becomes true when a heuristic that waits for its code can run."""
+        return CachedFlag(lambda: any(self.loaded(name) for name in self.waiting))
+
+    def try_again(self) -> None:
+        """Run the stages of heuristics whose code has become ready."""
+        for name, stage in list(self.waiting.items()):
+            if not self.over and self.loaded(name):
+                self.run_stage(stage)
+
+    def note_waiting(self) -> None:
+        """Note the heuristics that were skipped because their code was not ready in time."""
+        for name in self.waiting:
+            self.session.not_compiled(name)
+
     # -- search methods ----------------------------------------------------------------------------------------------
 
-    def made(self, name: str) -> Heuristic:
-        """Return the heuristic with a name, the same object each time."""
-        if name not in self.kept:
+    def made(self, name: str, options: Mapping[str, Any] | None = None) -> Heuristic:
+        """Return the heuristic with a name, the same object each time unless options are given."""
+        if options:
+            kind = load("heuristics", name)
+            self.kept[name] = kind(kind.options_type(**options))
+        elif name not in self.kept:
             self.kept[name] = chain_start(name) if name in OPTIONS else load("heuristics", name)()
         return self.kept[name]
 
-    def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float | None = None) -> bool:
-        """Improve the best schedule by a heuristic, unless loading takes over `wait` seconds; return whether it ran.
+    def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float) -> bool:
+        """Improve the best schedule by a heuristic; return whether it ran.
 
-        Without a deadline it waits for loading, as nothing follows.
+        If its code is not ready after `wait` seconds, it is tried again after the next stage. Loading does not count as
+        part of the time up to the deadline.
         """
         name = given.name if isinstance(given, Heuristic) else given
         if self.over or (name == "lns" and self.num_ops > LNS_OPS):
@@ -109,23 +238,20 @@ class Policy:
         if isinstance(given, Heuristic):
             self.kept[name] = given
         session, heuristic = self.session, self.made(name)
-        if wait is None:
-            remaining = self.clock.remaining
-            most = LOADING if heuristic.compiled() else WAIT
-            wait = min(most, WAIT_SHARE * remaining) if math.isfinite(remaining) else math.inf
+        later = self.stage if self.stage.method == name else Stage(name, TURN_SHARE)
         if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
-            self.waiting += [name] if name not in self.waiting else []
+            self.waiting.setdefault(name, later)
             return False
         best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
             began = self.clock.elapsed
             if not heuristic.prepared(self.clock.earlier(wait), lambda: session.enter(f"{name}: {COMPILING}")):
-                self.waiting += [name] if name not in self.waiting else []
+                self.waiting.setdefault(name, later)
                 return False
-            self.waiting = [other for other in self.waiting if other != name]
+            self.waiting.pop(name, None)
             session.enter(name)
-            # Loading time does not count as part of the turn.
-            deadline = self.clock.earlier(deadline.remaining + self.clock.elapsed - began)
+            loading = self.clock.elapsed - began
+            deadline = replace(deadline, seconds=min(self.clock.seconds, deadline.seconds + loading))
             began = self.clock.elapsed
             try:
                 session.improve(heuristic, deadline, best, self.seeds, self.clock)
@@ -136,15 +262,12 @@ class Policy:
             self._spend(name, began)
         return True
 
+    def method(self, stage: Stage) -> None:
+        """Run a method that is neither a step nor a heuristic."""
+        raise NotImplementedError(stage.method)
+
     def _spend(self, name: str, began: float) -> None:
         self.spent[name] = self.spent.get(name, 0.0) + self.clock.elapsed - began
-
-    def loaded(self, name: str) -> bool:
-        """Return whether a heuristic can run at once."""
-        return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
-
-    def try_again(self) -> None:
-        """Run heuristics that were not loaded at their turn."""
 
     def bounds(self, deadline: Deadline) -> bool:
         """Raise the bound on all schedules; return whether there was anything to do."""
@@ -153,30 +276,27 @@ class Policy:
         began = self.clock.elapsed
         raise_bounds(self.session, deadline)
         self.last_bounds = self.clock.elapsed - began
+        self.bounds_final = self.last_bounds < 0.5 * (deadline.seconds - began)
         self._spend("bounds", began)
         return True
 
-    def model(
-        self, kind: type[Formulation], backend: Backend, call: SolveOptions, options: Any = None
-    ) -> Session | None:
-        """Solve a model of the whole problem; return its session, or None if it cannot be solved."""
-        return self.session.part(
-            kind.name, lambda part: ModelSolve(part, kind, backend, options).run(), call, backend,
-            step="" if self.session.asks_peak else f"{kind.name} by {backend.full_name}",
-        )  # fmt: skip
+    def longer_bounds(self, deadline: Deadline) -> bool:
+        """Raise the bound, unless it is final, or the last attempt brought nothing and had about as much time."""
+        if self.bounds_final or (self.idle.get("bounds") and deadline.remaining < GROWTH * self.last_bounds):
+            return False
+        return self.bounds(deadline)
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
-    def turns(self, shares: Mapping[str, float]) -> None:
-        """Give turns to the methods with the largest improvements, until time is up.
+    def turns(self, _: Deadline) -> None:
+        """Give turns to the heuristics, and ``bounds``, with the largest improvements, until time is up.
 
-        Without a deadline it ends after the first turn without improvement.
-
-        Parameters
-        ----------
-        shares : mapping of str to float
-            Initial shares of the time of heuristics and ``bounds``; they follow the improvements.
+        The options of the stage are their initial shares of the time, which follow the improvements. Without a deadline
+        it ends after the first turn without improvement.
         """
+        shares = {
+            name: share for name, share in self.stage.options.items() if name != "bounds" or not self.bounds_final
+        }
         turns, session = Turns(shares, self.spent), self.session
         while not self.over and turns.arms:
             self.try_again()
@@ -195,9 +315,7 @@ class Policy:
             else:
                 went = self.heuristic(name, deadline, wait=WAIT if ready else math.inf)
             spent = self.clock.elapsed - began
-            # Bounds that end early cannot improve further.
-            early = name == "bounds" and spent < 0.5 * (deadline.seconds - began)
-            if (not went and name not in self.waiting) or early:
+            if (not went and name not in self.waiting) or (name == "bounds" and self.bounds_final):
                 del turns.arms[name]
                 continue
             before = 2 * self.problem.graph.base_cost if cost is None else cost
@@ -205,3 +323,35 @@ class Policy:
             turns.add(name, max(spent, 0.01), saved + session.bound - bound)
             if math.isinf(self.clock.seconds) and turns.arms[name].idle:
                 return
+
+
+#: Conditions of stages by name, each evaluated when the turn of the stage comes. ``compiling`` also ends the stage when
+#: code is ready.
+CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
+    "fixed-order": lambda policy: policy.problem.order is OrderRule.FIXED,
+    "free-order": lambda policy: policy.problem.order is OrderRule.FREE,
+    "once": lambda policy: policy.once,
+    "training": lambda policy: policy.training,
+    "no-training": lambda policy: not policy.training,
+    "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
+    "no-schedule": lambda policy: policy.session.best is None,
+    "compiling": lambda policy: bool(policy.waiting),
+    "time-limit": lambda policy: policy.timed,
+    "cp-sat": lambda policy: policy.family == "cp-sat",
+    "cp": lambda policy: policy.family in ("cp-sat", "minizinc"),
+    "mip": lambda policy: policy.family not in ("cp-sat", "minizinc"),
+}
+
+
+class CachedFlag:
+    """Flag with rate-limited evaluation; it stays true once it is."""
+
+    def __init__(self, evaluate: Callable[[], bool]) -> None:
+        self.evaluate, self.next, self.value = evaluate, 0.0, False
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if not self.value and now >= self.next:
+            self.next = now + CHECK_INTERVAL
+            self.value = self.evaluate()
+        return self.value

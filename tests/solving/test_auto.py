@@ -14,7 +14,6 @@ from small_graphs import KNOWN
 
 import remat.solving.auto
 import remat.solving.bounding
-import remat.solving.chain_starts
 import remat.solving.least_known_budget
 import remat.solving.portfolio
 import remat.solving.session
@@ -30,6 +29,8 @@ from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.registry import heuristics
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import OrderRule
+from remat.solving.auto import AutoOptions
+from remat.solving.portfolio import Stage
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.solve import solve
@@ -47,16 +48,23 @@ def short_budget_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remat.solving.least_known_budget, "LEAST_SECONDS", 0.01)
 
 
+def leave_out(monkeypatch: pytest.MonkeyPatch, *methods: str) -> None:
+    """Remove stages from the default table."""
+    stages = tuple(stage for stage in remat.solving.auto.STAGES if stage.method not in methods)
+    monkeypatch.setattr(remat.solving.auto, "STAGES", stages)
+
+
 @pytest.fixture
 def no_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remat.solving.auto, "EXHAUSTIVE_OPS", 0)
+    monkeypatch.setattr(remat.solving.portfolio, "EXHAUSTIVE_OPS", 0)
+    leave_out(monkeypatch, "exhaustive")
 
 
 @pytest.fixture
 def only_models_prove(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
     """Disable all proofs except those of models."""
     monkeypatch.setattr(remat.solving.portfolio, "raise_bounds", lambda *_: None)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages can prove optimality
+    leave_out(monkeypatch, "few-stages")  # which can prove optimality
 
 
 def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> Iterator[Problem]:
@@ -293,8 +301,10 @@ def test_solver_failure_is_a_remark(problem: Problem, status: Status, objective:
 @pytest.mark.usefixtures("only_models_prove")
 def test_missing_solver_is_one_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "not on this machine"))
-    monkeypatch.setattr(remat.solving.auto, "SHARES", {"lns": 0.5, "bounds": 0.5})  # annealing would take all the time
-    result = solve(CHAIN, backend=Scripted(BROKEN), stop=3, options=ONE)
+    leave_out(monkeypatch, "turns")
+    turns = Stage("turns", options={"lns": 0.5, "bounds": 0.5})  # annealing would take all the time
+    options = AutoOptions((*remat.solving.auto.STAGES, turns))
+    result = solve(CHAIN, backend=Scripted(BROKEN), stop=3, options=ONE, method_options=options)
     assert result.stop is StopReason.EXHAUSTED, "a missing solver is not tried again"
     assert result.objective is not None
     assert result.message.count("backend 'scripted' was left out: not on this machine") == 1
@@ -311,9 +321,44 @@ def test_solver_options_reach_only_that_solver() -> None:
     assert result.message.count("no_such_option") == 1
 
 
-def test_auto_takes_no_options() -> None:
+def test_options_of_auto_are_a_table_of_stages() -> None:
     with refused("problem.no-options", culprit="auto"):
         solve(CHAIN, method_options={"copies": 3})
+    stages = (
+        Stage("greedy", 0.5, max_ops=10),
+        Stage("eviction", 0.5, seconds=5, when=("no-schedule", "fixed-order")),
+        Stage("eviction", 0.5, when=("free-order",)),
+        Stage("retention-intervals/highs", 0.9, options={"copies": 2}),
+        Stage("turns", options={"lns": 1, "bounds": 2}),
+    )
+    result = solve(CHAIN, stop=20, options=ONE, method_options=AutoOptions(stages))
+    assert [step.name for step in result.steps][:2] == ["eviction", "retention-intervals by highs"]
+    assert (result.status, result.objective) == (Status.OPTIMAL, 22)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "culprit"),
+    [
+        (("evictoin",), "bad-stage", "evictoin"),
+        (("stages/hihgs",), "bad-stage", "hihgs"),
+        (("stages", 1.5), "option", "share"),
+        (("drops", 0.5, None, None, None, ("trianing",)), "unknown-condition", "trianing"),
+        (("drops", 0.5, None, None, None, (), False, {"seed": 1}), "bad-stage", "seed"),
+        (("turns", 0.5, None, None, None, (), False, {"stages": 1}), "bad-turns", "stages"),
+        (("turns", 0.5, None, None, None, (), False, {"lns": 0}), "bad-turn-share", "lns"),
+    ],
+)
+def test_stages_that_cannot_run_are_refused(stage: tuple[Any, ...], kind: str, culprit: str) -> None:
+    with refused(f"problem.{kind}", culprit=culprit):
+        AutoOptions((Stage(*stage),))
+
+
+def test_methods_that_cannot_run_are_left_out() -> None:
+    stages = Stage("kahn"), Stage("rotor"), Stage("lower-sets"), Stage("greedy")
+    result = solve(Problem(layered(30, seed=1), "90%"), stop=20, options=ONE, method_options=AutoOptions(stages))
+    assert "kahn was left out: it does not support the objective" in result.message
+    assert "rotor was left out: " in result.message
+    assert result.source == "greedy"
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
@@ -326,7 +371,7 @@ def test_auto_takes_no_options() -> None:
 )
 def test_contradicted_bound_is_an_error(bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: bound)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages would prove it first
+    leave_out(monkeypatch, "few-stages")  # which would prove it first
     with pytest.raises(BackendError, match=r"a wrong bound claims .*, but the schedule of .* costs"):
         solve(CHAIN, options=ONE)
 

@@ -20,7 +20,7 @@ from remat.heuristics.eviction import Eviction
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.schedule import Schedule
-from remat.solving.auto import Auto
+from remat.solving.auto import STAGES, LeastCostSearch
 from remat.solving.conclusion import concluded
 from remat.solving.portfolio import Policy, Stage
 from remat.solving.session import Session
@@ -106,22 +106,20 @@ class Stages:
             return Made
 
         auto, portfolio = remat.solving.auto, remat.solving.portfolio
-        for module in (auto, portfolio):
-            patch.setattr(module, "load", lambda _, name: kind(name))
+        patch.setattr(portfolio, "load", lambda _, name: kind(name))
         patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
         patch.setattr(portfolio, "raise_bounds", lambda _, deadline: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
-        patch.setattr(auto, "CHECK_INTERVAL", 0.0)
-        patch.setattr(auto, "STAGES", (Stage(lambda _, deadline: step("order", deadline)), *auto.STAGES[1:]))
-        patch.setattr(Auto, "made", Policy.made)
-        patch.setattr(Auto, "whole_model", lambda _, name, options, other, deadline: step(name, deadline))
+        patch.setattr(portfolio, "CHECK_INTERVAL", 0.0)
+        patch.setitem(LeastCostSearch.steps, "order", lambda _, deadline: step("order", deadline))
+        patch.setattr(LeastCostSearch, "made", Policy.made)
+        patch.setattr(LeastCostSearch, "answer", lambda _, method, solver, deadline: step(method.name, deadline))
         self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto", solver=CpSat())
-        self.auto = Auto(self.session)
-        self.auto.pending = False
+        self.auto = LeastCostSearch(self.session)
 
     def run(self) -> str:
         """Return the steps in order."""
-        self.auto.run()
+        self.auto.run((Stage("order"), *STAGES[1:]))
         return " ".join(self.trace)
 
 
@@ -135,20 +133,20 @@ COLD = {BLOCKS: NEVER, DROPS: NEVER, "rotor": NEVER, "annealing": NEVER}
 #: By statement: problem, durations and results of steps, and expected sequence.
 TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "drops come first, then quick heuristics, bounds, annealing, models and turns": (
-        RANDOM, {"finds": (DROPS,)}, f"order drops eviction greedy bounds annealing bounds {MODELS} lns annealing"
+        RANDOM, {"finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS} lns annealing"
     ),
     "greedy and models would take too long on large graphs": (
-        LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns bounds"
+        LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns"
     ),
     "greedy and whole models of training graphs need a fixed order": (
         replace(RANDOM, order="free"), {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing"
     ),
     "without a schedule drops have more time, and annealing comes before bounds": (
-        LARGE, {}, "order drops eviction drops annealing bounds lns"
+        LARGE, {}, "order drops eviction drops annealing bounds annealing lns"
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        f"order greedy eviction greedy bounds annealing bounds {MODELS} lns drops annealing",
+        f"order greedy eviction greedy bounds annealing {MODELS} lns annealing drops annealing",
     ),
     "Python ends as soon as drops are compiled": (
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
@@ -158,30 +156,30 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
         RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order greedy eviction greedy bounds"
     ),
     "tiny problems are searched before waiting for kernels": (
-        TINY, {"ready": {DROPS: 30.0}, "seconds": 1.0}, "order eviction greedy exhaustive annealing"
+        TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0}, "order exhaustive eviction greedy bounds"
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds annealing bounds {MODELS}",
+        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds annealing {MODELS}",
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order greedy lower-sets few-stages eviction greedy bounds bounds {MODELS} lns lns",
+        f"order greedy lower-sets few-stages eviction greedy bounds {MODELS} lns lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order greedy lower-sets few-stages eviction greedy {BLOCKS} bounds",
+        f"order greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
-        f"order drops eviction greedy bounds bounds stages annealing {MODELS} lns",
+        f"order drops eviction greedy bounds stages annealing {MODELS} lns",
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
-        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds bounds stages rotor {MODELS} lns",
+        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds stages rotor {MODELS} lns",
     ),
     "without a deadline it ends after the models": (
-        RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing bounds {MODELS}"
+        RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS}"
     ),
 }  # fmt: skip
 
@@ -197,14 +195,16 @@ def test_sequence_of_steps(monkeypatch: pytest.MonkeyPatch, statement: str) -> N
 
 def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drops take half a minute to compile on a new machine."""
-    monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (20, 1.0)})
     stages = Stages(monkeypatch, TRAINING, ready=COLD | {BLOCKS: 1.5}, finds=(BLOCKS,))
-    assert stages.run().startswith(f"order {BLOCKS} greedy")
+    stages.auto.num_ops = 30_000
+    assert stages.run().startswith(f"order {BLOCKS} bounds")
 
 
 def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = Stages(monkeypatch, LARGE, seconds=2.5, takes={"bounds": 99})
-    assert stages.run().split().count("bounds") == 1
+    """Nor if they ended early, since more time would not change them."""
+    for seconds, takes in ((2.5, 99), (20, 0.1)):
+        stages = Stages(monkeypatch, LARGE, seconds=seconds, takes={"bounds": takes})
+        assert stages.run().split().count("bounds") == 1
 
 
 def test_turns_follow_shares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_auto_is_close_to_its_best_step(ops: int, budget: str, order: str, seeds
 
 def test_search_for_a_sufficient_budget_may_give_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no step finds a schedule, this search may find one within the budget."""
-    monkeypatch.setattr(Auto, "run", lambda _: None)
+    monkeypatch.setattr(LeastCostSearch, "run", lambda *_: None)
     result = solve(Problem(layered(40, seed=1), "90%"), stop=5, options=ONE)
     assert result.status is Status.FEASIBLE
     assert result.certificate is not None

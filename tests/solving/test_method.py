@@ -7,7 +7,7 @@ import pytest
 from helpers import ONE
 from refusals import refused
 
-import remat.solving.chain_starts
+import remat.solving.auto
 from remat import Problem, SolveOptions, layered, solve
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
@@ -22,7 +22,8 @@ from remat.problem.scope import Restriction, Scope, covers, own_scope
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
 from remat.schedule.io import read_schedule, write_schedule
-from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
+from remat.solving.auto import Auto
+from remat.solving.method import FormulationMethod, HeuristicMethod, Method, known_methods, make_method
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping
 
@@ -52,7 +53,7 @@ def test_methods_by_name_class_and_object() -> None:
         checkmate = solve(CHAIN, Checkmate, backend, options=ONE)
         assert (checkmate.method, checkmate.backend, checkmate.status) == ("checkmate", "highs", "optimal")
     kinds = [type(make_method(one)) for one in ("auto", "stages", "lns", Drops)]
-    assert kinds == [AutoMethod, FormulationMethod, HeuristicMethod, HeuristicMethod]
+    assert kinds == [Auto, FormulationMethod, HeuristicMethod, HeuristicMethod]
 
 
 def test_known_methods_cover_all_groups() -> None:
@@ -216,7 +217,8 @@ def test_bounds_of_auto_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Highs, CpSat):
         monkeypatch.setattr(kind, "solve", refuse)
     monkeypatch.setattr(Highs, "relax", refused)
-    monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # few stages would run first and close the gap
+    stages = tuple(stage for stage in remat.solving.auto.STAGES if stage.method != "few-stages")
+    monkeypatch.setattr(remat.solving.auto, "STAGES", stages)  # few stages would run first and close the gap
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
     result = solve(Problem(unit_chain(30), 8), stop=AnyOf(30, Gap(0.1)), options=options)
     assert "bounds" in [step.name for step in result.steps]

@@ -23,6 +23,7 @@ from remat.runtime.solve_options import SolveOptions, Status, StopReason
 from remat.solving import min_peak_search
 from remat.solving.min_peak import least_known_budget
 from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.portfolio import Stage
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.session import Session
@@ -96,7 +97,7 @@ def test_preliminary_model_lowers_the_peak() -> None:
         search = MinPeakSearch(session)
         search.bounds(options.deadline)
         before = search.bound
-        search.solve_model(options.deadline)
+        search.method(Stage("retention-intervals"))
         least = explore(problem, Aim.PEAK, limit=10**9).bound
         assert least <= search.peak <= graph.reference_peak
         if limit == 1:
@@ -116,12 +117,13 @@ def larger(order: str, limit: int | None) -> Problem:
 
 @pytest.fixture
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("descend", "run_chain_heuristics", "_cheapen"):
+    for name in ("descend", "attempt_once", "_cheapen"):
         monkeypatch.setattr(MinPeakSearch, name, lambda *_: None)
 
 
 def test_contradicted_bound_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(min_peak_search, "ORDERING_OPS", 0)
+    stages = tuple(stage for stage in min_peak_search.STAGES if "order" not in stage.method)
+    monkeypatch.setattr(min_peak_search, "STAGES", stages)
     for problem in (larger("free", 1), larger("fixed", None)):
         with refused("backend.refuted"):
             minimize(problem, backend=Scripted(WRONG_BOUND), stop=60)
@@ -270,7 +272,7 @@ def test_drops_run_first_on_graphs_without_blocks(monkeypatch, compiled, quick, 
     names = []
     monkeypatch.setattr(MinPeakSearch, "descend", lambda _, name, *__: names.append(name))
     monkeypatch.setattr(MinPeakSearch, "_cheapen", lambda _: None)
-    monkeypatch.setattr(MinPeakSearch, "run_chain_heuristics", lambda _: None)
+    monkeypatch.setattr(MinPeakSearch, "attempt_once", lambda *_: None)
     monkeypatch.setattr(Drops, "compiled", lambda *_: compiled)
     graph = unit_chain(40) if training else layered(60, seed=1)
     session = Session(Problem(graph, objective="least-peak"), SolveOptions(Deadline.after(0.9 if quick else 60)), "")

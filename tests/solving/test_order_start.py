@@ -14,7 +14,8 @@ from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
-from remat.solving.auto import Auto
+from remat.solving.auto import LeastCostSearch
+from remat.solving.portfolio import Stage
 from remat.solving.session import Session
 
 #: 60 ops. Least peak of orders: 52.2 % of the reference peak; structural bound: 39.9 %.
@@ -27,7 +28,7 @@ def compiled():
 
 
 def made(problem):
-    return Auto(Session(problem, SolveOptions(Deadline.after(20), threads=1), "auto", solver=CpSat()))
+    return LeastCostSearch(Session(problem, SolveOptions(Deadline.after(20), threads=1), "auto", solver=CpSat()))
 
 
 def test_feasible_order_is_the_answer():
@@ -39,7 +40,7 @@ def test_feasible_order_is_the_answer():
 
 def test_infeasible_order_is_a_start():
     auto = made(Problem(GRAPH, "50%", "free"))
-    auto.find_order(auto.clock)
+    auto.order(auto.clock)
     found = auto.session.incumbents
     assert found.best is None
     assert not auto.session.infeasible
@@ -57,7 +58,9 @@ def test_order_search_proves_infeasibility_without_recomputation():
 
 def test_no_order_search_for_fixed_orders_and_without_budget():
     for problem in (Problem(GRAPH, "50%"), Problem(GRAPH, None, "free")):
-        assert not made(problem).pending
+        auto = made(problem)
+        auto.order(auto.clock)
+        assert auto.warm_start is None and not auto.session.steps
 
 
 def test_rules_replace_an_uncompiled_search(monkeypatch):
@@ -65,12 +68,12 @@ def test_rules_replace_an_uncompiled_search(monkeypatch):
     auto = made(Problem(GRAPH, "53%", "free"))
     with monkeypatch.context() as cold:
         cold.setattr(Portfolio, "compiled", lambda *_: False)
-        auto.find_order(auto.clock)
-    assert auto.pending
+        auto.run_stage(Stage("order"))
+    assert auto.skipped_order is not None
     assert auto.warm_start is not None
     monkeypatch.setattr(remat.solving.auto, "RULES", ())
     auto.try_again()
-    assert not auto.pending
+    assert auto.skipped_order is None
     assert auto.session.incumbents.best.certificate.cost == GRAPH.base_cost
 
 
@@ -83,6 +86,6 @@ class Wrong(OrderSearch):
 
 def test_wrong_peak_is_an_error():
     auto = made(Problem(unit_chain(8), 5, "free"))
-    auto.search = Wrong()
+    auto.orders = Wrong()
     with refused("backend.wrong-peak"):
-        auto.find_order(auto.clock)
+        auto.order(auto.clock)
