@@ -1,9 +1,9 @@
-"""Addresses: seconds and arena of every allocator on tables, schedules and reference orders.
+"""Addresses: time and arena of every allocator on tables, schedules and reference orders.
 
     python benchmarks/bench_allocation.py [--seconds S] [--capacity 1MiB] [table.csv, graph, dense:SEED:COUNT] ...
 
-Allocators are those that are registered, and the baselines of ``omnimalloc_baselines.py``. Without names: graphs of the
-zoo in their reference order. ``dense:5:300`` is 300 buffers that fill 1,024 bytes at every step
+Allocators are the registered ones and the baselines of ``omnimalloc_baselines.py``. Default names: graphs of the zoo in
+their reference order. ``dense:5:300`` is 300 buffers that fill 1,024 bytes at every step
 (`remat.testing.allocator_checks.dense_buffers`). Each allocator searches for the least arena, or, with a capacity, for
 any addresses within it. The last column is processor time.
 """

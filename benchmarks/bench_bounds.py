@@ -1,9 +1,9 @@
-"""Bounds on real and random graphs: overhead in % (peaks in % of the reference peak) and seconds, each.
+"""Bounds on real and random graphs: overhead in % (peaks in % of the reference peak) and seconds.
 
     python benchmarks/bench_bounds.py [--seconds S for all bounds of one problem] [--graphs G,H] [--budgets 90,80,70]
         [--order fixed|free]
 
-Without graphs: training graphs of the zoo, and random layered graphs.
+Default graphs: training graphs of the zoo, and random layered graphs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GRAPHS = ",".join([*TRAINING, "layered@100", "layered@250", "layered@500", "laye
 
 
 def shown(bound: Bound, peak: int) -> str:
-    """Value and seconds of a bound."""
+    """Return value and seconds of a bound as text."""
     if bound.value is None:
         value = "none" if bound.infeasible else "?"
     else:

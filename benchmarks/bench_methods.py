@@ -1,14 +1,14 @@
-"""Methods on graphs and budgets: overheads side by side, with bounds, times and what was published.
+"""Methods on graphs and budgets: overheads side by side, with bounds, times and published figures.
 
     python benchmarks/bench_methods.py auto|published|rotor|search|large|hierarchy
         [--graphs G,H] [--budgets 90,70] [--orders fixed,free] [--methods M,N] [--seconds S] [--seeds N]
 
-Each set asks one question (:data:`SETS`); options replace its parts. Graphs are those of :func:`common.graph`. A method
-is ``name`` or ``name/backend``; ``depth-N`` and ``groups-FORMULATION/BACKEND`` are groups alone
-(:func:`bench_regression.contestant`). A line shows medians over the seeds of overheads in % of schedules that are
-certified within the budget, the best bound that holds for every schedule, the first schedule and the lateness of the
-first method, and published figures. Each run is a process of its own with one thread, and runs follow each other: on a
-busy machine compare within a line only.
+:data:`SETS` lists the sets; options replace their parts. Graphs are those of :func:`common.graph`. A method is ``name``
+or ``name/backend``; ``depth-N`` and ``groups-FORMULATION/BACKEND`` solve over groups only
+(:func:`bench_regression.contestant`). A line shows the median overheads in % over the seeds (of schedules certified
+within the budget), the best bound that holds for every schedule, time to the first schedule and lateness of the first
+method, and published figures. Each run is a separate process with one thread, one run at a time. On a busy machine
+compare only within a line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from remat.graphs.io import write_graph
 
 @dataclass(frozen=True)
 class Matrix:
-    """Graphs by orders by budgets by methods; what was published for graph and budget and is not on the scoreboard."""
+    """Graphs by orders by budgets by methods; `published` has figures by graph and budget that the scoreboard lacks."""
 
     graphs: str
     budgets: str
@@ -43,14 +43,14 @@ class Matrix:
 
 
 SETS = {
-    # The default next to its steps, each given the whole time.
+    # The default and its steps, each with the whole time.
     "auto": Matrix("layered@100,layered@1000,layered@3000", "90,70", "auto,drops,annealing,lns", "fixed,free", 5.0),
-    # Instances of Checkmate and Moccasin by the formulations of these papers.
+    # Instances of Checkmate and Moccasin, solved by their formulations.
     "published": Matrix(
         "fcn8,vgg16,unet,resnet50,rl_g1,rl_g2", "90,80,65", "checkmate/highs,retention-intervals/cp-sat",
         seconds=120.0, copies=2,
     ),
-    # Overheads of Rotor in Rockmate 2.0.0 with slots of 64 KiB; a star: over the budget.
+    # Overheads of Rotor in Rockmate 2.0.0 with slots of 64 KiB (*: over the budget).
     "rotor": Matrix(
         "gpt2l__rotor64k,resnet_gn__rotor64k,unet_train", "70,50,40,35,20", "rotor,drops,annealing", seconds=60.0,
         published={
@@ -59,10 +59,10 @@ SETS = {
             ("resnet_gn__rotor64k", "35"): "42.4*",
         },
     ),
-    # Search alone; FastSA (free order; four peaks miss the budget) and Moccasin (fixed order).
+    # Search only. FastSA: free order, four peaks miss the budget; Moccasin: fixed order.
     "search": Matrix("rl_g1,rl_g2,rl_g3,rl_g4", "90,80,70", "annealing", "free,fixed", 30.0),
     "large": Matrix("layered@1000,layered@10000,layered@100000", "80", "drops", seconds=300.0),
-    # Table 2 and Fig. 6 of HiRemate: groups against ops; its overheads in Rockmate 2.0.0 (a star: over the budget).
+    # Table 2 and Fig. 6 of HiRemate: groups against ops; its overheads in Rockmate 2.0.0 (*: over the budget).
     "hierarchy": Matrix(
         "gpt2l__rotor64k,resnet_gn__rotor64k,unet_train,gpt@12", "70,50,35",
         "auto,depth-1,depth-2,depth-3,depth-4,hierarchical",

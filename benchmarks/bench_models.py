@@ -1,12 +1,12 @@
-"""Models of formulations: size, relaxation, time to build, and what a solver makes of them.
+"""Models of formulations: size, relaxation, build time, and results of a solver.
 
     python benchmarks/bench_models.py [--problems chain,vgg16@90%,gpt@8@50%] [--backend highs] [--seconds 60]
         [--formulations checkmate,stages,limited,needed,h-ilp] [--options 4]
 
 A problem is ``GRAPH@BUDGET``; ``chain`` is the ablation of Checkmate's appendix A: the 8-layer chain at budget 4, with
 frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`. `limited` is
-`stages` that leaves out what costs more than that schedule, `needed` is that without recomputing ahead. `h-ilp` has
-the blocks of the graph as composites, with options of the method `hierarchical` for so many budgets.
+`stages` without schedules that cost more than this start, `needed` is `limited` without recomputing ahead. `h-ilp` has
+the blocks of the graph as composites, with options of the method `hierarchical` for `--options` budgets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from remat.runtime.deadline import Deadline
 
 
 def composites(problem: Problem, count: int) -> tuple[Composite, ...]:
-    """The blocks of the graph, each with the options that eviction finds for `count` budgets, and the plain ones."""
+    """Return the blocks of the graph, each with eviction's options for `count` budgets and the plain ones."""
     found = []
     for group in Blocks().partition(problem).root.children:
         part = SubProblem.of(problem, group)
@@ -48,7 +48,7 @@ def composites(problem: Problem, count: int) -> tuple[Composite, ...]:
 
 def measure(table: common.Table, name: tuple[str, str], formulation: Formulation, start: Schedule | None,
             solver: tuple[Any, float]) -> None:  # fmt: skip
-    """Print one line."""
+    """Solve a model and print one line."""
     backend, seconds = solver
     problem, base = formulation.problem, formulation.problem.graph.base_cost
     model, built, _ = common.timed(formulation.build)

@@ -1,11 +1,11 @@
-"""Searches for the order of least peak, each op computed once: peak, bound, gap, states and time.
+"""Order searches, without recomputation: peak, bound, gap, states and time.
 
     python benchmarks/bench_orders.py [--methods M,N] [--seconds S] [--seed N] [--graphs G,H]
         [--step-seconds T] [--memory-limit BYTES]
 
-``--methods serenity-table`` is Table 2 of Serenity: its techniques one by one, next to the paper's times, which are of
-another machine. Graphs are those of :func:`common.graph`. Compiled code is ready before the clock starts; ``cpu`` is
-the processor time of this process.
+``--methods serenity-table`` repeats Table 2 of Serenity: its techniques one by one, with the paper's times, taken on
+another machine. Graphs are those of :func:`common.graph`. Kernels are compiled before timing; ``cpu`` is the processor
+time of this process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRAPHS = (
     "randwire-small,randwire-regular,nasnet-a-mobile,nasnet-a-large,amoebanet-a-mobile,amoebanet-a,darts,"
     "nasnet-a-large-folded,amoebanet-a-folded,darts-folded,rl_g1,rl_g2,rl_g3,rl_g4,layered@5000,layered@20000"
 )
-#: Seconds in the paper, by graph, divide and conquer, soft budgets.
+#: Times in the paper by graph, divide and conquer, soft budgets.
 PAPER = {
     ("swiftnet-cells-folded", True, False): "56.53 s", ("swiftnet-cells-folded", True, True): "37.9 s",
     ("swiftnet-cells-folded", False, False): "N/A", ("swiftnet-rewritten", True, False): "7.29 h",
@@ -37,7 +37,7 @@ PAPER = {
 
 
 def searches(methods: str, graph: str, options: SerenityOptions) -> list[tuple[str, OrderSearch, str]]:
-    """Label, search and the paper's time of each line."""
+    """Return label, search and the paper's time of each line."""
     found: list[tuple[str, OrderSearch, str]] = []
     for name in methods.split(","):
         if name != "serenity-table":

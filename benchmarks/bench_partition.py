@@ -1,7 +1,7 @@
 """CPU seconds of partitions: ``python benchmarks/bench_partition.py 1000 10000 100000``.
 
-Chains of transformer layers (training graphs) and random layered graphs, whose width shrinks so that ops have some
-three inputs each, with the fixed and the free order. Reading the graph into arrays is not counted.
+Chains of transformer layers (training graphs) and random layered graphs with about three inputs per op, in the fixed
+and the free order. Reading the graph into arrays is not counted.
 """
 
 from __future__ import annotations

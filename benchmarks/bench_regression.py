@@ -1,4 +1,4 @@
-"""Graphs by budgets by methods, against another checkout of this project: is the default anywhere worse than before?
+"""Graphs by budgets by methods, against another checkout of this project.
 
     git worktree add ../before COMMIT; (cd ../before && make setup)
     python benchmarks/bench_regression.py --before ../before/.venv/bin/python
@@ -6,13 +6,14 @@
         [--methods auto,hierarchical,block-checkpointing,rotor] [--seconds S] [--least-seconds S]
         [--seeds N] [--threads N] [--tolerance T]
 
-Graphs are those of :func:`common.graph`; ``zoo`` stands for all training graphs of the zoo. They are made here and read
-by both, so it does not matter whether they were there before. A budget is a share of the reference peak, or ``least``:
-5 % above the least peak that either checkout finds in the time. Every run is a process of its own; the runs of one line
-follow each other, so on a busy machine compare within a line. Overheads in % are medians over the seeds; a dash: no
-schedule, or the method does not apply. Seconds and memory are the largest of a line. Ends with exit code 1 if the
-default is worse than before by more than the tolerance (percentage points of overhead, or 1 % of the overhead if that
-is more: searches draw random numbers and have a clock), or finds no schedule where it did before.
+Graphs are those of :func:`common.graph`; ``zoo`` stands for all training graphs of the zoo. This checkout makes them
+and both read them, so the other need not have them. A budget is a share of the reference peak, or ``least``: 5 % above
+the least peak that either checkout finds within the limit. Every run is a separate process, one at a time. On a busy
+machine compare only within a line.
+
+Overheads in % are medians over the seeds; a dash means no schedule, or an inapplicable method. Seconds and memory are
+maxima of a line. The exit code is 1 if the default is worse than before, or finds no schedule where it did before. The
+tolerance is in percentage points of overhead, or 1 % of the overhead if that is more: searches are random and timed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BEFORE = "auto before"
 def contestant(name: str) -> tuple[Any, Any]:
     """Return method and backend of a name.
 
-    ``depth-N`` is H-ILP over groups of N levels alone, ``groups-FORMULATION/BACKEND`` a formulation over groups alone.
+    ``depth-N`` is H-ILP over groups of N levels, ``groups-FORMULATION/BACKEND`` a formulation over groups.
     """
     from remat.experiments.contestant import Contestant
     from remat.hierarchy.method import Hierarchical, HierarchicalOptions
@@ -52,14 +53,14 @@ def contestant(name: str) -> tuple[Any, Any]:
     if kind != "depth":
         made = Contestant.parse(name)
         return made.method, made.backend or "cp-sat"
-    if depth == "1":  # the ops themselves
+    if depth == "1":  # single ops
         top = ("drops", "few-stages", "h-ilp")
         return Hierarchical(HierarchicalOptions(depth=1, top_methods=top, nodes=200, polish=False)), "highs"
     return Hierarchical(HierarchicalOptions(depth=int(depth), top_methods=("h-ilp",), polish=False)), "highs"
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return facts of one run by the checkout that this process imports; bounds of part of the schedules are 0."""
+    """Return facts of one run in the checkout that this process imports; bounds for part of the schedules are 0."""
     from remat import Problem, read_graph, solve
     from remat.errors import RematError
     from remat.runtime.solve_options import SolveOptions
@@ -87,17 +88,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Runner:
-    """Runs of one checkout in processes of their own."""
+    """Runs of one checkout in separate processes."""
 
     python: str
     seconds: float
     seeds: int
     threads: int = 1
 
-    def ask(
+    def run(
         self, graph: Path, method: str, *, seed: int = 0, seconds: float | None = None, **problem: Any
     ) -> dict[str, Any]:
-        """Return what :func:`answer` says there of a problem."""
+        """Return the result of :func:`answer` in that checkout."""
         request = {
             "graph": str(graph), "problem": problem, "method": method, "seed": seed,
             "seconds": seconds or self.seconds, "threads": self.threads,
@@ -107,13 +108,13 @@ class Runner:
             check=False,
         )  # fmt: skip
         if done.returncode:
-            return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
+            return {"error": (done.stderr.strip().splitlines() or ["ended without output"])[-1]}
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def overhead(self, graph: Path, method: str, **problem: Any) -> tuple[float, list[dict[str, Any]]]:
-        """Median over the seeds, infinite without a schedule; and all that was found."""
-        found = [self.ask(graph, method, seed=seed, **problem) for seed in range(self.seeds)]
+        """Return the median over the seeds, infinite without a schedule, and all results."""
+        found = [self.run(graph, method, seed=seed, **problem) for seed in range(self.seeds)]
         return statistics.median(facts.get("overhead", NOTHING) for facts in found), found
 
 
@@ -158,7 +159,7 @@ def main() -> int:
             budget = int(float(share) / 100 * peak) if share != "least" else peak
             if share == "least":
                 sides = {side.python: side for side, _ in columns.values()}.values()
-                runs = [side.ask(path, "auto", seconds=given.least_seconds, objective="least-peak") for side in sides]
+                runs = [side.run(path, "auto", seconds=given.least_seconds, objective="least-peak") for side in sides]
                 budget = min(peak, 21 * min(int(run.get("peak", peak)) for run in runs) // 20)
             found = {label: side.overhead(path, method, budget=budget) for label, (side, method) in columns.items()}
         overheads = {label: overhead for label, (overhead, _) in found.items()}

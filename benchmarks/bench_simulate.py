@@ -1,4 +1,4 @@
-"""Seconds to simulate a schedule of a million computes: implied frees, the same with frees written out, and validation.
+"""Time to simulate a million computes with implied and explicit frees, and to validate them.
 
 python benchmarks/bench_simulate.py [--computes N]
 """
@@ -16,7 +16,7 @@ from remat.schedule import Schedule, simulate, validate, with_frees
 
 
 def median_seconds(action: Callable[[], object]) -> float:
-    """Median of five calls."""
+    """Return the median time of five calls."""
     return statistics.median(common.timed(action)[1] for _ in range(5))
 
 
@@ -26,10 +26,10 @@ def main() -> None:
     rounds = -(-computes // len(graph.ops))
     schedule = Schedule.of_computes(graph, np.tile(graph.arrays.order, rounds)[:computes])
     explicit, seconds, _ = common.timed(lambda: with_frees(graph, schedule))
-    print(f"first call, compiler or its cache included: {seconds:.2f} s")
-    for what, steps in (("frees implied", schedule), ("frees written out", explicit)):
+    print(f"first call, including the compiler or its cache: {seconds:.2f} s")
+    for label, steps in (("frees implied", schedule), ("frees written out", explicit)):
         seconds = median_seconds(lambda steps=steps: simulate(graph, steps))
-        print(f"simulate, {what}: {len(steps):,} steps in {seconds:.3f} s")
+        print(f"simulate, {label}: {len(steps):,} steps in {seconds:.3f} s")
     print(f"validate, frees written out: {median_seconds(lambda: validate(graph, explicit)):.3f} s")
 
 

@@ -1,7 +1,7 @@
-"""Peak against extra time: torch's partitioner at its budgets, and ours at the peaks that it reaches.
+"""Peak against extra time: torch's partitioner at its budgets, and a method at the peaks that torch reaches.
 
-One captured step, one table of costs, one validator for both. For each budget of torch's partitioner
-(``activation_memory_budget``) the method solves with torch's peak as its budget; then it is asked for its least peak.
+Both use the same captured step, costs and validator. For each budget of torch's partitioner
+(``activation_memory_budget``) the method solves with torch's peak as its budget. A last run minimizes the peak.
 
     python benchmarks/bench_torch_peers.py --models gpt2,resnet50 --size small --seconds 20
     python benchmarks/bench_torch_peers.py --size full --seconds 60 --output results.json --plots pictures
@@ -11,7 +11,7 @@ One captured step, one table of costs, one validator for both. For each budget o
 Further options: ``--method``, ``--order``, ``--threads``, ``--seed``; ``--seconds`` for each budget; ``--knobs`` of
 torch; ``--picture svg|png``.
 
-A ratio is that of the extra times; "at least" is what no schedule can bring it below, whatever its order.
+A ratio compares extra times; "at least" is a lower bound on it over all schedules, in any order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TORCH = "torch's partitioner (dp)"
 
 
 class TorchEstimate(CostModel):
-    """What torch's partitioner itself reckons with: operations of products and convolutions, 1 for everything else."""
+    """Costs of torch's partitioner: operations of products and convolutions, 1 for all other ops."""
 
     name = "torch"
     unit = "flop"
@@ -53,7 +53,7 @@ class TorchEstimate(CostModel):
 
 
 def table(name: str, found: TradeOff) -> dict[str, Any]:
-    """Print a model's table; its rows and sums."""
+    """Print a model's table; return its rows and sums."""
     graph = found.graph
     print(f"\n{name}: {len(graph.ops)} ops, reference peak {graph.reference_peak / 1e6:.1f} MB, in {graph.cost_unit}")
     columns = common.Table("budget:6", "torch MB:10", "share %:8", "torch extra %:13", "ours at that peak %:19",
@@ -61,12 +61,12 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
     pairs = at_equal_peak(found, TORCH)
     rows = []
     for pair in pairs:
-        theirs, ours = pair.peer, pair.ours
+        peer, ours = pair.peer, pair.ours
         numbers = (ours and ours.overhead, pair.ratio, pair.least_ratio)
-        columns.row(theirs.knob, f"{theirs.peak / 1e6:.1f}", f"{100 * theirs.peak / graph.reference_peak:.1f}",
-                    f"{theirs.overhead:.2f}", *("-" if number is None else f"{number:.2f}" for number in numbers),
+        columns.row(peer.knob, f"{peer.peak / 1e6:.1f}", f"{100 * peer.peak / graph.reference_peak:.1f}",
+                    f"{peer.overhead:.2f}", *("-" if number is None else f"{number:.2f}" for number in numbers),
                     ours.schedule.source if ours else "")  # fmt: skip
-        rows.append({**theirs.row(), "ours": None if ours is None else ours.row(), "ratio": pair.ratio,
+        rows.append({**peer.row(), "ours": None if ours is None else ours.row(), "ratio": pair.ratio,
                      "least_ratio": pair.least_ratio})  # fmt: skip
     lowest = min(pair.peer.peak for pair in pairs)
     mine = min(point.peak for point in found.points if point.who != TORCH and point.peak is not None)
@@ -80,26 +80,30 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
 
 def main() -> None:
     """Compare, print and write."""
-    asked = common.parse(
+    chosen = common.parse(
         str(__doc__), models=",".join(OWN), size="small", costs="roofline", method="auto", order="free",
         seconds=20.0, threads=1, seed=0, knobs=",".join(map(str, KNOBS)), budgets="", output="",
         plots="", picture="svg",
     )  # fmt: skip
-    budgets, knobs = asked.budgets.split(",") if asked.budgets else AT_PEAKS, [float(k) for k in asked.knobs.split(",")]
-    options, results = SolveOptions(threads=asked.threads, seed=asked.seed), []
-    for name in asked.models.split(","):
+    budgets, knobs = (
+        chosen.budgets.split(",") if chosen.budgets else AT_PEAKS,
+        [float(k) for k in chosen.knobs.split(",")],
+    )
+    options, results = SolveOptions(threads=chosen.threads, seed=chosen.seed), []
+    for name in chosen.models.split(","):
         began = time.perf_counter()
         with fake_tensors():
-            module, args = build(name, asked.size)
-        costs = TorchEstimate() if asked.costs == "torch" else asked.costs
-        step = capture(module, args, route="joint", costs=costs, name=f"{name} ({asked.size})")
+            module, args = build(name, chosen.size)
+        costs = TorchEstimate() if chosen.costs == "torch" else chosen.costs
+        step = capture(module, args, route="joint", costs=costs, name=f"{name} ({chosen.size})")
         captured = time.perf_counter() - began
         found = compare_peers(
-            step, budgets, methods=[asked.method], knobs=knobs, order=asked.order, stop=asked.seconds, options=options,
+            step, budgets, methods=[chosen.method], knobs=knobs, order=chosen.order, stop=chosen.seconds,
+            options=options,
         )  # fmt: skip
-        if not asked.budgets:
+        if not chosen.budgets:
             lowest = solve(
-                Problem(step.graph, order=asked.order, objective="least-peak"), stop=asked.seconds, options=options
+                Problem(step.graph, order=chosen.order, objective="least-peak"), stop=chosen.seconds, options=options
             )
             if lowest.schedule is not None:
                 found = TradeOff(
@@ -107,12 +111,12 @@ def main() -> None:
                 )
         results.append({**table(name, found), "capture_seconds": captured, "seconds": time.perf_counter() - began})
         print(f"captured in {captured:.1f} s, all in {results[-1]['seconds']:.0f} s", flush=True)
-        if asked.plots:
-            Path(asked.plots).mkdir(parents=True, exist_ok=True)
-            save_trade_off_plot(found, Path(asked.plots) / f"torch-{name}.{asked.picture}")
-        if asked.output:
-            given = {key: str(value) for key, value in vars(asked).items()}
-            Path(asked.output).write_text(json.dumps({"options": given, "results": results}, indent=1) + "\n")
+        if chosen.plots:
+            Path(chosen.plots).mkdir(parents=True, exist_ok=True)
+            save_trade_off_plot(found, Path(chosen.plots) / f"torch-{name}.{chosen.picture}")
+        if chosen.output:
+            given = {key: str(value) for key, value in vars(chosen).items()}
+            Path(chosen.output).write_text(json.dumps({"options": given, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""Real training steps within a budget: gradients against eager, measured against predicted peak, time.
+"""Real training steps within a budget: gradients compared with eager, measured and predicted peak, time.
 
     python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size small|full] [--batch N] [--budget 50%]
         [--vocabulary N] [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu]
         [--allocator] [--clock wall|processor] [--workspaces measured]
 
-Each model trains a few steps with SGD, as it is and rematerialized, step about, from the same weights and seeds. A line
-says whether all losses, gradients and statistics are equal bit by bit, the greatest difference of a gradient relative
-to the greatest entry of all, the predicted and the measured peak (bytes of storages that the step makes), that of
-eager, and the seconds of a step (median of those after the first) of both and their ratio; the steps' own seconds
-follow. ``--clock processor`` counts processor time of all threads, which other programs on the machine change less.
-With ``--allocator`` one more step of each is profiled: another line has the peaks of what the allocator gave out,
-workspaces of kernels included; with ``--workspaces
-measured`` budget and predicted peak count these. Names that begin with ``hf-`` are models of transformers with random
-weights. Full sizes need some 4 to 12 GB of memory, with ``--batch 2`` 4 GB at most.
+Each model trains a few steps with SGD, eager and rematerialized in turn, from the same weights and seeds. A line shows:
+
+* equal: all losses, gradients and statistics are bitwise equal; and the greatest difference of a gradient, relative to
+  the largest entry of all gradients;
+* the predicted and the measured peak (bytes of storages that the step makes), and that of eager;
+* seconds of a step of both (median after the first) and their ratio. The times of single steps follow.
+
+``--clock processor`` counts processor time of all threads, which other programs disturb less. ``--allocator`` profiles
+one more step of each and prints the allocator's peaks, which include workspaces of kernels; with ``--workspaces
+measured`` the budget and the predicted peak include them. Names that begin with ``hf-`` are models of transformers with
+random weights. Full sizes need 4 to 12 GB of memory, with ``--batch 2`` at most 4 GB.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from remat.torch.memory import profiled_memory
 
 @dataclass
 class Trained:
-    """What the steps of one module did and took."""
+    """Results and times of the steps of one module."""
 
     call: Callable[..., Any]
     module: nn.Module
@@ -49,7 +51,7 @@ class Trained:
     allocator: Any = None
 
     def step(self, args: tuple[Any, ...], seed: int) -> None:
-        """Run forward and backward once, and note the loss."""
+        """Run forward and backward once, and record the loss."""
         torch.manual_seed(seed)
         loss = self.call(*args)
         loss.backward()
@@ -57,24 +59,24 @@ class Trained:
 
     @property
     def median(self) -> float:
-        """Seconds of a step, the first one left out."""
+        """Seconds of a step, without the first one."""
         return statistics.median(self.seconds[1:] or self.seconds)
 
 
 def train(each: Sequence[Trained], args: tuple[Any, ...], chosen: argparse.Namespace) -> None:
-    """Steps with SGD, of one module after the other, so that what else the machine does strikes both alike.
+    """Train the modules with SGD, one step each in turn, so that other load affects all alike.
 
-    The first step is a start from cold; those after the last one are measured and neither timed nor counted.
+    The first step is a cold start. Steps after the last one are measured for memory, but not timed.
     """
     clock = time.perf_counter if chosen.clock == "wall" else time.process_time
     optimizers = [torch.optim.SGD(one.module.parameters(), lr=1e-3) for one in each]
     for number in range(chosen.steps):
         for one, optimizer in zip(each, optimizers, strict=True):
-            begun = clock()
+            began = clock()
             one.step(args, number)
-            one.seconds.append(clock() - begun)
+            one.seconds.append(clock() - began)
             optimizer.step()
-            optimizer.zero_grad()  # gradients of one are not held while the other runs
+            optimizer.zero_grad()  # free the gradients before the other module runs
     for one, optimizer in zip(each, optimizers, strict=True):
         with track_storages(constants=(args, one.module)) as tracker:
             one.step(args, chosen.steps)

@@ -17,7 +17,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def code_lines(text: str) -> int:
-    """Return the number of lines that hold code."""
+    """Return the number of lines with code."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     lines = {line for t in tokens if t.type not in NO_CODE for line in range(t.start[0], t.end[0] + 1)}
     for node in ast.walk(ast.parse(text)):

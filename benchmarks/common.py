@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: graphs by name, options of the command line, timing and aligned tables."""
+"""Shared parts of benchmarks: graphs by name, command-line options, timing, aligned tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAMILIES: dict[str, Callable[[int], ComputeGraph]] = {
 
 
 def graph(name: str) -> ComputeGraph | None:
-    """Return the graph of a name, None where its file of the data folder is not there.
+    """Return the graph of a name; None if its file is missing from the data folder.
 
     A name is ``family@size``, a file, a file of the data folder without its suffix, ``swiftnet-rewritten``, or a graph
     of the zoo.
@@ -47,7 +47,7 @@ def graph(name: str) -> ComputeGraph | None:
 
 
 def graphs(names: str) -> list[tuple[str, ComputeGraph]]:
-    """Return the graphs of comma-separated names, and say which are not there."""
+    """Return the graphs of comma-separated names, and print the missing ones."""
     found = []
     for name in names.split(","):
         if (made := graph(name)) is None:
@@ -58,7 +58,7 @@ def graphs(names: str) -> list[tuple[str, ComputeGraph]]:
 
 
 def one_thread(seconds: float | None = None, seed: int = 0) -> SolveOptions:
-    """Options of a run with one thread and at most `seconds`."""
+    """Return options of a run with one thread and at most `seconds`."""
     return SolveOptions(Deadline() if seconds is None else Deadline.after(seconds), threads=1, seed=seed)
 
 
@@ -84,12 +84,12 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def percent(value: float | None, base: float) -> str:
-    """An objective as overhead over `base` in %."""
+    """Return an objective as overhead over `base` in %."""
     return "-" if value is None else f"{100 * (value / base - 1):.4f}"
 
 
 class Table:
-    """Rows of aligned cells, printed as they come.
+    """Rows of aligned cells, printed at once.
 
     >>> table = Table("graph:-8", "seconds:9")
     graph     seconds

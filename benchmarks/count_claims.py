@@ -1,16 +1,16 @@
-"""Every method on random tiny problems, each answer judged by exhaustive search and a clock.
+"""Every method on random tiny problems, with each answer tally_of by exhaustive search and a clock.
 
     python benchmarks/count_claims.py [--graphs N] [--first SEED] [--jobs N] [--seconds S] [--minutes M]
         [--every K] [--methods A,B]
 
-Problems: N random graphs (plain, with everything a graph may have, with accumulation buffers, of training), each within
-a random budget in the fixed and in any order, with at most two computes per op, and for the least peak in the fixed
-order, in any order, and without recomputation. Methods:
-all heuristics and methods, and all formulations with CP-SAT and HiGHS; with MiniZinc and Pyomo on every K-th graph.
+Problems: N random graphs (plain, with all features, with accumulation buffers, of training). Each has a random budget
+with the fixed order, a free order, and at most two computes per op; and least peak with the fixed order, a free order,
+and without recomputation. Methods: all heuristics and methods, and all formulations with CP-SAT and HiGHS; with
+MiniZinc and Pyomo on every K-th graph.
 
 Faults are crashes, schedules that the validator refuses or that beat the optimum, wrong claims of optimality or
-infeasibility, bounds above the optimum, and answers more than a second after the deadline. Refusals (a problem that a
-formulation does not state) are counted by kind. The exit code is 1 if there is any fault.
+infeasibility, bounds above the optimum, and answers more than a second after the deadline. Refusals of problems that a
+formulation cannot state are counted by kind. The exit code is 1 if there is any fault.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS = (
 )
 QUICK = ("cp-sat", "highs")
 SLOW = ("minizinc:cp-sat", "minizinc:highs", "minizinc:gecode", "pyomo:highs", "pyomo:cbc")
-#: Seconds that an answer may come after its deadline.
+#: Allowed seconds after the deadline.
 GRACE = 1.0
 
 
@@ -61,38 +61,38 @@ class Tally:
     faults: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Add those of another."""
+        """Add the counts of another tally."""
         self.problems += other.problems
         self.answers += other.answers
         self.refusals += other.refusals
         self.faults += other.faults
 
 
-class Judge:
-    """Exhaustive search of one problem, scope by scope."""
+class Optima:
+    """Optima of one problem by exhaustive search, cached by scope."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.best = lru_cache(maxsize=None)(self._best)
 
     def _best(self, scope: Scope) -> int | None:
-        """Return the optimum in a scope, None where there is no schedule."""
+        """Return the optimum in a scope; None without a schedule."""
         objective = self.problem.objective
         found = (least_peak if objective.is_memory else optimum)(self.problem, scope)
         return None if found is None else objective.value(found)
 
     def faults(self, result: Result) -> Iterator[str]:
-        """Yield what is wrong with an answer."""
+        """Yield the faults of an answer."""
         own = self.best(own_scope(self.problem))
         if result.schedule is not None:
             certificate = validate(self.problem.graph, result.schedule, self.problem.rules)
-            worth = self.problem.value(certificate)
+            value = self.problem.value(certificate)
             if not certificate.accepted:
                 yield f"schedule refused: {certificate.first}"
-            if worth != result.objective:
-                yield f"says {result.objective}, the schedule is worth {worth}"
-            if own is None or worth < own:
-                yield f"a schedule worth {worth}, exhaustive search finds {own}"
+            if value != result.objective:
+                yield f"objective {result.objective}, but the schedule has {value}"
+            if own is None or value < own:
+                yield f"a schedule with {value}, exhaustive search finds {own}"
         costs = [note.most for note in result.scope.notes if isinstance(note, AtMost) and note.limit is Limit.COST]
         notes = [note for note in result.scope.notes if not isinstance(note, AtMost) or note.limit is not Limit.COST]
         known = {Restriction.FILLED_ONCE, Restriction.OWN_LIMITS}
@@ -128,28 +128,28 @@ def contestants(slow: bool, chosen: str) -> Iterator[tuple[str, str]]:
             yield name, backend
 
 
-def judged(seed: int, seconds: float, every: int, chosen: str) -> Tally:
+def tally_of(seed: int, seconds: float, every: int, chosen: str) -> Tally:
     """Return the tally of the problems of one graph."""
     tally = Tally()
     for number, problem in enumerate(problems(seed)):
         tally.problems += 1
-        judge = Judge(problem)
+        optima = Optima(problem)
         for name, backend in contestants(seed % every == 0, chosen):
-            who = f"seed {seed} problem {number} {name}/{backend}"
+            label = f"seed {seed} problem {number} {name}/{backend}"
             began = time.monotonic()
             try:
                 result = solve(problem, name, backend, stop=seconds, options=SolveOptions(threads=1))
             except RematError as error:
                 tally.refusals[error.kind] += 1
                 if isinstance(error, BackendError) and error.kind != "backend.unavailable":
-                    tally.faults.append(f"{who}: {error.kind}: {error}")
+                    tally.faults.append(f"{label}: {error.kind}: {error}")
             except Exception as error:
-                tally.faults.append(f"{who}: crash: {type(error).__name__}: {error}")
+                tally.faults.append(f"{label}: crash: {type(error).__name__}: {error}")
             else:
                 tally.answers[str(result.status)] += 1
-                tally.faults += [f"{who}: {fault}" for fault in judge.faults(result)]
+                tally.faults += [f"{label}: {fault}" for fault in optima.faults(result)]
             if (took := time.monotonic() - began) > seconds + GRACE:
-                tally.faults.append(f"{who}: {took:.1f} s of {seconds:g}")
+                tally.faults.append(f"{label}: {took:.1f} s of {seconds:g}")
     return tally
 
 
@@ -161,7 +161,7 @@ def main() -> int:
     total, began, last = Tally(), time.monotonic(), 0
     with ProcessPoolExecutor(given.jobs) as pool:
         seeds = range(given.first, given.first + given.graphs)
-        waiting = {pool.submit(judged, seed, given.seconds, given.every, given.methods): seed for seed in seeds}
+        waiting = {pool.submit(tally_of, seed, given.seconds, given.every, given.methods): seed for seed in seeds}
         for done in as_completed(waiting):
             if done.cancelled():
                 continue

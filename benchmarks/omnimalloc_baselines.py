@@ -1,6 +1,6 @@
 """Allocators of the library `omnimalloc` (F. Peddinghaus, Apache-2.0), as baselines of ``bench_allocation.py``.
 
-They know neither capacities nor several memories. Install the library with ``pip install 'omnimalloc>=1.0,<2'``.
+They support neither capacities nor several memories. Install the library with ``pip install 'omnimalloc>=1.0,<2'``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from remat.allocation import Allocation, AllocationProblem, Allocator
 from remat.runtime.resources import available_cpus
 from remat.runtime.solve_options import DEFAULT_OPTIONS
 
-#: `minimalloc` needs Google's package of that name besides, which no registry has.
+#: `minimalloc` also needs Google's package of that name, which no registry has.
 BASELINES = ("minimalloc", "omnimalloc-best-fit", "omnimalloc-greedy", "supermalloc", "telamalloc")
-#: Seconds of a run without a deadline.
+#: Time limit in seconds of a run without a deadline.
 LONGEST = 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Models that the benchmarks of PyTorch train, at two sizes."""
+"""Models of the PyTorch benchmarks, at two sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sizes = dict[str, Any]
 
 
 class LossOnly(nn.Module):
-    """Model of transformers that returns its loss alone."""
+    """Model of transformers that returns only its loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ MODELS: dict[str, tuple[Callable[..., Sample], Sizes, Sizes]] = {
     "hf-gpt2": (from_transformers("gpt2"), SMALL, FULL["gpt"]),
     "hf-bert": (from_transformers("bert"), SMALL, FULL["bert"]),
 }  # fmt: skip
-#: Models that need no transformers.
+#: Models that do not need transformers.
 OWN = [name for name in MODELS if not name.startswith("hf-")]
 
 
 def build(name: str, size: str, **changed: int | None) -> Sample:
-    """Make a model of random weights (seed 0) and its sample arguments; sizes that are 0 or not its own are ignored."""
+    """Return a model with random weights (seed 0) and its sample arguments; sizes that are 0 or unknown are ignored."""
     make, *sizes = MODELS[name]
     chosen = sizes[SIZES.index(size)]
     changes = {key: value for key, value in changed.items() if value and key in chosen}

@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
     from scoreboard import records, runs, suite, table
-    from scoreboard.board import BEST, Board, Shelf
+    from scoreboard.board import BEST, Board, InstanceRecords
     from scoreboard.published import PUBLISHED, published
 
     program = run_path(str(BENCHMARKS / "scoreboard.py"))["main"]
@@ -77,65 +77,65 @@ LEAN = ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "f0", "f1", "g1", "g0")
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstanceRecords:
     chain = suite.Instance("layered-12", lambda: unit_chain(4))
     monkeypatch.setitem(suite.INSTANCES, "layered-12", chain)
-    return Shelf(Board(tmp_path / "best"), chain)
+    return InstanceRecords(Board(tmp_path / "best"), chain)
 
 
 def steps(graph: ComputeGraph, names: tuple[str, ...]) -> Schedule:
     return Schedule.of_computes(graph, [graph.op_index[name] for name in names])
 
 
-def test_only_better_schedules_replace_records(shelf: Shelf) -> None:
-    dear, cheap = steps(shelf.graph, DEAR), steps(shelf.graph, CHEAP)
-    assert {(cell.order, cell.percent) for cell in shelf.offer(dear, "a")} == {("fixed", 90), ("free", 90)}
-    path = shelf.board.path(suite.Cell("layered-12", "free", 90))
+def test_only_better_schedules_replace_records(instance: InstanceRecords) -> None:
+    dear, cheap = steps(instance.graph, DEAR), steps(instance.graph, CHEAP)
+    assert {(cell.order, cell.percent) for cell in instance.offer(dear, "a")} == {("fixed", 90), ("free", 90)}
+    path = instance.board.path(suite.Cell("layered-12", "free", 90))
     first = path.read_bytes()
-    assert shelf.offer(dear, "b") == []
+    assert instance.offer(dear, "b") == []
     assert path.read_bytes() == first
-    assert len(shelf.offer(cheap, "c", 1.26, 60.0, 7)) == 2
-    best = shelf.record("free", 90)
+    assert len(instance.offer(cheap, "c", 1.26, 60.0, 7)) == 2
+    best = instance.record("free", 90)
     assert best.found == records.Found(cost=10, peak=5, method="c", seconds=1.3, limit=60.0, seed=7, ops="0-7 0 8")
     second = path.read_bytes()
-    assert shelf.offer(dear, "d") == shelf.offer(Schedule.reference(shelf.graph), "e") == []
+    assert instance.offer(dear, "d") == instance.offer(Schedule.reference(instance.graph), "e") == []
     assert path.read_bytes() == second
 
 
-def test_lower_peak_at_equal_cost_is_better(shelf: Shelf) -> None:
+def test_lower_peak_at_equal_cost_is_better(instance: InstanceRecords) -> None:
     for computes, found in ((DEAR, (11, 5)), (LEAN, (11, 4)), (DEAR, (11, 4)), (CHEAP, (10, 5)), (LEAN, (10, 5))):
-        shelf.offer(steps(shelf.graph, computes), "a")
-        best = shelf.record("free", 90).found
+        instance.offer(steps(instance.graph, computes), "a")
+        best = instance.record("free", 90).found
         assert (best.cost, best.peak) == found
 
 
-def test_bounds_rise_at_all_cells_they_cover(shelf: Shelf) -> None:
+def test_bounds_rise_at_all_cells_they_cover(instance: InstanceRecords) -> None:
     def bounds(order: str) -> list[int | None]:
-        return [shelf.record(order, percent).bound for percent in suite.BUDGETS]
+        return [instance.record(order, percent).bound for percent in suite.BUDGETS]
 
     assert bounds("fixed") == [9] * 5
-    assert len(shelf.offer_bound(11, "a", KEPT, 4)) == 4
+    assert len(instance.offer_bound(11, "a", KEPT, 4)) == 4
     assert (bounds("fixed"), bounds("free")) == ([9, 11, 11, 11, 11], [9] * 5)
-    assert len(shelf.offer_bound(10, "b", ANY, 5)) == 6
+    assert len(instance.offer_bound(10, "b", ANY, 5)) == 6
     assert (bounds("fixed"), bounds("free")) == ([10, 11, 11, 11, 11], [10] * 5)
-    assert shelf.offer_bound(10, "c", ANY, 5) == []
-    assert len(shelf.offer_bound(11, "d", ANY, 3)) == 4
-    assert [shelf.record("fixed", 50).bound_kind, shelf.record("fixed", 50).bound_order] == ["d", "free"]
+    assert instance.offer_bound(10, "c", ANY, 5) == []
+    assert len(instance.offer_bound(11, "d", ANY, 3)) == 4
+    assert [instance.record("fixed", 50).bound_kind, instance.record("fixed", 50).bound_order] == ["d", "free"]
     staged, twice = Scope(OrderRule.FREE, staged=True), Scope(OrderRule.FREE, False, 2)
-    assert shelf.offer_bound(99, "e", staged, 5) == shelf.offer_bound(99, "f", twice, 5) == []
-    assert {cell.percent for cell in shelf.offer_bound(None, "g", ANY, 3)} == {60, 50}
+    assert instance.offer_bound(99, "e", staged, 5) == instance.offer_bound(99, "f", twice, 5) == []
+    assert {cell.percent for cell in instance.offer_bound(None, "g", ANY, 3)} == {60, 50}
     assert bounds("free") == [10, 10, 10, None, None]
-    assert shelf.offer_bound(12, "h", ANY, 3) == []
+    assert instance.offer_bound(12, "h", ANY, 3) == []
 
 
-def test_contradicted_bound_is_refused(shelf: Shelf) -> None:
-    shelf.offer(steps(shelf.graph, CHEAP), "a")
-    path = shelf.board.path(suite.Cell("layered-12", "fixed", 90))
+def test_contradicted_bound_is_refused(instance: InstanceRecords) -> None:
+    instance.offer(steps(instance.graph, CHEAP), "a")
+    path = instance.board.path(suite.Cell("layered-12", "fixed", 90))
     before = path.read_bytes()
     with refused("scoreboard.contradiction", FormatError):
-        shelf.offer_bound(11, "b", ANY, 5)
+        instance.offer_bound(11, "b", ANY, 5)
     with refused("scoreboard.contradiction", FormatError):
-        shelf.offer_bound(None, "c", ANY, 5)
+        instance.offer_bound(None, "c", ANY, 5)
     assert path.read_bytes() == before
 
 
@@ -167,54 +167,56 @@ def _change(**values: object):
         )),
     ],
 )  # fmt: skip
-def test_damaged_records_are_refused(shelf: Shelf, change) -> None:
-    shelf.offer(steps(shelf.graph, CHEAP), "a")
-    path = shelf.board.path(suite.Cell("layered-12", "free", 90))
+def test_damaged_records_are_refused(instance: InstanceRecords, change) -> None:
+    instance.offer(steps(instance.graph, CHEAP), "a")
+    path = instance.board.path(suite.Cell("layered-12", "free", 90))
     changed = change(path.read_text(encoding="utf-8"))
     assert changed != path.read_text(encoding="utf-8")
     path.write_text(changed, encoding="utf-8")
     with refused("scoreboard.damaged-record", FormatError, culprit=f"{path}"):
-        shelf.record("free", 90)
+        instance.record("free", 90)
     with pytest.raises(FormatError):
-        shelf.offer(steps(shelf.graph, CHEAP), "b")
+        instance.offer(steps(instance.graph, CHEAP), "b")
     assert path.read_text(encoding="utf-8") == changed
 
 
-def test_unknown_files_are_refused(shelf: Shelf) -> None:
-    shelf.offer(steps(shelf.graph, CHEAP), "a")
-    (shelf.board.folder / "layered-12" / "free-85.json").write_text("{}", encoding="utf-8")
+def test_unknown_files_are_refused(instance: InstanceRecords) -> None:
+    instance.offer(steps(instance.graph, CHEAP), "a")
+    (instance.board.folder / "layered-12" / "free-85.json").write_text("{}", encoding="utf-8")
     with refused("scoreboard.strange-file", culprit="free-85.json"):
-        shelf.board.records()
+        instance.board.records()
 
 
 # -- the program -----------------------------------------------------------------------------------------------------
 
 
-def run(shelf: Shelf, *words: object) -> int:
-    return program(["--folder", str(shelf.board.folder), *map(str, words)])
+def run(instance: InstanceRecords, *words: object) -> int:
+    return program(["--folder", str(instance.board.folder), *map(str, words)])
 
 
-def test_runs_fill_the_board_and_are_not_repeated(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+def test_runs_fill_the_board_and_are_not_repeated(instance: InstanceRecords, tmp_path: Path, capsys: Capture) -> None:
     log = tmp_path / "log.jsonl"
     words = ["run", "--suite", "layered-12", "--methods", "exhaustive,greedy", "--budgets", "90,60", "--seconds", "9"]
-    assert run(shelf, *words, "--log", log) == 0
+    assert run(instance, *words, "--log", log) == 0
     assert "8 runs to do" in capsys.readouterr().out
-    assert [(shelf.record(o, 90).found.cost, shelf.record(o, 90).closed) for o in suite.ORDERS] == [(10, True)] * 2
-    assert shelf.record("free", 60).found.cost == 15
+    assert [(instance.record(o, 90).found.cost, instance.record(o, 90).closed) for o in suite.ORDERS] == [
+        (10, True)
+    ] * 2
+    assert instance.record("free", 60).found.cost == 15
     before = log.read_bytes()
     assert before.count(b"\n") == 8
-    assert run(shelf, *words, "--log", log) == 0
+    assert run(instance, *words, "--log", log) == 0
     assert "0 of 8 runs to do" in capsys.readouterr().out
     assert log.read_bytes() == before
-    assert run(shelf, *words, "--log", log, "--again") == 0
+    assert run(instance, *words, "--log", log, "--again") == 0
     assert "0 of 8 runs to do" in capsys.readouterr().out  # all cells are proved
-    assert run(shelf, "check") == 0
+    assert run(instance, "check") == 0
     log.write_bytes(before[:-10])  # a run truncated while it was logged
-    assert run(shelf, *words, "--log", log) == 0
+    assert run(instance, *words, "--log", log) == 0
     assert log.read_bytes() == b"".join(line + b"\n" for line in before.splitlines()[:7])
 
 
-def test_ctrl_c_keeps_finished_runs(shelf: Shelf, tmp_path: Path, monkeypatch, capsys: Capture) -> None:
+def test_ctrl_c_keeps_finished_runs(instance: InstanceRecords, tmp_path: Path, monkeypatch, capsys: Capture) -> None:
     genuine, calls = runs.perform, []
 
     def perform(task, folder):
@@ -226,52 +228,52 @@ def test_ctrl_c_keeps_finished_runs(shelf: Shelf, tmp_path: Path, monkeypatch, c
     monkeypatch.setattr(runs, "perform", perform)
     log = tmp_path / "log.jsonl"
     words = ["run", "--suite", "layered-12", "--methods", "exhaustive", "--orders", "free", "--log", log]
-    assert run(shelf, *words) == 130
+    assert run(instance, *words) == 130
     assert "interrupted; what is done is kept" in capsys.readouterr().err
     assert log.read_bytes().count(b"\n") == 1
-    assert shelf.record("free", 90).closed
-    assert run(shelf, "check") == 0
+    assert instance.record("free", 90).closed
+    assert run(instance, "check") == 0
     monkeypatch.setattr(runs, "perform", genuine)
-    assert run(shelf, *words) == 0
+    assert run(instance, *words) == 0
     assert "4 of 5 runs to do" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_two_parallel_jobs(shelf: Shelf, tmp_path: Path, monkeypatch) -> None:
+def test_two_parallel_jobs(instance: InstanceRecords, tmp_path: Path, monkeypatch) -> None:
     """Child processes use the real graph."""
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    genuine = Shelf(shelf.board, suite.INSTANCES["layered-12"])
+    genuine = InstanceRecords(instance.board, suite.INSTANCES["layered-12"])
     words = ["--methods", "exhaustive", "--budgets", "90", "--jobs", "2", "--log", tmp_path / "log"]
     assert run(genuine, "run", "--suite", "layered-12", *words) == 0
     assert [genuine.record(order, 90).bound for order in suite.ORDERS] == [None, None]
 
 
-def test_update_accepts_only_better_schedules(shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+def test_update_accepts_only_better_schedules(instance: InstanceRecords, tmp_path: Path, capsys: Capture) -> None:
     cheap, dear, wrong = (tmp_path / name for name in ("cheap.json", "dear.json", "wrong.json"))
-    write_schedule(steps(shelf.graph, CHEAP), cheap)
-    write_schedule(steps(shelf.graph, DEAR), dear)
-    write_schedule(steps(shelf.graph, CHEAP[1:]), wrong)
-    assert run(shelf, "update", "layered-12", cheap, "--method", "by hand") == 0
+    write_schedule(steps(instance.graph, CHEAP), cheap)
+    write_schedule(steps(instance.graph, DEAR), dear)
+    write_schedule(steps(instance.graph, CHEAP[1:]), wrong)
+    assert run(instance, "update", "layered-12", cheap, "--method", "by hand") == 0
     assert "better: layered-12 free 90 %" in capsys.readouterr().out
-    assert shelf.record("free", 90).found.method == "by hand"
-    files = {path: path.read_bytes() for path in shelf.board.folder.parent.rglob("*.json")}
-    assert run(shelf, "update", "layered-12", dear) == 1
+    assert instance.record("free", 90).found.method == "by hand"
+    files = {path: path.read_bytes() for path in instance.board.folder.parent.rglob("*.json")}
+    assert run(instance, "update", "layered-12", dear) == 1
     assert "nowhere better than what is known" in capsys.readouterr().out
-    assert run(shelf, "update", "layered-12", wrong) == 2
+    assert run(instance, "update", "layered-12", wrong) == 2
     check_text("scoreboard.invalid-schedule", capsys.readouterr().err.strip())
-    assert files == {path: path.read_bytes() for path in shelf.board.folder.parent.rglob("*.json")}
+    assert files == {path: path.read_bytes() for path in instance.board.folder.parent.rglob("*.json")}
 
 
-def test_check_finds_an_outdated_table(shelf: Shelf, capsys: Capture) -> None:
-    shelf.offer(steps(shelf.graph, CHEAP), "a")
-    assert run(shelf, "check") == 2
-    assert run(shelf, "table") == 0
-    assert run(shelf, "check") == 0
-    page = shelf.board.folder.parent / "table.md"
+def test_check_finds_an_outdated_table(instance: InstanceRecords, capsys: Capture) -> None:
+    instance.offer(steps(instance.graph, CHEAP), "a")
+    assert run(instance, "check") == 2
+    assert run(instance, "table") == 0
+    assert run(instance, "check") == 0
+    page = instance.board.folder.parent / "table.md"
     page.write_text(page.read_text(encoding="utf-8").replace("11.1111", "10.1111"), encoding="utf-8")
     capsys.readouterr()
-    assert run(shelf, "check") == 2
+    assert run(instance, "check") == 2
     check_text("scoreboard.old-table", capsys.readouterr().err.strip())
 
 
@@ -288,9 +290,9 @@ def test_check_finds_an_outdated_table(shelf: Shelf, capsys: Capture) -> None:
         ["update", "layered-12", "none.json"],
     ],
 )
-def test_wrong_arguments(shelf: Shelf, words: list[str], capsys: Capture) -> None:
-    more = ["--log", shelf.board.folder / "log"] if words[0] == "run" else []
-    assert run(shelf, *words, *more) == 2
+def test_wrong_arguments(instance: InstanceRecords, words: list[str], capsys: Capture) -> None:
+    more = ["--log", instance.board.folder / "log"] if words[0] == "run" else []
+    assert run(instance, *words, *more) == 2
     check_text("scoreboard.mistake", capsys.readouterr().err.removesuffix("\n"))
 
 

@@ -1,1 +1,1 @@
-"""The scoreboard: best known schedules and bounds of a fixed set of instances, and who found them."""
+"""Scoreboard: best known schedules and bounds of a fixed set of instances, with their methods."""

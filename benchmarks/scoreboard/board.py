@@ -1,4 +1,4 @@
-"""The board: the folder of records. What is offered is certified anew, and replaces only what is strictly worse."""
+"""Board: the folder of records. Offers are certified, and replace only strictly worse records."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Board:
-    """Records in a folder, ``INSTANCE/ORDER-PERCENT.json``; read anew whenever something is offered."""
+    """Records in a folder, ``INSTANCE/ORDER-PERCENT.json``; each offer reads them again."""
 
     def __init__(self, folder: Path = BEST) -> None:
         self.folder = folder
 
     def path(self, cell: Cell) -> Path:
-        """The file of a cell."""
+        """Return the file of a cell."""
         return self.folder / cell.instance / f"{cell.order}-{cell.percent}.json"
 
     def read(self, cell: Cell) -> Record | None:
-        """The record of a cell, None if there is none yet.
+        """Return the record of a cell; None if missing.
 
         Raises
         ------
         FormatError
-            Naming the file, if it is damaged or speaks of another cell.
+            If the file is damaged or belongs to another cell; names the file.
         """
         path = self.path(cell)
         if not path.exists():
@@ -48,39 +48,39 @@ class Board:
         return record
 
     def write(self, record: Record) -> None:
-        """Write a record, whole or not at all."""
+        """Write a record atomically."""
         path = self.path(record.cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, to_text(record))
 
     def records(self) -> list[Record]:
-        """All records there are, in the order of the suite.
+        """Return all records in the order of the suite.
 
         Raises
         ------
         FormatError
-            For a damaged record, or a file that belongs to no cell.
+            For a damaged record, or a file of no cell.
         """
         cells = [Cell(name, order, percent) for name in INSTANCES for order in ORDERS for percent in BUDGETS]
-        strange = {path for path in self.folder.rglob("*") if path.is_file()} - {self.path(cell) for cell in cells}
-        if strange:
-            raise FormatError(f"{min(strange)}: belongs to no instance, order and budget of the scoreboard")
+        unknown = {path for path in self.folder.rglob("*") if path.is_file()} - {self.path(cell) for cell in cells}
+        if unknown:
+            raise FormatError(f"{min(unknown)}: belongs to no instance, order and budget of the scoreboard")
         return [record for cell in cells if (record := self.read(cell)) is not None]
 
 
-class Shelf:
-    """The records of one instance: a schedule or bound that is found for one of them may serve others as well."""
+class InstanceRecords:
+    """Records of one instance: a schedule or bound for one cell may improve others."""
 
     def __init__(self, board: Board, instance: Instance) -> None:
         self.board, self.instance = board, instance
 
     @cached_property
     def graph(self) -> ComputeGraph:
-        """The graph of the instance, made once."""
+        """Graph of the instance."""
         return self.instance.make()
 
     def record(self, order: str, percent: int) -> Record:
-        """Return what is known of a cell, certified.
+        """Return the certified record of a cell.
 
         Raises
         ------
@@ -93,14 +93,14 @@ class Shelf:
         return record
 
     def records(self) -> Iterator[Record]:
-        """Yield what is known of every cell."""
+        """Yield the certified record of every cell."""
         return (self.record(order, percent) for order in ORDERS for percent in BUDGETS)
 
     def offer(
         self, schedule: Schedule, method: str, seconds: float | None = None, limit: float | None = None,
         seed: int | None = None,
     ) -> list[Cell]:  # fmt: skip
-        """Put a schedule wherever it is cheaper than what is known, or as cheap with a lower peak; return the cells."""
+        """Store a schedule in all cells where it costs less, or as much with a lower peak; return the cells."""
         improved = []
         lean = schedule.without_frees()
         for record in self.records():
@@ -117,7 +117,7 @@ class Shelf:
         return improved
 
     def offer_bound(self, bound: int | None, kind: str, scope: Scope, budget: int) -> list[Cell]:
-        """Put a bound on cost (None: no schedule exists) up to a budget in bytes where it says more; return the cells.
+        """Store a bound on cost (None: infeasible) in all cells up to a budget in bytes that it improves; return them.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Shelf:
         return raised
 
     def _replace(self, record: Record, changed: list[Cell], **values: Any) -> None:
-        """Write a record with other values, and note its cell."""
+        """Write a record with changed values, and append its cell to `changed`."""
         record = record.model_copy(update=values)
         certify(record, self.graph, record.cell.name)
         self.board.write(record)

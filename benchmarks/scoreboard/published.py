@@ -1,4 +1,4 @@
-"""Published overheads on instances of the scoreboard, as facts; none of these schedules is public.
+"""Published overheads on instances of the scoreboard; none of these schedules is public.
 
 Sources: Moccasin: Bartan et al., ICML 2023, table 2 (input order, at most two computes per op), with Checkmate's MILP
 as run there (input order, staged); FastSA: Imanishi et al., NeurIPS 2023 (any order).
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Published(NamedTuple):
-    """One number: overhead in %, as printed, and seconds to the best schedule where they are printed."""
+    """One number: overhead in % as printed, and seconds to the best schedule if printed."""
 
     who: str
     overhead: float
@@ -47,6 +47,6 @@ PUBLISHED: dict[tuple[str, int], tuple[tuple[Any, ...], ...]] = {
 
 
 def published(instance: str, order: str, percent: int) -> list[Published]:
-    """Return the numbers for a cell: those of the same rule of order."""
+    """Return the numbers of a cell, with the same rule of order."""
     found = [Published(*one) for one in PUBLISHED.get((instance, percent), ())]
     return [one for one in found if one.who in (FIXED if order == "fixed" else FREE)]

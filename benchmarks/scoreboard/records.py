@@ -1,7 +1,7 @@
-"""Records: one small file for each instance, order and budget, with the best known schedule and the best bound.
+"""Records: one file for each instance, order and budget, with the best known schedule and the best bound.
 
-A schedule is its sequence of computes, as positions in the reference order of the graph; ``3-7`` stands for five ops
-in a row. Frees are implied. Every file has exactly one spelling, so that anything else is refused.
+A schedule is its sequence of computes, as positions in the reference order of the graph; ``3-7`` stands for five
+consecutive ops. Frees are implied. Files are canonical; any other spelling is refused.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from remat.io.files import parse_json
 from remat.schedule import Certificate, Rule, Schedule, validate
 from scoreboard.suite import Cell
 
-#: A schedule computes each op this often at most, on average: what is longer is not read.
+#: Largest average number of computes per op; longer schedules are not read.
 MOST_COMPUTES_PER_OP = 1000
-#: What a record says of its graph.
+#: Fields that describe the graph.
 FACTS = ("graph_digest", "ops", "base_cost", "reference_peak", "budget")
 _RUN = re.compile(r"(0|[1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
 
@@ -33,23 +33,23 @@ Order = Literal["fixed", "free"]
 
 
 class Found(Document):
-    """The best known schedule."""
+    """Best known schedule."""
 
     cost: Count
     peak: Count
     method: str
     """Method that found it."""
     seconds: Seconds | None = None
-    """When, in its run; None: not known."""
+    """Time in its run at which it was found; None: unknown."""
     limit: Seconds | None = None
-    """How long the run was allowed to take; None: not known."""
+    """Time limit of the run in seconds; None: unknown."""
     seed: Count | None = None
     ops: str
-    """The computes."""
+    """Computes, as positions."""
 
 
 class Record(Document):
-    """Record of one cell: graph and problem, the best known bound, the best known schedule."""
+    """Record of one cell: graph, problem, best known bound, best known schedule."""
 
     format: Literal["remat-scoreboard"] = "remat-scoreboard"
     version: Literal[1] = 1
@@ -62,21 +62,21 @@ class Record(Document):
     reference_peak: Count
     budget: Count
     bound: Count | None
-    """No schedule with this order rule costs less, however often ops are computed; None: there is no schedule."""
+    """Lower bound on the cost with this order rule and any number of computes; None: infeasible."""
     bound_kind: str
-    """Source of the bound, or of the proof that there is no schedule."""
+    """Source of the bound or of the proof of infeasibility."""
     bound_order: Order
-    """``free`` if the bound holds for any order, ``fixed`` if for the reference order alone."""
+    """``free`` if the bound holds for any order, ``fixed`` if only for the reference order."""
     found: Found | None
 
     @property
     def cell(self) -> Cell:
-        """The question that the record answers."""
+        """Cell of the record."""
         return Cell(self.instance, self.order, self.percent)
 
     @classmethod
     def empty(cls, cell: Cell, graph: ComputeGraph) -> Record:
-        """Nothing known yet but what is plain."""
+        """Return a record with the bound of computing each op once."""
         problem = cell.problem(graph)
         return decoded(cls, {
             **asdict(cell), "graph_digest": graph.digest, "ops": len(graph.ops), "base_cost": graph.base_cost,
@@ -86,7 +86,7 @@ class Record(Document):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is left to be found."""
+        """True if the schedule is proved optimal or the cell infeasible."""
         return self.bound is None or (self.found is not None and self.found.cost <= self.bound)
 
     @property
@@ -97,22 +97,22 @@ class Record(Document):
         return (self.found.cost - self.bound) / self.found.cost if self.found.cost else 0.0
 
     def overhead(self, cost: int | None) -> float | None:
-        """A cost as an overhead in %."""
+        """Return a cost as an overhead in %."""
         return None if cost is None or not self.base_cost else 100 * (cost - self.base_cost) / self.base_cost
 
 
 def to_text(record: Record) -> str:
-    """The one spelling of a record."""
+    """Return the canonical text of a record."""
     return json.dumps(record.model_dump(), indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def from_text(text: str, name: str) -> Record:
-    """The record in `text`; nothing is certified yet.
+    """Parse a record, without certifying it.
 
     Raises
     ------
     FormatError
-        Beginning with `name`, if it is not a record in its one spelling.
+        If the text is not a canonical record; begins with `name`.
     """
     content = parse_json(text, name)
     try:
@@ -125,7 +125,7 @@ def from_text(text: str, name: str) -> Record:
 
 
 def to_ops(graph: ComputeGraph, schedule: Schedule) -> str:
-    """The computes of a schedule as text."""
+    """Return the computes of a schedule as text."""
     index = graph.op_index
     positions = graph.arrays.position[[index[name] for name in schedule.computes()]]
     starts = np.flatnonzero(np.diff(positions, prepend=-2) != 1).tolist()
@@ -135,12 +135,12 @@ def to_ops(graph: ComputeGraph, schedule: Schedule) -> str:
 
 
 def to_schedule(graph: ComputeGraph, ops: str, name: str, source: str = "") -> Schedule:
-    """The schedule of a text of computes.
+    """Return the schedule of a text of computes.
 
     Raises
     ------
     FormatError
-        Beginning with `name`, where it is not one.
+        If the text is invalid; begins with `name`.
     """
     positions: list[int] = []
     for word in ops.split(" "):
@@ -155,12 +155,12 @@ def to_schedule(graph: ComputeGraph, ops: str, name: str, source: str = "") -> S
 
 
 def certify(record: Record, graph: ComputeGraph, name: str) -> Certificate | None:
-    """Check everything that a record says against the graph; return the certificate of its schedule.
+    """Check all values of a record against the graph; return the certificate of its schedule.
 
     Raises
     ------
     FormatError
-        Beginning with `name`: for another graph, a schedule that is not valid, or a wrong number.
+        For another graph, an invalid schedule, or a wrong number; begins with `name`.
     """
     plain, found, certificate = Record.empty(record.cell, graph), record.found, None
     facts = [(word, getattr(record, word), getattr(plain, word)) for word in FACTS]

@@ -1,4 +1,4 @@
-"""Runs: a method on a cell for some seconds; the board takes what it finds, and a log how it did."""
+"""Runs: a method on a cell with a time limit; results go to the board and a log."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from remat.schedule import OrderRule, Schedule
 from remat.solving.incumbents import one_line
 from remat.solving.min_peak import minimize
 from remat.solving.solve import solve
-from scoreboard.board import BEST, Board, Shelf
+from scoreboard.board import BEST, Board, InstanceRecords
 from scoreboard.records import to_schedule
 from scoreboard.suite import INSTANCES, Cell
 
-#: States of the exhaustive search, which may take 2 GB.
+#: States of the exhaustive search, at most 2 GB.
 MOST_STATES = 3_000_000
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run: method, cell and limits; a warm one starts from the best known schedule."""
+    """One run: method, cell and limits; warm runs start from the best known schedule."""
 
     cell: Cell
     method: str
@@ -48,15 +48,15 @@ class Task:
 
     @property
     def options(self) -> SolveOptions:
-        """One thread, and the seed."""
+        """Options with one thread and the seed."""
         return SolveOptions(threads=1, seed=self.seed)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a task: a schedule found after some seconds, and a bound on cost, or on the peak, in a scope.
+    """Result of a task: a schedule and its time, and a bound on cost, or on the peak, in a scope.
 
-    `infeasible` says that no schedule exists; `total` are the seconds of the run.
+    `infeasible`: no schedule exists; `total`: seconds of the run.
     """
 
     schedule: Schedule | None = None
@@ -80,12 +80,12 @@ class Outcome:
 
 
 def perform(task: Task, folder: Path = BEST) -> Outcome:
-    """Run a task in this process; errors of the method are part of the outcome."""
+    """Run a task in this process; errors of the method become part of the outcome."""
     problem = task.cell.problem(INSTANCES[task.cell.instance].make())
     began = time.monotonic()
     try:
         outcome = OWN.get(task.method, _solve)(problem, task, folder)
-    except Exception as error:  # the others have their turn
+    except Exception as error:  # other runs continue
         outcome = Outcome(error=one_line(error))
     return replace(outcome, total=time.monotonic() - began)
 
@@ -111,7 +111,7 @@ def _exhaust(problem: Problem, task: Task, _folder: Path) -> Outcome:
 
 
 def _least_peak(problem: Problem, task: Task, _folder: Path) -> Outcome:
-    """Find the schedule of least peak, whatever it costs, and a bound on the peak: decides the smallest budgets."""
+    """Find a schedule of least peak and a bound on the peak, which decide the smallest budgets."""
     result = minimize(problem, stop=task.seconds, options=task.options)
     return Outcome(
         result.schedule, result.cost, result.incumbents[-1].time, None, result.bound_kind,
@@ -121,7 +121,7 @@ def _least_peak(problem: Problem, task: Task, _folder: Path) -> Outcome:
 
 
 def _solve(problem: Problem, task: Task, folder: Path) -> Outcome:
-    """Call solve(), with the best known schedule as a start of a warm task."""
+    """Call solve(); warm tasks start from the best known schedule."""
     known = Board(folder).read(task.cell) if task.warm else None
     start = to_schedule(problem.graph, known.found.ops, task.cell.name) if known and known.found else None
     method = Contestant.parse(task.method)
@@ -138,28 +138,28 @@ def _solve(problem: Problem, task: Task, folder: Path) -> Outcome:
     )  # fmt: skip
 
 
-#: Methods besides those of solve(), by name; none of them has a seed but the last.
+#: Methods in addition to those of solve(); only `least-peak` has a seed.
 OWN: dict[str, Callable[[Problem, Task, Path], Outcome]] = {
     "bounds": _bound, "exhaustive": _exhaust, "least-peak": _least_peak,
 }  # fmt: skip
 
 
-def deliver(task: Task, outcome: Outcome, shelf: Shelf) -> tuple[list[Cell], list[Cell]]:
+def deliver(task: Task, outcome: Outcome, instance_records: InstanceRecords) -> tuple[list[Cell], list[Cell]]:
     """Offer an outcome to the board; return cells with a better schedule, and cells with a better bound."""
     improved: list[Cell] = []
     raised: list[Cell] = []
     if outcome.schedule is not None:
-        improved = shelf.offer(outcome.schedule, task.method, outcome.seconds, task.seconds, task.seed)
+        improved = instance_records.offer(outcome.schedule, task.method, outcome.seconds, task.seconds, task.seed)
     if outcome.peak_bound is not None:
-        raised = shelf.offer_bound(None, outcome.bound_kind, outcome.scope, outcome.peak_bound - 1)
+        raised = instance_records.offer_bound(None, outcome.bound_kind, outcome.scope, outcome.peak_bound - 1)
     elif outcome.bound is not None or outcome.infeasible:
-        budget = shelf.record(task.cell.order, task.cell.percent).budget
-        raised = shelf.offer_bound(outcome.bound, outcome.bound_kind, outcome.scope, budget)
+        budget = instance_records.record(task.cell.order, task.cell.percent).budget
+        raised = instance_records.offer_bound(outcome.bound, outcome.bound_kind, outcome.scope, budget)
     return improved, raised
 
 
 class Log:
-    """Which runs are done, one JSON object in a line; a last line that was cut off is dropped."""
+    """Log of finished runs, one JSON object per line; a truncated last line is dropped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,7 +175,7 @@ class Log:
             path.write_text(whole, encoding="utf-8")
 
     def add(self, task: Task, outcome: Outcome, digest: str) -> None:
-        """Note that a run is done."""
+        """Log a finished run."""
         facts = {name: value for name, value in vars(outcome).items() if name not in ("schedule", "scope")}
         content = {"task": asdict(task), "graph_digest": digest, **facts, "scope": outcome.scope.as_dict()}
         self.done.add(task.key)
@@ -185,7 +185,7 @@ class Log:
 
 
 def outcomes(tasks: Sequence[Task], jobs: int, folder: Path) -> Iterator[tuple[Task, Outcome]]:
-    """Run tasks, `jobs` at a time, and yield each outcome as soon as it is there."""
+    """Run tasks, `jobs` in parallel, and yield each outcome when it is available."""
     if jobs == 1:
         yield from ((task, perform(task, folder)) for task in tasks)
         return

@@ -1,4 +1,4 @@
-"""The instances: graphs by name, the two orders, the budgets."""
+"""Instances: graphs by name, order rules, budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS = ("fixed", "free")
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph by name, made anew from a pinned seed or an architecture, or read from beside the checkout."""
+    """Graph by name, generated from a pinned seed or an architecture, or read from the data folder."""
 
     name: str
     make: Callable[[], ComputeGraph]
@@ -30,13 +30,13 @@ class Instance:
 
     @property
     def present(self) -> bool:
-        """Whether the graph can be had here."""
+        """True if the graph is available."""
         return self.path is None or self.path.is_file()
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One question of the scoreboard."""
+    """Cell of the scoreboard: instance, order rule and budget."""
 
     instance: str
     order: str
@@ -44,15 +44,15 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As in messages."""
+        """Name for messages."""
         return f"{self.instance} {self.order} {self.percent} %"
 
     def problem(self, graph: ComputeGraph) -> Problem:
-        """The problem that is asked, any number of computes allowed."""
+        """Return the problem of the cell, with any number of computes."""
         return Problem(graph, f"{self.percent}%", self.order)
 
 
-#: Ops, width factor (None: drawn) and seed of the random layered graphs.
+#: Ops, width factor (None: random) and seed of the random layered graphs.
 LAYERED = (
     (12, 0.3, 0), (30, 0.3, 1), (50, None, 7), (60, 0.35, 2), (100, 0.27, 446), (250, 0.43, 1789), (500, 0.36, 1263),
     (1000, 0.31, 2085),
@@ -76,12 +76,12 @@ SUITES = {
 
 
 def suite(words: str) -> list[Instance]:
-    """The instances of suites, or by their own names, separated by commas; without those whose graph is not here.
+    """Return the available instances of comma-separated names of suites and instances.
 
     Raises
     ------
     ProblemError
-        If there is neither a suite nor an instance of a name, or no graph is here.
+        For an unknown name, or if no graph is available.
     """
     names: dict[str, None] = {}
     for word in words.split(","):

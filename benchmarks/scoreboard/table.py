@@ -1,4 +1,4 @@
-"""The table: what the records say, as JSON for programs and as Markdown for people."""
+"""Table of the records, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(record: Record) -> dict[str, Any]:
 
 
 def status(record: Record) -> str:
-    """``optimal``, ``feasible``, ``infeasible`` or ``unknown``."""
+    """Return ``optimal``, ``feasible``, ``infeasible`` or ``unknown``."""
     if record.bound is None:
         return "infeasible"
     if record.found is None:
@@ -51,7 +51,7 @@ def status(record: Record) -> str:
 
 
 def to_json(records: Sequence[Record]) -> str:
-    """The text of the JSON table."""
+    """Return the text of the JSON table."""
     return json.dumps([row(record) for record in records], indent=1, allow_nan=False) + "\n"
 
 
@@ -60,7 +60,7 @@ LEFT = {"order", "found by", "bound by", "published %"}
 
 
 def to_markdown(records: Sequence[Record]) -> str:
-    """Return the text of the Markdown table: one section for each instance, and totals."""
+    """Return the text of the Markdown table: one section per instance, and totals."""
     lines = ["# Scoreboard", "", *_summary(records), ""]
     for name in dict.fromkeys(record.instance for record in records):
         mine = [record for record in records if record.instance == name]
