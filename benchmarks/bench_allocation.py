@@ -11,6 +11,7 @@ any addresses within it. The last column is processor time.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import common
@@ -51,9 +52,7 @@ def main() -> None:
             chosen = Baseline(method) if method in BASELINES else method
             began = time.process_time()
             try:
-                found, spent, _ = common.timed(
-                    lambda problem=problem, chosen=chosen: allocate(problem, chosen, time_limit=given.seconds)
-                )
+                found, spent, _ = common.timed(partial(allocate, problem, chosen, time_limit=given.seconds))
             except RematError as error:
                 table.row(*line, method, str(error)[:60], "", "", "", "")
                 continue

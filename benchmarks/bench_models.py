@@ -12,6 +12,7 @@ the blocks of the graph as composites, with options of the method `hierarchical`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import common
@@ -35,15 +36,15 @@ from remat.registry import make_backend
 from remat.runtime.deadline import Deadline
 
 
-def composites(problem: Problem, count: int) -> tuple[Composite, ...]:
-    """Return the blocks of the graph, each with eviction's options for `count` budgets and the plain ones."""
+def h_ilp(problem: Problem, count: int) -> HIlp:
+    """Return H-ILP over the blocks of the graph, with eviction's options for `count` budgets and the plain ones."""
     found = []
     for group in Blocks().partition(problem).root.children:
         part = SubProblem.of(problem, group)
         made = options_of(part, Budgets(count, count), Effort(("eviction",)), Deadline.after(10))
         options = [translated(one.option, part.ops) for one in made]
         found.append(Composite(group.name, group.forward, group.backward, options))
-    return tuple(found)
+    return HIlp(problem, HIlpOptions(tuple(found)))
 
 
 def measure(table: common.Table, name: tuple[str, str], formulation: Formulation, start: Schedule | None,
@@ -93,11 +94,11 @@ def main() -> None:
             found = None if start is None else validate(graph, start, problem.rules)
             limit = found.cost if found and found.accepted else None
             made: dict[str, Callable[[], Formulation]] = {
-                "checkmate": lambda p=problem: Checkmate(p),
-                "stages": lambda p=problem: Stages(p),
-                "limited": lambda p=problem, c=limit: Stages(p, StagesOptions(c)),
-                "needed": lambda p=problem, c=limit: Stages(p, StagesOptions(c, ahead=False)),
-                "h-ilp": lambda p=problem: HIlp(p, HIlpOptions(composites(p, given.options))),
+                "checkmate": partial(Checkmate, problem),
+                "stages": partial(Stages, problem),
+                "limited": partial(Stages, problem, StagesOptions(limit)),
+                "needed": partial(Stages, problem, StagesOptions(limit, ahead=False)),
+                "h-ilp": partial(h_ilp, problem, given.options),
             }
             for each in given.formulations.split(","):
                 measure(table, (f"{label}@{budget}", each), made[each](), start if limit else None, solver)

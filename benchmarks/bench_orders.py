@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import replace
+from functools import partial
 
 import common
 
@@ -64,9 +65,7 @@ def main() -> None:
         for label, search, paper in searches(given.methods, name, options):
             search.prepared()
             found, seconds, used = common.timed(
-                lambda search=search, instance=instance: search.search(
-                    instance, deadline=Deadline.after(given.seconds), seed=given.seed
-                )
+                partial(search.search, instance, deadline=Deadline.after(given.seconds), seed=given.seed)
             )
             assert found.order is None or found.peak == instance.peak_of(found.order)
             gap = "-" if found.peak is None else f"{100 * (found.peak - found.bound) / max(1, found.bound):.2f}"

@@ -6,6 +6,8 @@ and the free order. Reading the graph into arrays is not counted.
 
 from __future__ import annotations
 
+from functools import partial
+
 import common
 
 from remat import Problem
@@ -27,13 +29,13 @@ def main() -> None:
                 for name in sorted(partitioners()):
                     partitioner = make("partitioners", name, None)
                     try:
-                        hierarchy, _, used = common.timed(lambda p=partitioner, q=problem: p.partition(q))
+                        hierarchy, _, used = common.timed(partial(partitioner.partition, problem))
                     except RematError as error:
                         print(f"{graph.name} {order} {name}: {error}")
                         continue
-                    kinds, _, alike = common.timed(lambda h=hierarchy: len(identical_groups(h)))
+                    kinds, _, alike = common.timed(partial(identical_groups, hierarchy))
                     table.row(graph.name, f"{len(graph.ops):,}", order, name, f"{used:.1f}", hierarchy.depth,
-                              sum(1 for _ in hierarchy.groups()), kinds, f"{alike:.1f}")  # fmt: skip
+                              sum(1 for _ in hierarchy.groups()), len(kinds), f"{alike:.1f}")  # fmt: skip
 
 
 if __name__ == "__main__":

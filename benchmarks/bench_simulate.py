@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import common
 import numpy as np
@@ -28,7 +29,7 @@ def main() -> None:
     explicit, seconds, _ = common.timed(lambda: with_frees(graph, schedule))
     print(f"first call, including the compiler or its cache: {seconds:.2f} s")
     for label, steps in (("frees implied", schedule), ("frees written out", explicit)):
-        seconds = median_seconds(lambda steps=steps: simulate(graph, steps))
+        seconds = median_seconds(partial(simulate, graph, steps))
         print(f"simulate, {label}: {len(steps):,} steps in {seconds:.3f} s")
     print(f"validate, frees written out: {median_seconds(lambda: validate(graph, explicit)):.3f} s")
 

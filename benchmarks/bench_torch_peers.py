@@ -59,16 +59,18 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
     columns = common.Table("budget:6", "torch MB:10", "share %:8", "torch extra %:13", "ours at that peak %:19",
                            "ratio:7", "at least:9", "by:-1")  # fmt: skip
     pairs = at_equal_peak(found, TORCH)
-    rows = []
+    rows, peaks = [], []
     for pair in pairs:
         peer, ours = pair.peer, pair.ours
+        assert peer.peak is not None
+        peaks.append(peer.peak)
         numbers = (ours and ours.overhead, pair.ratio, pair.least_ratio)
         columns.row(peer.knob, f"{peer.peak / 1e6:.1f}", f"{100 * peer.peak / graph.reference_peak:.1f}",
                     f"{peer.overhead:.2f}", *("-" if number is None else f"{number:.2f}" for number in numbers),
-                    ours.schedule.source if ours else "")  # fmt: skip
+                    ours.schedule.source if ours and ours.schedule else "")  # fmt: skip
         rows.append({**peer.row(), "ours": None if ours is None else ours.row(), "ratio": pair.ratio,
                      "least_ratio": pair.least_ratio})  # fmt: skip
-    lowest = min(pair.peer.peak for pair in pairs)
+    lowest = min(peaks)
     mine = min(point.peak for point in found.points if point.who != TORCH and point.peak is not None)
     ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
     print(

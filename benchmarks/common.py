@@ -72,7 +72,9 @@ def parse(doc: str, **defaults: Any) -> argparse.Namespace:
             parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
         else:
             kind = str if default is None else type(default)
-            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"default: {default}")
+            parser.add_argument(
+                f"--{name.replace('_', '-')}", type=kind, default=default, help=f"default: {default}".replace("%", "%%")
+            )
     return parser.parse_args()
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from remat.allocation import Allocation, AllocationProblem, Allocator
+from remat.allocation.base import OnAddresses
 from remat.runtime.resources import available_cpus
-from remat.runtime.solve_options import DEFAULT_OPTIONS
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.schedule import Addresses
 
 #: `minimalloc` also needs Google's package of that name, which no registry has.
 BASELINES = ("minimalloc", "omnimalloc-best-fit", "omnimalloc-greedy", "supermalloc", "telamalloc")
@@ -33,8 +35,9 @@ class Baseline(Allocator):
         return f"{' and '.join(missing)} not installed" if missing else ""
 
     def allocate(
-        self, problem: AllocationProblem, options=DEFAULT_OPTIONS, start=None, on_addresses=None
-    ) -> Allocation:
+        self, problem: AllocationProblem, options: SolveOptions = DEFAULT_OPTIONS, start: Addresses | None = None,
+        on_addresses: OnAddresses | None = None,
+    ) -> Allocation:  # fmt: skip
         import omnimalloc
         from omnimalloc import allocators
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from eager import Record, different, greatest_difference, record
-from models import FULL, bert, encoder_decoder, gpt, resnet, unet
+from pytorch.eager import Record, different, greatest_difference, record
+from pytorch.models import FULL, bert, encoder_decoder, gpt, resnet, unet
 
 __all__ = ["MODELS", "OWN", "SIZES", "Record", "build", "different", "greatest_difference", "record"]
 

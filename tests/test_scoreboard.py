@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 from refusals import check_text, refused
@@ -19,11 +18,9 @@ from remat.schedule.io import write_schedule
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
-    from scoreboard import records, runs, suite, table
+    from scoreboard import cli, records, runs, suite, table
     from scoreboard.board import BEST, Board, InstanceRecords
     from scoreboard.published import PUBLISHED, published
-
-    program = run_path(str(BENCHMARKS / "scoreboard.py"))["main"]
 finally:
     sys.path.remove(str(BENCHMARKS))
 
@@ -191,7 +188,7 @@ def test_unknown_files_are_refused(instance: InstanceRecords) -> None:
 
 
 def run(instance: InstanceRecords, *words: object) -> int:
-    return program(["--folder", str(instance.board.folder), *map(str, words)])
+    return cli.main(["--folder", str(instance.board.folder), *map(str, words)])
 
 
 def test_runs_fill_the_board_and_are_not_repeated(instance: InstanceRecords, tmp_path: Path, capsys: Capture) -> None:

@@ -101,7 +101,7 @@ class InstanceRecords:
         seed: int | None = None,
     ) -> list[Cell]:  # fmt: skip
         """Store a schedule in all cells where it costs less, or as much with a lower peak; return the cells."""
-        improved = []
+        improved: list[Cell] = []
         lean = schedule.without_frees()
         for record in self.records():
             certificate = validate(self.graph, lean, record.cell.problem(self.graph).rules)

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from remat.bounds.selection import best_bound
 from remat.errors import FormatError
@@ -104,7 +105,7 @@ def _exhaust(problem: Problem, task: Task, _folder: Path) -> Outcome:
     )
     if found is None:
         return Outcome(error="an op touches too many tensors to try")
-    proof = {"bound_kind": "exhaustive search", "scope": Scope(OrderRule(problem.order), staged=False)}
+    proof: dict[str, Any] = {"bound_kind": "exhaustive search", "scope": Scope(OrderRule(problem.order), staged=False)}
     if found.schedule is not None:
         return Outcome(found.schedule, found.bound, deadline.elapsed, found.bound, **proof)
     return Outcome(bound=found.bound, **proof) if found.bound < limit else Outcome(infeasible=True, **proof)
