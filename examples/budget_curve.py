@@ -1,6 +1,6 @@
-"""What does memory cost? The least overhead found for a graph at several budgets.
+"""Least overhead found for a graph at several budgets.
 
-Budgets go from small to large: a schedule that fits a small budget fits a larger one, too, and starts its solve.
+Budgets rise, so that each schedule starts the solve at the next budget.
 
 Run: python examples/budget_curve.py [zoo graph] [seconds per budget]
 """

@@ -2,7 +2,7 @@
 
     python tests/prose.py [PATH ...]
 
-Without paths: the package, the tests, and pages, also those of the root. `make lint` runs it. Code in pages, names in
+Without paths: all code and pages of the repository. `make lint` runs it. Code in pages, names in
 backquotes and names of documented fields (`mend : bool`) are exempt.
 """
 
@@ -76,7 +76,8 @@ def page(path: Path) -> Iterator[tuple[int, str]]:
 
 def main(given: list[str]) -> int:
     """Return the exit code: 1 if a word is banned."""
-    code = {*ROOT.glob("remat/**/*.py"), *ROOT.glob("tests/**/*.py")} - {Path(__file__)}
+    folders = ("remat", "tests", "benchmarks", "packages", "examples")
+    code = {path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")} - {Path(__file__)}
     everything = {*code, *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")}
     paths = {Path(name).resolve() for name in given} or everything
     found = [f"{path.relative_to(ROOT)}:{line}: {fault}" for path in sorted(paths) for line, fault in faults(path)]

@@ -43,7 +43,7 @@ def test_objectives_are_words_and_single_objects() -> None:
             Objective(wrong)  # type: ignore[arg-type]
 
 
-def test_a_third_objective_takes_one_class(tmp_path: Path) -> None:
+def test_third_objective_takes_one_class(tmp_path: Path) -> None:
     """Solving, progress, comparison, frontier, plots, configuration and shell follow its definition."""
     program = Path(__file__).with_name("third_objective.py")
     ran = subprocess.run([sys.executable, program, tmp_path], check=False, capture_output=True, text=True, timeout=120)

@@ -12,7 +12,7 @@ from remat.schedule import OrderRule, Schedule
 
 
 class LiveSets(Formulation):
-    """What is live while each slot passes.
+    """Live tensors of each slot.
 
     **Sets.** Stage k = 1..n has slots for ops 1..k of the reference order; p numbers all slots, o(p) is the op of p.
     **Variables.** R[p] ∈ {0,1}: op o(p) runs. D[p,t] ∈ {0,1}: tensor t is held during slot p.

@@ -1,4 +1,4 @@
-"""The solver behind scipy.optimize.milp as a backend."""
+"""Backend for scipy.optimize.milp."""
 
 import importlib.metadata
 
@@ -15,9 +15,9 @@ from remat.runtime.solve_options import Status, StopReason
 class ScipyMilp(Backend):
     """SciPy's ``milp``: linear rows, a deadline and a bound.
 
-    It takes no start, so a hint is only kept at hand in case nothing better is found; it says nothing on the way, so
-    Ctrl-C is heard when it ends; it may look at its clock too rarely, and is then left to wind down by itself.
-    `threads` and `seed` have no meaning for it.
+    ``milp`` takes no start, so a hint only serves as the answer if nothing better is found. It reports nothing during
+    the search, and Ctrl-C takes effect at its end. If it checks its deadline too rarely, its thread is left to finish.
+    `threads` and `seed` have no effect.
     """
 
     name = "scipy-milp"

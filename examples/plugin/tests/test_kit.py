@@ -1,11 +1,11 @@
-"""The plug-in keeps the contract; formulation and backend are found by their entry points alone."""
+"""Conformance of the plug-in, whose parts are found by their entry points."""
 
 import pytest
 
 from remat import GraphBuilder, Problem, registry, solve
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, Effort
 
-#: Somebody else's solvers and formulations, and our own.
+#: The plug-in's parts with built-in ones.
 PAIRS = [
     ("live-sets", "cp-sat"),
     ("live-sets", "highs"),
@@ -19,29 +19,29 @@ PAIRS = [
 
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
 def test_formulation(check):
-    """By itself."""
+    """Check the formulation alone."""
     check(registry.load("formulations", "live-sets"))
 
 
 @pytest.mark.parametrize("check", BACKEND_CHECKS)
 def test_backend(check):
-    """By itself."""
+    """Check the backend alone."""
     check(registry.make_backend("scipy-milp"))
 
 
 @pytest.mark.parametrize("check", PAIR_CHECKS)
 @pytest.mark.parametrize(("formulation", "backend"), PAIRS)
 def test_pair(formulation, backend, check):
-    """Together; a backend that is not here is skipped with the reason."""
+    """Skip unavailable backends with the reason."""
     solver = registry.make_backend(backend)
     if not solver.ready().ready:
         pytest.skip(f"{backend}: {solver.ready().reason}")
-    # the solvers behind programs of their own are slow to end where a machine is busy
+    # solvers in child processes end late on a busy machine
     check(registry.load("formulations", formulation), solver, Effort(most_ops=4, cases=2, grace=5.0))
 
 
 def test_by_name():
-    """The front door, with both names; computing the first op again is the only way."""
+    """The optimum recomputes the first op."""
     b = GraphBuilder("chain")
     for op, before, size in (("a", [], 4), ("b", ["a"], 6), ("c", ["b"], 6), ("d", ["c"], 5), ("e", ["a", "d"], 5)):
         b.op(op, inputs=before, size=size, cost=1)

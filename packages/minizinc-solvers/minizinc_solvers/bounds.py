@@ -1,4 +1,4 @@
-"""Bounds of integer variables that are declared without any, from the linear constraints they stand in."""
+"""Bounds of integer variables declared without any, derived from linear constraints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from minizinc_solvers.model import Constraint, FlatZinc, IntSet, Variable, VarKind
 
-#: Times that one constraint is looked at; bounds that still move then grow without end.
-MAX_LOOKS = 20
-#: Bounds beyond this are no help.
+#: Evaluations of one constraint; bounds that still move after them diverge.
+MAX_EVALUATIONS = 20
+#: Wider bounds are discarded.
 WIDEST = 2**52
 
 Row = tuple[list[tuple[int, Any]], bool]
@@ -41,20 +41,20 @@ def tighten(model: FlatZinc) -> None:
             for index in unknown:
                 users.setdefault(index, []).append(len(rows))
             rows.append(row)
-    looks = [0] * len(rows)
+    evaluations = [0] * len(rows)
     waiting = deque(range(len(rows)))
     while waiting:
         number = waiting.popleft()
-        looks[number] += 1
+        evaluations[number] += 1
         for index in _narrow(*rows[number], bounds):
-            waiting.extend(user for user in users[index] if looks[user] < MAX_LOOKS)
+            waiting.extend(user for user in users[index] if evaluations[user] < MAX_EVALUATIONS)
     for index, (low, high) in bounds.items():
         if max(abs(low), abs(high)) <= WIDEST:
             model.variables[index].domain = IntSet.between(int(low), int(high))
 
 
 def _row(constraint: Constraint) -> Row | None:
-    """Terms that add up to 0 (True) or at most 0 (False); None if the constraint does not say that."""
+    """Return terms that sum to 0 (True) or at most 0 (False); None for other constraints."""
     name, arguments = constraint.name, constraint.arguments
     terms: list[tuple[int, Any]]
     if name in {"int_lin_eq", "int_lin_le"} and len(arguments) == 3:
@@ -74,7 +74,7 @@ def _row(constraint: Constraint) -> Row | None:
 
 
 def _narrow(terms: list[tuple[int, Any]], equal: bool, bounds: dict[int, list[float]]) -> list[int]:
-    """The variables whose bounds a row makes narrower."""
+    """Tighten the bounds of a row's variables; return the changed variables."""
     ranges = [_range(weight, value, bounds) for weight, value in terms]
     low_open = sum(low == -math.inf for low, _ in ranges)
     high_open = sum(high == math.inf for _, high in ranges)
@@ -84,7 +84,7 @@ def _narrow(terms: list[tuple[int, Any]], equal: bool, bounds: dict[int, list[fl
     for (weight, value), (low, high) in zip(terms, ranges, strict=True):
         if not weight or not isinstance(value, Variable) or value.index not in bounds:
             continue
-        # weight * value <= -(the least that the others add up to), and at least the opposite if the sum is 0
+        # weight * value <= -(least sum of the others); for an equality also >= -(largest sum)
         limits = [-math.inf, math.inf]
         if low_open == (low == -math.inf):
             limits[1] = -(low_sum - (low if low != -math.inf else 0))
@@ -104,7 +104,7 @@ def _narrow(terms: list[tuple[int, Any]], equal: bool, bounds: dict[int, list[fl
 
 
 def _range(weight: int, value: Any, bounds: dict[int, list[float]]) -> tuple[float, float]:
-    """Least and largest value of a term."""
+    """Return the least and the largest value of a term."""
     if not isinstance(value, Variable):
         return weight * value, weight * value
     if value.index in bounds:

@@ -17,7 +17,7 @@ from minizinc_solvers.model import FlatZinc, Variable
 from minizinc_solvers.options import Options
 from minizinc_solvers.output import Ending, Printer
 
-#: Bounds from here on are CP-SAT's way of saying that it has none.
+#: CP-SAT reports larger bounds if it has none.
 NO_BOUND = 2**62
 
 
@@ -74,7 +74,7 @@ class CpSatSearch:
         return Ending.UNKNOWN
 
     def _claim(self, verdict: Ending) -> Ending:
-        """What is proved about the model, if the model that CP-SAT saw is no smaller."""
+        """Return the verdict, unless variables were clamped."""
         if not self.builder.clamped:
             return verdict
         print(
@@ -84,7 +84,7 @@ class CpSatSearch:
         return Ending.UNKNOWN
 
     def found(self, response: Any) -> None:
-        """Take a solution of CP-SAT's; called from one of its threads."""
+        """Receive a solution from a thread of CP-SAT."""
         if self.failure is not None:
             return
         try:
@@ -97,12 +97,12 @@ class CpSatSearch:
             self.printer.solution(values, objective)
             if self.model.goal == "satisfy" and self.printer.count == self.options.number:
                 self.stop()
-        except Exception as error:  # CP-SAT's own code must not see it
+        except Exception as error:  # must not propagate into CP-SAT's code
             self.failure = error
             self.stop()
 
     def _new(self, values: list[int]) -> bool:
-        """Whether a solution differs from all before it in what is printed of it."""
+        """True if a solution differs from all earlier ones in its printed values."""
         printed = np.array([values[index] for index in self.printed], dtype=np.int64)
         digest = hashlib.blake2b(printed.tobytes(), digest_size=16).digest()
         known = digest in self.seen

@@ -1,4 +1,4 @@
-"""FlatZinc's own constraints on integers and Booleans in CP-SAT's terms.
+"""FlatZinc's constraints on integers and Booleans in CP-SAT's terms.
 
 Source: *FlatZinc builtins*, MiniZinc 2.6 handbook, section 4.3.
 """
@@ -14,17 +14,17 @@ from minizinc_solvers.errors import FlatZincError
 from minizinc_solvers.refusals import constant_set, wholes
 
 Translate = Callable[..., None]
-#: A relation that says of a sum of terms that it lies in some ranges.
+#: Relation: a sum of terms lies in some ranges.
 Relation = Callable[..., tuple[list[Affine], Ranges]]
 
-#: Most pairs of values that ``int_pow`` is written out for.
+#: Largest number of value pairs for which ``int_pow`` becomes a table.
 MAX_POWERS = 200_000
 
 EQUAL, UNEQUAL = ((0, 0),), ((LOWEST, -1), (1, HIGHEST))
 LESS_OR_EQUAL, LESS = ((LOWEST, 0),), ((LOWEST, -1),)
 
 
-# -- relations: plain, `_reif` (the last argument says whether it holds), `_imp` (if that is true, it holds) -----------
+# -- relations: plain, `_reif` (the last argument is their truth), `_imp` (the last argument implies them) -------------
 
 
 def _weighted(ranges: Ranges) -> Relation:
@@ -103,7 +103,7 @@ def _reified(relation: Relation) -> Translate:
 
 
 def _some(b: CpSatBuilder, literals: list[int], truth: int) -> None:
-    """`truth` says whether one of `literals` is true."""
+    """`truth` is true if and only if one of `literals` is."""
     b.clause(literals, truth)
     b.all_true([~literal for literal in literals], ~truth)
 
@@ -118,7 +118,7 @@ def bool_clause(b: CpSatBuilder, positive: Any, negative: Any) -> None:
 
 
 def bool_clause_reif(b: CpSatBuilder, positive: Any, negative: Any, truth: Any) -> None:
-    """`truth` says whether the clause holds."""
+    """`truth` is true if and only if the clause holds."""
     _some(b, _clause(b, positive, negative), b.literal(truth))
 
 
@@ -128,7 +128,7 @@ def bool_clause_imp(b: CpSatBuilder, positive: Any, negative: Any, truth: Any) -
 
 
 def array_bool_or(b: CpSatBuilder, array: Any, truth: Any) -> None:
-    """`truth` says whether one of `array` is true."""
+    """`truth` is true if and only if one of `array` is."""
     _some(b, b.literals(array), b.literal(truth))
 
 
@@ -138,7 +138,7 @@ def array_bool_or_imp(b: CpSatBuilder, array: Any, truth: Any) -> None:
 
 
 def array_bool_and(b: CpSatBuilder, array: Any, truth: Any) -> None:
-    """`truth` says whether all of `array` are true."""
+    """`truth` is true if and only if all of `array` are."""
     _some(b, [~literal for literal in b.literals(array)], ~b.literal(truth))
 
 
@@ -148,7 +148,7 @@ def array_bool_and_imp(b: CpSatBuilder, array: Any, truth: Any) -> None:
 
 
 def bool_or(b: CpSatBuilder, left: Any, right: Any, truth: Any) -> None:
-    """`truth` says whether `left` or `right` is true."""
+    """`truth` is true if and only if `left` or `right` is."""
     array_bool_or(b, [left, right], truth)
 
 
@@ -158,7 +158,7 @@ def bool_or_imp(b: CpSatBuilder, left: Any, right: Any, truth: Any) -> None:
 
 
 def bool_and(b: CpSatBuilder, left: Any, right: Any, truth: Any) -> None:
-    """`truth` says whether `left` and `right` are true."""
+    """`truth` is true if and only if `left` and `right` are."""
     array_bool_and(b, [left, right], truth)
 
 
@@ -168,7 +168,7 @@ def bool_and_imp(b: CpSatBuilder, left: Any, right: Any, truth: Any) -> None:
 
 
 def bool_xor(b: CpSatBuilder, left: Any, right: Any, truth: Any = True) -> None:
-    """`truth` says whether `left` and `right` differ."""
+    """`truth` is true if and only if `left` and `right` differ."""
     _reified(_opposite)(b, left, right, truth)
 
 
@@ -219,7 +219,7 @@ def array_int_minimum(b: CpSatBuilder, result: Any, array: Any) -> None:
 
 
 def int_abs(b: CpSatBuilder, value: Any, result: Any) -> None:
-    """`result` is `value` without its sign."""
+    """`result` is the absolute value."""
     term = b.affine(value)
     _largest(b, b.affine(result), [term, term.scaled(-1)])
 
@@ -230,7 +230,7 @@ def int_times(b: CpSatBuilder, left: Any, right: Any, result: Any) -> None:
 
 
 def int_div(b: CpSatBuilder, dividend: Any, divisor: Any, result: Any) -> None:
-    """The quotient, rounded towards 0; none if the divisor is 0."""
+    """Quotient rounded towards 0; infeasible for a divisor of 0."""
     top, bottom, quotient = b.affine(dividend), b.affine(divisor), b.affine(result)
     low, high = b.bounds(bottom)
     if low > 0:
@@ -242,7 +242,7 @@ def int_div(b: CpSatBuilder, dividend: Any, divisor: Any, result: Any) -> None:
 
 
 def int_mod(b: CpSatBuilder, dividend: Any, divisor: Any, result: Any) -> None:
-    """The remainder, with the sign of the dividend; none if the divisor is 0."""
+    """Remainder with the sign of the dividend; infeasible for a divisor of 0."""
     top, bottom, remainder = b.affine(dividend), b.affine(divisor), b.affine(result)
     low, high = b.bounds(bottom)
     if low > 0 or high < 0:
@@ -259,7 +259,7 @@ def _magnitude(b: CpSatBuilder, term: Affine) -> int:
 def _divide(b: CpSatBuilder, top: Affine, bottom: Affine, quotient: Affine, remainder: Affine | None) -> None:
     """``top = bottom * quotient + remainder`` with ``|remainder| < |bottom|`` and the sign of `top`.
 
-    That is all there is to division towards 0; CP-SAT's own needs a divisor of one sign.
+    This defines division towards 0; CP-SAT's own constraint needs a divisor of one sign.
     """
     room = _magnitude(b, top)
     product = Affine(b.new_variable(-room, room), 1, 0)
@@ -295,7 +295,7 @@ def int_pow(b: CpSatBuilder, base: Any, exponent: Any, result: Any) -> None:
     values: list[int] = []
     for x, y in itertools.product(range(low, high + 1), range(first, last + 1)):
         if x not in {-1, 0, 1} and y > 64:
-            continue  # beyond any integer of CP-SAT's
+            continue  # beyond CP-SAT's integers
         if y < 0 and not x:
             continue
         z = x**y if y >= 0 else (x ** (-y % 2) if x in {-1, 1} else 0)
@@ -310,7 +310,7 @@ def int_pow(b: CpSatBuilder, base: Any, exponent: Any, result: Any) -> None:
 
 
 def element(b: CpSatBuilder, index: Any, array: Any, result: Any) -> None:
-    """``array[index] = result``, with an index that begins at 1."""
+    """``array[index] = result`` with indices from 1."""
     place, terms = b.affine(index), b.affines(array)
     b.linear([place], [(1, len(terms))] if terms else [])
     if terms:
@@ -320,7 +320,7 @@ def element(b: CpSatBuilder, index: Any, array: Any, result: Any) -> None:
         b.put(constraint.linear_target, b.affine(result))
 
 
-#: What each FlatZinc constraint means to CP-SAT; the functions take the builder and the constraint's arguments.
+#: Translation of each FlatZinc constraint; functions take the builder and the constraint's arguments.
 BUILTINS: dict[str, Translate] = {
     **{name: _plain(relation) for name, relation in RELATIONS.items()},
     **{f"{name}_reif": _reified(relation) for name, relation in RELATIONS.items()},

@@ -1,6 +1,6 @@
-"""CP-SAT without OR-Tools' modelling layer, which nothing here uses: it imports pandas, half a second of CPU.
+"""CP-SAT without OR-Tools' modelling layer, whose import of pandas takes half a second of CPU.
 
-A solver that MiniZinc or an isolated run starts is a process of its own, so each of them would pay for it.
+MiniZinc and isolated runs start a process per solve, so each would pay for the import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Found(cp_model_helper.SolutionCallback):
         self._on_solution = on_solution
 
     def OnSolutionCallback(self) -> None:  # noqa: N802
-        """As CP-SAT calls it."""
+        """Protocol of CP-SAT's callback."""
         self._on_solution(self.Response())  # type: ignore[no-untyped-call]
 
 
@@ -38,9 +38,9 @@ class Solver:
     parameters
         CP-SAT's ``SatParameters``.
     on_log, on_bound : callable or None
-        Told of each line of its log, of each better bound.
+        Called with each line of the log, with each better bound.
     response
-        CP-SAT's ``CpSolverResponse`` once :meth:`solve` has ended.
+        CP-SAT's ``CpSolverResponse`` after :meth:`solve`.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Solver:
         return self.response.status
 
     def stop(self) -> None:
-        """Ask a run to end soon; from any thread, and nothing where there is none."""
+        """Request the end of a run, from any thread; no effect without a run."""
         with self._lock:
             if self._running is not None:
                 self._running.stop_search()

@@ -1,4 +1,4 @@
-"""Global constraints that CP-SAT knows, under the names that the MiniZinc library in ``share/cpsat`` gives them."""
+"""Global constraints of CP-SAT, under the names of the MiniZinc library in ``share/cpsat``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minizinc_solvers.refusals import constant_set, whole, wholes
 
 
 def all_different(b: CpSatBuilder, array: Any) -> None:
-    """No two of `array` are equal."""
+    """All values of `array` differ."""
     b.put_all(b.add().all_diff.exprs, b.affines(array))
 
 
@@ -19,7 +19,7 @@ def all_different(b: CpSatBuilder, array: Any) -> None:
 
 
 def _interval(b: CpSatBuilder, start: Affine, size: Affine, presence: int | None) -> int:
-    """Number of the constraint that stands for the interval from `start`, as long as `size`."""
+    """Return the number of a new interval constraint from `start` with size `size`."""
     if not size.coefficient:
         end = start.scaled(1, size.offset)
     elif not start.coefficient:
@@ -61,34 +61,34 @@ def _cumulative(b: CpSatBuilder, presences: list[int] | None, tasks: tuple[Any, 
 
 
 def cumulative(b: CpSatBuilder, starts: Any, sizes: Any, demands: Any, capacity: Any) -> None:
-    """Tasks never need more than `capacity` at the same time."""
+    """Tasks need at most `capacity` at any time."""
     _cumulative(b, None, (starts, sizes, demands), capacity)
 
 
 def cumulative_opt(  # noqa: PLR0917 -- the predicate has as many
     b: CpSatBuilder, presences: Any, starts: Any, sizes: Any, demands: Any, capacity: Any
 ) -> None:
-    """As :func:`cumulative`, among the tasks that are present."""
+    """:func:`cumulative` for the tasks that are present."""
     _cumulative(b, b.literals(presences), (starts, sizes, demands), capacity)
 
 
 def disjunctive(b: CpSatBuilder, starts: Any, sizes: Any) -> None:
-    """Tasks of positive size do not overlap; those of size 0 are anywhere."""
+    """Tasks of positive size do not overlap; those of size 0 may be anywhere."""
     disjunctive_opt(b, [True] * len(b.affines(starts)), starts, sizes)
 
 
 def disjunctive_opt(b: CpSatBuilder, presences: Any, starts: Any, sizes: Any) -> None:
-    """As :func:`disjunctive`, among the tasks that are present."""
+    """:func:`disjunctive` for the tasks that are present."""
     _cumulative(b, b.literals(presences), (starts, sizes, [1] * len(b.affines(starts))), 1)
 
 
 def disjunctive_strict(b: CpSatBuilder, starts: Any, sizes: Any) -> None:
-    """No task lies inside another, not even one of size 0."""
+    """No task lies inside another, including tasks of size 0."""
     disjunctive_strict_opt(b, [True] * len(b.affines(starts)), starts, sizes)
 
 
 def disjunctive_strict_opt(b: CpSatBuilder, presences: Any, starts: Any, sizes: Any) -> None:
-    """As :func:`disjunctive_strict`, among the tasks that are present."""
+    """:func:`disjunctive_strict` for the tasks that are present."""
     tasks = b.literals(presences), b.affines(starts), b.affines(sizes)
     _same_length(*tasks)
     for size in tasks[2]:
@@ -98,7 +98,7 @@ def disjunctive_strict_opt(b: CpSatBuilder, presences: Any, starts: Any, sizes: 
 
 
 def diffn(b: CpSatBuilder, lefts: Any, bottoms: Any, widths: Any, heights: Any) -> None:
-    """Rectangles, of positive width and height, that do not overlap."""
+    """Rectangles of positive width and height do not overlap."""
     sides = [b.affines(array) for array in (lefts, bottoms, widths, heights)]
     _same_length(*sides)
     horizontal = [_interval(b, start, size, None) for start, size in zip(sides[0], sides[2], strict=True)]
@@ -131,12 +131,12 @@ def _circuit(b: CpSatBuilder, first: Any, array: Any, loops: bool) -> None:
 
 
 def circuit(b: CpSatBuilder, first: Any, array: Any) -> None:
-    """The successors `array` of nodes numbered from `first` make one round trip through all nodes."""
+    """The successors `array` of nodes numbered from `first` form one cycle through all nodes."""
     _circuit(b, first, array, loops=False)
 
 
 def subcircuit(b: CpSatBuilder, first: Any, array: Any) -> None:
-    """As :func:`circuit`, but a node that is its own successor is left out."""
+    """:func:`circuit`, except for nodes that are their own successors."""
     _circuit(b, first, array, loops=True)
 
 
@@ -165,12 +165,12 @@ def inverse(b: CpSatBuilder, first: Any, array: Any, first_back: Any, array_back
 
 
 def table(b: CpSatBuilder, array: Any, rows: Any) -> None:
-    """`array` is one of the rows, which follow one another in `rows`."""
+    """`array` is one of the rows, which are concatenated in `rows`."""
     _table(b, b.affines(array), wholes(rows))
 
 
 def table_reif(b: CpSatBuilder, array: Any, rows: Any, truth: Any) -> None:
-    """`truth` says whether `array` is one of the rows."""
+    """`truth` is true if and only if `array` is one of the rows."""
     terms, values, literal = b.affines(array), wholes(rows), b.literal(truth)
     _table(b, terms, values, literal)
     _table(b, terms, values, ~literal, negated=True)
@@ -199,7 +199,7 @@ def _table(b: CpSatBuilder, terms: list[Affine], values: list[int], *enforce: in
 def regular(  # noqa: PLR0917 -- the predicate has as many
     b: CpSatBuilder, array: Any, states: Any, symbols: Any, moves: Any, start: Any, accepting: Any
 ) -> None:
-    """`array` is read by an automaton: from state q, symbol s leads to ``moves[q, s]``, where 0 is a dead end."""
+    """An automaton accepts `array`: from state q, symbol s leads to ``moves[q, s]``; 0 is a dead end."""
     terms, targets, width = b.affines(array), wholes(moves), whole(symbols)
     if width < 1 or len(targets) != whole(states) * width:
         raise FlatZincError(f"has {len(targets)} moves, not one for each state and symbol")
@@ -220,7 +220,7 @@ def regular(  # noqa: PLR0917 -- the predicate has as many
     constraint.transition_label.extend([label for _, _, label in arcs])
 
 
-#: By name of the predicate.
+#: Global constraints by the name of their predicate.
 GLOBALS: dict[str, Callable[..., None]] = {
     "fzn_all_different_int": all_different,
     "fzn_cumulative": cumulative,

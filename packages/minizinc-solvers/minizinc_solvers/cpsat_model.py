@@ -1,4 +1,4 @@
-"""CP-SAT's protocol buffer, filled from FlatZinc arguments: variables, literals, affine expressions, linear rows."""
+"""CP-SAT's protocol buffer from FlatZinc arguments: variables, literals, affine expressions, linear rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from minizinc_solvers.errors import FlatZincError
 from minizinc_solvers.model import FlatZinc, IntSet, Variable, VarKind
 from minizinc_solvers.refusals import items, unfit
 
-#: Ends of a range of a linear row that stand for infinity.
+#: Ends of ranges of linear rows that mean infinity.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-#: Bounds given to an integer variable that has none.
+#: Bounds of integer variables without any.
 UNBOUNDED = 2**40
 
 Ranges = Sequence[tuple[int, int]]
@@ -27,12 +27,12 @@ class Affine(NamedTuple):
     offset: int
 
     def scaled(self, factor: int, shift: int = 0) -> Affine:
-        """``factor * self + shift``."""
+        """Return ``factor * self + shift``."""
         return Affine(self.variable, self.coefficient * factor, self.offset * factor + shift)
 
 
 def constant(value: int) -> Affine:
-    """A constant as an expression."""
+    """Return a constant as an expression."""
     return Affine(0, 0, value)
 
 
@@ -46,12 +46,12 @@ class CpSatBuilder:
     low, high : list of int
         Bounds of CP-SAT's variables.
     clamped : str
-        Name of a variable that was given bounds although it has none; empty where there is none.
+        Name of an unbounded variable that received bounds; empty without any.
 
     Raises
     ------
     FlatZincError
-        In one line that names the line and the constraint, for what CP-SAT does not take.
+        For anything that CP-SAT does not support; one line that names line and constraint.
     """
 
     def __init__(self, source: FlatZinc) -> None:
@@ -97,13 +97,13 @@ class CpSatBuilder:
         if not isinstance(domain, IntSet):
             self.clamped = self.clamped or variable.name
             return self.new_variable(-UNBOUNDED, UNBOUNDED)
-        if not domain.ranges:  # an empty domain would be refused as invalid
+        if not domain.ranges:  # CP-SAT refuses empty domains as invalid
             self.impossible()
             return self.new_variable(0, 0)
         return self.new_variable(domain.ranges[0][0], domain.ranges[-1][1], domain.ranges)
 
     def new_variable(self, low: int, high: int, ranges: Ranges | None = None) -> int:
-        """Number of a new variable."""
+        """Return the number of a new variable."""
         self._variables.add().domain.extend([end for pair in ranges for end in pair] if ranges else (low, high))
         self.low.append(low)
         self.high.append(high)
@@ -113,7 +113,7 @@ class CpSatBuilder:
         if self.source.goal == "satisfy":
             return
         term = self.affine(self.source.objective)
-        if not term.coefficient:  # CP-SAT wants a variable
+        if not term.coefficient:  # CP-SAT requires a variable
             term = Affine(self.new_variable(term.offset, term.offset), 1, 0)
         objective = self.proto.objective
         objective.vars.append(term.variable)
@@ -122,7 +122,7 @@ class CpSatBuilder:
     # -- arguments -------------------------------------------------------------------------------------------------
 
     def affine(self, argument: Any) -> Affine:
-        """An integer or Boolean argument as an expression."""
+        """Return an integer or Boolean argument as an expression."""
         if isinstance(argument, Variable):
             return Affine(self.number[argument.index], 1, 0)
         if isinstance(argument, int):
@@ -130,11 +130,11 @@ class CpSatBuilder:
         raise unfit("a whole number", argument)
 
     def affines(self, argument: Any) -> list[Affine]:
-        """An array of integers or Booleans as expressions."""
+        """Return an array of integers or Booleans as expressions."""
         return [self.affine(item) for item in items(argument)]
 
     def literal(self, argument: Any) -> int:
-        """A Boolean argument as a literal: ``v`` for true, ``~v`` for false."""
+        """Return a Boolean argument as a literal: ``v`` for true, ``~v`` for false."""
         if isinstance(argument, Variable):
             number = self.number[argument.index]
             if self.low[number] < 0 or self.high[number] > 1:
@@ -145,11 +145,11 @@ class CpSatBuilder:
         raise unfit("a truth value", argument)
 
     def literals(self, argument: Any) -> list[int]:
-        """An array of Booleans as literals."""
+        """Return an array of Booleans as literals."""
         return [self.literal(item) for item in items(argument)]
 
     def bounds(self, term: Affine) -> tuple[int, int]:
-        """Smallest and largest value of an expression, as far as bounds tell."""
+        """Return the bounds of an expression."""
         if not term.coefficient:
             return term.offset, term.offset
         ends = [term.coefficient * end + term.offset for end in (self.low[term.variable], self.high[term.variable])]
@@ -158,27 +158,27 @@ class CpSatBuilder:
     # -- constraints -----------------------------------------------------------------------------------------------
 
     def add(self, *enforce: int) -> Any:
-        """A new constraint of the protocol buffer, required where all literals `enforce` are true."""
+        """Add a constraint to the protocol buffer, required if all literals `enforce` are true."""
         constraint = self._constraints.add()
         if enforce:
             constraint.enforcement_literal.extend(enforce)
         return constraint
 
     def impossible(self, *enforce: int) -> None:
-        """No solution, where `enforce` is true."""
+        """Exclude all solutions with `enforce` true."""
         self.clause([~literal for literal in enforce])
 
     def clause(self, literals: Sequence[int], *enforce: int) -> None:
-        """At least one literal is true."""
+        """Require at least one literal."""
         self.add(*enforce).bool_or.literals.extend(literals)
 
     def all_true(self, literals: Sequence[int], *enforce: int) -> None:
-        """All literals are true."""
+        """Require all literals."""
         if literals:
             self.add(*enforce).bool_and.literals.extend(literals)
 
     def linear(self, terms: Iterable[Affine], ranges: Ranges, *enforce: int) -> None:
-        """The sum of `terms` lies in one of `ranges`."""
+        """Require the sum of `terms` to lie in one of `ranges`."""
         weights: dict[int, int] = {}
         offset = 0
         for variable, coefficient, shift in terms:
@@ -210,14 +210,14 @@ class CpSatBuilder:
             self.put(target.add(), term)
 
     def holds(self, terms: Sequence[Affine], ranges: Ranges) -> int:
-        """A new literal that says whether the sum of `terms` lies in `ranges`."""
+        """Return a new literal that is true if and only if the sum of `terms` lies in `ranges`."""
         literal = self.new_variable(0, 1)
         self.linear(terms, ranges, literal)
         self.linear(terms, complement(ranges), ~literal)
         return literal
 
     def equals(self, term: Affine, value: int) -> int:
-        """The literal that says whether an expression has this value."""
+        """Return the literal that is true if and only if an expression has this value."""
         low, high = self.bounds(term)
         if not low <= value <= high:
             return ~self.true
@@ -236,7 +236,7 @@ class CpSatBuilder:
 
 
 def complement(ranges: Ranges) -> list[tuple[int, int]]:
-    """All whole numbers outside ascending, disjoint `ranges`.
+    """Return all integers outside ascending, disjoint `ranges`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""All constraints of a FlatZinc model into CP-SAT."""
+"""Translation of all constraints of a FlatZinc model to CP-SAT."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KNOWN = BUILTINS | GLOBALS
 
 
 def translate(builder: CpSatBuilder, deadline: Deadline) -> None:
-    """Add the constraints of the builder's source; ends early, with a model of no use, when the deadline is over.
+    """Add the constraints of the builder's source; after the deadline stop with an incomplete model.
 
     Raises
     ------
     FlatZincError
-        Naming the line and the constraint that cannot be expressed.
+        For a constraint that cannot be expressed; names it and its line.
     """
     for k, constraint in enumerate(builder.source.constraints):
         if not k % 1000 and deadline.expired:
@@ -41,7 +41,7 @@ def translate(builder: CpSatBuilder, deadline: Deadline) -> None:
 
 @cache
 def _arity(name: str) -> tuple[int, int]:
-    """Fewest and most arguments of a constraint."""
+    """Return the least and largest number of arguments of a constraint."""
     function: Callable[..., object]
     stem, _, suffix = name.rpartition("_")
     if name in RELATIONS:
@@ -50,7 +50,7 @@ def _arity(name: str) -> tuple[int, int]:
         function, more = RELATIONS[stem], 1
     else:
         function, more = KNOWN[name], 0
-    parameters = list(inspect.signature(function).parameters.values())[1:]  # without the builder
+    parameters = list(inspect.signature(function).parameters.values())[1:]  # not counting the builder
     return sum(p.default is inspect.Parameter.empty for p in parameters) + more, len(parameters) + more
 
 

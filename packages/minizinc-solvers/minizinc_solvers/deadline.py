@@ -1,4 +1,4 @@
-"""The time limit of one run."""
+"""Time limit of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the FlatZinc programs have in common: read, solve in a thread, stop in time, and print what is known."""
+"""Shared driver of the FlatZinc programs: read, solve in a thread, stop in time, print results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from minizinc_solvers.options import Options, parse_options
 from minizinc_solvers.output import Ending, Printer
 from minizinc_solvers.parser import parse
 
-#: Seconds that a solver has to end after it was asked to; then what is known is printed without it.
+#: Seconds that a solver may take to stop; then the driver prints the known results without it.
 GRACE = 1.0
 
 
 class Search(Protocol):
-    """A solver at work on one model."""
+    """Run of a solver on one model."""
 
     def run(self) -> Ending:
         """Solve, telling the printer of each solution and bound."""
@@ -33,12 +33,12 @@ class Search(Protocol):
         """Ask :meth:`run` to end soon; may be called more than once, and before it has begun."""
 
 
-#: Makes a search: (model, options, printer, deadline).
+#: Factory of a search: (model, options, printer, deadline).
 Solver = Callable[[FlatZinc, Options, Printer, Deadline], Search]
 
 
 class _Stop:
-    """Set by SIGTERM and SIGINT."""
+    """Event set by SIGTERM and SIGINT."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -47,7 +47,7 @@ class _Stop:
 
 
 def main(program: str, solver: Solver, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a FlatZinc program; ends the process with 0, or with 1 and one line on standard error."""
+    """Run a FlatZinc program; exit with 0, or with 1 and one line on standard error."""
     options = parse_options(program, arguments)
     deadline = Deadline(options.milliseconds / 1000) if options.milliseconds else Deadline()
     stop = _Stop()
@@ -58,13 +58,13 @@ def main(program: str, solver: Solver, arguments: Sequence[str] | None = None) -
     except FlatZincError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         code = 1
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader closed the pipe
         code = 1
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: a solver that did not stop in time must not hold the process."""
+    """Exit immediately: a solver that does not stop must not keep the process alive."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -74,7 +74,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; on Linux only."""
+    """Let the kernel kill this process when its parent exits; Linux only."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -91,7 +91,7 @@ def _read_text(path: Path) -> str:
 
 
 class _Worker:
-    """Reads and solves in a thread of its own, so that the main thread stays free for signals and the deadline."""
+    """Thread that reads and solves, so that the main thread handles signals and the deadline."""
 
     def __init__(self, options: Options, solver: Solver, deadline: Deadline) -> None:
         self.options, self.solver, self.deadline = options, solver, deadline
@@ -101,21 +101,21 @@ class _Worker:
         self.failure: BaseException | None = None
 
     def wait(self, stop: threading.Event) -> None:
-        """Until it is done, or was asked to stop and the time to do so is over."""
+        """Wait until the worker has finished, or until the grace after a stop has passed."""
         _end_with_parent()
         parent = os.getppid()
         threading.Thread(target=self._work, daemon=True, name="fzn-solver").start()
-        asked: Deadline | None = None
-        while not self.finished.wait(0.02) and not (asked and asked.expired):
-            if os.getppid() != parent:  # nobody reads any more
+        grace: Deadline | None = None
+        while not self.finished.wait(0.02) and not (grace and grace.expired):
+            if os.getppid() != parent:  # the parent has exited
                 os._exit(1)
             if stop.is_set() or self.deadline.expired:
-                asked = asked or Deadline(GRACE)
+                grace = grace or Deadline(GRACE)
                 if self.search is not None:
                     self.search.stop()
         if self.failure is not None:
             raise self.failure
-        self.printer.finish(Ending.UNKNOWN)  # does nothing if the search has said more
+        self.printer.finish(Ending.UNKNOWN)  # no effect if the search printed more
 
     def _work(self) -> None:
         try:
@@ -124,7 +124,7 @@ class _Worker:
             self.search = self.solver(model, self.options, self.printer, self.deadline)
             verdict = Ending.UNKNOWN if self.deadline.expired else self.search.run()
             self.printer.finish(verdict)
-        except BaseException as error:  # handed to the waiting thread
+        except BaseException as error:  # raised by the waiting thread
             self.failure = error
         finally:
             self.finished.set()

@@ -1,4 +1,4 @@
-"""``fzn-highs``: FlatZinc that MiniZinc has made linear, solved by HiGHS."""
+"""``fzn-highs``: FlatZinc linearised by MiniZinc, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from minizinc_solvers.options import Options
 from minizinc_solvers.output import Ending, Printer
 from minizinc_solvers.refusals import constant_set, items, number, refuse, unfit
 
-#: Bounds given to an integer variable that has none.
+#: Bounds of integer variables without any.
 UNBOUNDED = 2**31
-#: Largest distance from an integer that counts as rounding noise.
+#: Largest distance from an integer due to rounding.
 INTEGRALITY = 1e-5
 
 Terms = list[tuple[float, Any]]
-#: Terms that add up to something between two numbers.
+#: Terms whose sum lies between two numbers.
 Row = tuple[Terms, float, float]
 
 
@@ -61,7 +61,7 @@ def _member(left: Any, right: Any) -> Row:
     return [(1, left)], *ranges[0]
 
 
-#: The constraints that are one linear row.
+#: Constraints that are one linear row.
 ROWS: dict[str, Callable[..., Row]] = {
     **{f"{kind}_eq": _pair(0, 0) for kind in ("int", "bool", "float")},
     **{f"{kind}_le": _pair(-math.inf, 0) for kind in ("int", "bool", "float")},
@@ -80,20 +80,20 @@ ARITY = {name: 3 if name.endswith(("_plus", "lin_eq", "lin_le")) else 2 for name
 
 
 class LinearModel:
-    """A FlatZinc model as linear rows; columns are its variables in the same order, then those of domains with gaps.
+    """FlatZinc model as linear rows; columns are its variables in order, then those of domains with gaps.
 
     Attributes
     ----------
     integral : list of bool
     lower, upper, cost : list of float
-        By column; `cost` is to be minimised.
+        By column; `cost` is minimised.
     clamped : str
-        Name of an integer variable that was given bounds although it has none; empty where there is none.
+        Name of an unbounded integer variable that received bounds; empty without any.
 
     Raises
     ------
     FlatZincError
-        Naming the line and the constraint that is not linear.
+        For a constraint that is not linear; names it and its line.
     """
 
     def __init__(self, source: FlatZinc) -> None:
@@ -121,7 +121,7 @@ class LinearModel:
             self.cost[source.objective.index] = 1.0 if source.goal == "minimize" else -1.0
 
     def load(self, solver: Any) -> None:
-        """Hand the model over to HiGHS, which ignores the rows of a model without columns."""
+        """Pass the model to HiGHS, which ignores the rows of a model without columns."""
         if not self.lower:
             self._new_column(0, 0, integral=False)
             self.cost = [0.0]
@@ -143,7 +143,7 @@ class LinearModel:
         return len(self.lower) - 1
 
     def _new_row(self, terms: Sequence[tuple[float, int]], low: float, high: float) -> None:
-        weights: dict[int, float] = {}  # HiGHS takes each column of a row once
+        weights: dict[int, float] = {}  # HiGHS accepts each column of a row once
         for factor, column in terms:
             weights[column] = weights.get(column, 0) + factor
         self._column += weights.keys()
@@ -201,7 +201,7 @@ class LinearModel:
 
 
 class HighsSearch:
-    """One run of HiGHS on a FlatZinc model; objectives and bounds are kept as HiGHS minimises them."""
+    """One run of HiGHS on a FlatZinc model; objectives and bounds are those that HiGHS minimises."""
 
     def __init__(self, model: FlatZinc, options: Options, printer: Printer, deadline: Deadline) -> None:
         self.model, self.options, self.printer, self.deadline = model, options, printer, deadline
@@ -234,7 +234,7 @@ class HighsSearch:
             verdict = self._infeasible_or_unbounded()
         else:
             verdict = self._read_result(status)
-        self.solver.setCallback(None, None)  # the solver and this object refer to each other otherwise
+        self.solver.setCallback(None, None)  # breaks the reference cycle with the solver
         if self.failure is not None:
             raise self.failure
         return self._claim(verdict)
@@ -242,15 +242,15 @@ class HighsSearch:
     def _set_options(self) -> None:
         kinds = highspy.cb.HighsCallbackType
         self.solver.setCallback(self._called, None)
-        if self.options.verbose:  # before output_flag: the first lines go to the console otherwise
+        if self.options.verbose:  # before output_flag, as HiGHS prints its first lines otherwise
             self.solver.startCallback(kinds.kCallbackLogging)
         for name, value in {
             "output_flag": self.options.verbose,
-            "log_to_console": self.options.verbose,  # without it the callback gets no log
+            "log_to_console": self.options.verbose,  # required for the log in the callback
             "random_seed": self.options.seed % 2**31,
             "threads": self.options.threads or 1,
             "mip_rel_gap": 0.0,
-            **({"mip_abs_gap": 0.99} if self.whole else {}),  # no solution lies between
+            **({"mip_abs_gap": 0.99} if self.whole else {}),  # no solution lies in the gap
         }.items():
             self.solver.setOptionValue(name, value)
         for kind in (
@@ -260,7 +260,7 @@ class HighsSearch:
             self.solver.startCallback(kind)
 
     def _unclear(self) -> set[Any]:
-        """Statuses that do not tell infeasible from unbounded: HiGHS says `kUnbounded` of the relaxation."""
+        """Statuses that may be infeasible or unbounded: HiGHS reports `kUnbounded` for the relaxation."""
         statuses = highspy.HighsModelStatus
         integral = {statuses.kUnbounded} if any(self.linear.integral) else set()
         return {statuses.kUnboundedOrInfeasible} | integral
@@ -298,7 +298,7 @@ class HighsSearch:
         return Ending.UNKNOWN
 
     def _claim(self, verdict: Ending) -> Ending:
-        """Return `verdict`; what is proved of a part of the domains is not proved of the model."""
+        """Return `verdict`, unless variables were clamped."""
         if not self.linear.clamped or verdict not in {Ending.COMPLETE, Ending.UNSATISFIABLE}:
             return verdict
         print(
@@ -308,7 +308,7 @@ class HighsSearch:
         return Ending.UNKNOWN
 
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
-        """Every callback of HiGHS; runs in its thread."""
+        """Handle HiGHS's callbacks, in its thread."""
         kinds = highspy.cb.HighsCallbackType
         try:
             if kind == int(kinds.kCallbackLogging):
@@ -317,7 +317,7 @@ class HighsSearch:
                 self._raise_bound(out.mip_dual_bound)
                 if kind == int(kinds.kCallbackMipImprovingSolution):
                     self._found(np.array(out.mip_solution))
-        except Exception as error:  # HiGHS's own code must not see it
+        except Exception as error:  # must not propagate into HiGHS's code
             self.failure = self.failure or error
             self.stopped = True
         if data_in is not None and (self.stopped or self.deadline.expired):
@@ -343,7 +343,7 @@ class HighsSearch:
         self.stopped = self.stopped or self.model.goal == "satisfy"
 
     def _raise_bound(self, bound: float) -> None:
-        """Take a bound of HiGHS, rounded to what the objective can be."""
+        """Record a bound of HiGHS, rounded to a possible objective."""
         goal = self.model.objective
         if goal is None or not math.isfinite(bound):
             return

@@ -1,4 +1,4 @@
-"""A FlatZinc model: variables, constraints, what is printed, and the objective."""
+"""FlatZinc model: variables, constraints, outputs and the objective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class VarKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IntSet:
-    """A set of whole numbers as ascending, disjoint, closed ranges; empty without any.
+    """Set of integers as ascending, disjoint, closed ranges.
 
     Examples
     --------
@@ -30,7 +30,7 @@ class IntSet:
 
     @classmethod
     def of(cls, values: Sequence[int]) -> IntSet:
-        """The set of `values`."""
+        """Return the set of `values`."""
         ranges: list[tuple[int, int]] = []
         for value in sorted(set(values)):
             if ranges and value == ranges[-1][1] + 1:
@@ -41,7 +41,7 @@ class IntSet:
 
     @classmethod
     def between(cls, low: int, high: int) -> IntSet:
-        """``low..high``, empty if `low` is greater."""
+        """Return ``low..high``, empty if `low` is greater."""
         return cls(((low, high),) if low <= high else ())
 
 
@@ -54,7 +54,7 @@ class Variable:
     name : str
     kind : VarKind
     index : int
-        Its number in the model.
+        Number in the model.
     domain : IntSet, pair of float, or None
         None: unbounded (or Boolean).
     """
@@ -71,7 +71,7 @@ Argument: TypeAlias = "Scalar | list[Any]"
 
 @dataclass(slots=True, eq=False)
 class Constraint:
-    """A constraint ``name(arguments)`` that stood on `line`."""
+    """Constraint ``name(arguments)`` of `line`."""
 
     name: str
     arguments: list[Argument]
@@ -80,7 +80,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is printed of a solution: ``name = value``.
+    """Printed part of a solution: ``name = value``.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The command line that MiniZinc calls a FlatZinc solver with."""
+"""Command line that MiniZinc passes to FlatZinc solvers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Options:
     seed : int
     all_solutions, intermediate : bool
     number : int or None
-        How many solutions of a model without an objective are wanted.
+        Number of solutions for a model without an objective.
     statistics, verbose : bool
     """
 
@@ -38,12 +38,12 @@ class Options:
 
     @property
     def streams(self) -> bool:
-        """Whether better and better solutions are printed as they come."""
+        """True if solutions are printed as they are found."""
         return self.all_solutions or self.intermediate
 
 
 def parse_options(program: str, arguments: Sequence[str] | None = None) -> Options:
-    """The options on the command line; exits with a message where they are wrong."""
+    """Return the options of the command line; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(program, description="Solve a FlatZinc file.", allow_abbrev=False)
     parser.add_argument("path", type=Path, metavar="FILE", help="FlatZinc file")
     parser.add_argument("-t", "--time-limit", dest="milliseconds", type=_positive, metavar="MS", help="milliseconds")

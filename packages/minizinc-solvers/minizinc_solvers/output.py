@@ -1,4 +1,4 @@
-"""The protocol between MiniZinc and a solver: solutions, statistics and verdicts as lines on standard output."""
+"""Protocol between MiniZinc and a solver: solutions, statistics and verdicts on standard output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from minizinc_solvers.model import FlatZinc, Output, Variable, VarKind
 from minizinc_solvers.options import Options
 
 SEPARATOR = "----------"
-#: Least seconds between two reports of a bound alone.
+#: Least seconds between two reports of bounds.
 BOUND_PAUSE = 0.5
 
 
 class Ending(Enum):
-    """How a search ended."""
+    """Outcome of a search."""
 
     COMPLETE = "=========="
     """Everything that was asked for is known: the optimum is proved, or there are no more solutions."""
@@ -31,7 +31,7 @@ class Ending(Enum):
 
 
 class Printer:
-    """Prints what a solver finds, each block of lines at once; may be called from any thread.
+    """Printer of results, one block of lines at a time; callable from any thread.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Printer:
         self._lock = threading.RLock()
 
     def solution(self, values: Sequence[Any], objective: float | int | None = None) -> None:
-        """Take a solution, the better one if there is an objective; `values` by variable number."""
+        """Record a solution, with an objective only if it is better; `values` by variable number."""
         with self._lock:
             if self._closed:
                 return
@@ -65,7 +65,7 @@ class Printer:
                 self._write(self._statistics())
 
     def bound(self, bound: float | int) -> None:
-        """Take a bound on the objective, in the model's own direction."""
+        """Record a bound on the objective, in the model's own direction."""
         with self._lock:
             if self._closed or bound == self._bound:
                 return
@@ -75,7 +75,7 @@ class Printer:
                 self._write(self._statistics())
 
     def finish(self, verdict: Ending, extra: Mapping[str, Any] | None = None) -> None:
-        """Print the best solution if it is still to come, the verdict and the statistics; nothing afterwards."""
+        """Print the best solution unless printed, the verdict and the statistics; ignore all later calls."""
         with self._lock:
             if self._closed:
                 return

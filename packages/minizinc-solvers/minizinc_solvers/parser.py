@@ -1,7 +1,7 @@
-"""Reading FlatZinc: untrusted text in, a flat model of integers, Booleans and reals out.
+"""Parser of FlatZinc: untrusted text to a flat model of integers, Booleans and reals.
 
-Source: *FlatZinc specification*, MiniZinc 2.6 handbook, section 4.5. Set variables are left out: MiniZinc's
-``nosets.mzn`` turns them into Booleans before they get here.
+Source: *FlatZinc specification*, MiniZinc 2.6 handbook, section 4.5. Set variables are unsupported: MiniZinc's
+``nosets.mzn`` turns them into Booleans first.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 from minizinc_solvers.errors import FlatZincError
 from minizinc_solvers.model import Argument, Constraint, FlatZinc, IntSet, Output, Variable, VarKind
 
-#: Longest number that is read, in characters.
+#: Longest accepted number, in characters.
 MAX_DIGITS = 400
 #: Largest magnitude of an integer.
 MAX_INT = 2**63 - 1
 
 
-# Possessive quantifiers throughout: no input makes these backtrack.
+# Possessive quantifiers prevent backtracking on any input.
 _BLANK = re.compile(r"(?:\s++|%[^\n]*+)*+")
 _ITEM = re.compile(r'(?:[^";%]++|"(?:[^"\\\n]|\\.)*+"|%[^\n]*+)*+;')
 _TOKEN = re.compile(
@@ -40,12 +40,12 @@ _DEPTH = {"(": 1, "[": 1, ")": -1, "]": -1}
 
 
 def parse(text: str, name: str = "input") -> FlatZinc:
-    """The model that `text` states.
+    """Parse FlatZinc text.
 
     Raises
     ------
     FlatZincError
-        In one line that names `name`, the line and what is wrong there.
+        With one line that names `name`, the line and the fault.
 
     Examples
     --------
@@ -57,12 +57,12 @@ def parse(text: str, name: str = "input") -> FlatZinc:
 
 
 class _Parser:
-    """Item by item; the tokens of one item at a time are in :attr:`tokens`, the next one's place in :attr:`at`."""
+    """Parser item by item; :attr:`tokens` holds the tokens of one item, :attr:`at` the position of the next."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name
         self.model = FlatZinc()
-        self.values: dict[str, Any] = {"true": True, "false": False}  # names, and numbers seen before
+        self.values: dict[str, Any] = {"true": True, "false": False}  # cache of names and numbers
         self.names: set[str] = set()  # tokens known to be names
         self.tokens: list[str] = []  # the last one is ";"
         self.at = 0
@@ -83,7 +83,7 @@ class _Parser:
                 self._solve()
             elif head in {"bool", "int", "float", "set"}:
                 self._parameter()
-            elif head != "predicate":  # what a predicate takes is known by whoever translates it
+            elif head != "predicate":  # the solver checks the arguments of predicates
                 self.at = 0
                 self._fail("expected an item")
         if not self.solved:
@@ -182,7 +182,7 @@ class _Parser:
         return low, self._number()
 
     def _scalar(self) -> Any:
-        """A number, truth value, name or set."""
+        """Parse a number, truth value, name or set."""
         token = self._peek()
         following = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
         if following == "..":
@@ -205,7 +205,7 @@ class _Parser:
         return self._number()
 
     def _access(self, array: Any) -> Any:
-        """``name[i]`` for a number i."""
+        """Parse ``name[i]`` for a number i."""
         self._expect("[")
         index = self._integer()
         self._expect("]")
@@ -230,7 +230,7 @@ class _Parser:
             last = tokens.index("]", first)
         except ValueError:
             self._fail("'[' is not closed", at_token=False)
-        try:  # an array of names and numbers seen before, which most are
+        try:  # most arrays contain only cached names and numbers
             result = [self.values[token] for token in tokens[first:last:2]]
         except KeyError:
             pass
@@ -248,7 +248,7 @@ class _Parser:
         return result
 
     def _annotations(self) -> dict[str, list[str]]:
-        """Names of the annotations, with the tokens of their arguments."""
+        """Return names of the annotations, with the tokens of their arguments."""
         found: dict[str, list[str]] = {}
         tokens = self.tokens
         while self._accept("::"):
@@ -273,7 +273,7 @@ class _Parser:
         tokens, values = self.tokens, self.values
         arguments: list[Argument] = []
         while not self._accept(")"):
-            # Most arguments are a name or number seen before: this is where the time goes.
+            # Most arguments are cached names or numbers; parsing spends most of its time here.
             value = values.get(tokens[self.at])
             if value is not None and tokens[self.at + 1] in _AFTER:
                 self.at += 1
@@ -342,7 +342,7 @@ class _Parser:
             self.model.outputs.append(Output(name, tuple(value), self._shape(annotations["output_array"], value)))
 
     def _shape(self, tokens: list[str], value: list[Any]) -> tuple[tuple[int, int], ...]:
-        """Index ranges of ``output_array([1..2, 1..3])``."""
+        """Return the index ranges of ``output_array([1..2, 1..3])``."""
         self.tokens, self.at = tokens, 0
         self._expect("(")
         self._expect("[")

@@ -1,4 +1,4 @@
-"""Checking the arguments of constraints, and the errors that name what does not fit."""
+"""Checks of constraint arguments, with errors that name the fault."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from minizinc_solvers.model import Constraint, IntSet, Variable
 
 
 def items(argument: Any) -> list[Any]:
-    """An array argument."""
+    """Return an array argument."""
     if not isinstance(argument, list):
         raise unfit("an array", argument)
     return argument
 
 
 def number(argument: Any) -> int | float:
-    """A constant number (or truth value)."""
+    """Return a constant number or truth value."""
     if not isinstance(argument, (int, float)):
         raise unfit("a constant number", argument)
     return argument
 
 
 def whole(argument: Any) -> int:
-    """A constant integer (or truth value)."""
+    """Return a constant integer or truth value."""
     if not isinstance(argument, int):
         raise unfit("a constant whole number", argument)
     return int(argument)
 
 
 def wholes(argument: Any) -> list[int]:
-    """An array of constants."""
+    """Return an array of integer constants."""
     return [whole(item) for item in items(argument)]
 
 
 def constant_set(argument: Any) -> IntSet:
-    """A constant set argument."""
+    """Return a constant set argument."""
     if not isinstance(argument, IntSet):
         raise unfit("a constant set", argument)
     return argument
 
 
 def unfit(wanted: str, argument: Any) -> FlatZincError:
-    """The error that says what an argument should have been."""
+    """Return the error for an argument of the wrong kind."""
     if isinstance(argument, Variable):
         shown = f"variable {argument.name[:40]!r}"
     elif isinstance(argument, list):
@@ -55,6 +55,6 @@ def unfit(wanted: str, argument: Any) -> FlatZincError:
 
 
 def refuse(constraint: Constraint, problem: str) -> FlatZincError:
-    """The error that names a constraint and its line."""
+    """Return the error that names a constraint and its line."""
     name = constraint.name if len(constraint.name) <= 60 else constraint.name[:57] + "..."
     return FlatZincError(f"line {constraint.line}: constraint {name!r} {problem}")

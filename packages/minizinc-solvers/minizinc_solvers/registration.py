@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SHARE = Path(__file__).resolve().parent / "share" / "minizinc"
-#: MiniZinc's folder for the solver configurations of one user.
+#: MiniZinc's folder for solver configurations of the user.
 USER_FOLDER = Path(".minizinc", "solvers")
 
 
