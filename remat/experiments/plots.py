@@ -66,10 +66,6 @@ def plot_frontier(frontier: Frontier) -> Figure:
     mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left, where
     it also holds. A cross on the axis is a budget without a schedule, thick if the method proved infeasibility. The
     grey part is below the structural bound. If computing each op once costs nothing, costs replace overheads.
-
-    Returns
-    -------
-    matplotlib Figure
     """
     problem, figure = frontier.problem, empty_figure((9, 5))
     axes = figure.subplots()
@@ -119,10 +115,6 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
     ----------
     results : sequence of BatchResult
         Results for one memory; at least one.
-
-    Returns
-    -------
-    matplotlib Figure
     """
     from matplotlib.patches import Patch
 

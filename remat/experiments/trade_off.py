@@ -29,10 +29,6 @@ def plot_trade_off(found: TradeOff) -> Figure:
     A line joins the points of one maker in the given order, so that a setting without a monotone effect is visible.
     Each point of a maker with several shows its setting. The grey steps are the Pareto front of all. Makers without a
     valid schedule are only in the legend. If computing each op once costs nothing, costs replace overheads.
-
-    Returns
-    -------
-    matplotlib Figure
     """
     graph, figure = found.graph, empty_figure((9, 5.5))
     axes = figure.subplots()

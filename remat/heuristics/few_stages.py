@@ -193,10 +193,7 @@ def _at_most(value: float | None, most: float) -> float | None:
 def stage_memory(problem: Problem, schedule: Schedule) -> Int:
     """Return the most memory in each stage, from the step after the previous first compute to its own; then the end's.
 
-    Returns
-    -------
-    int64 array, shape (ops + 1,)
-        Bytes.
+    Bytes, shape (ops + 1,).
 
     Examples
     --------

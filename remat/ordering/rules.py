@@ -39,15 +39,7 @@ class Ready:
         """Ops that are ready at the start, ascending."""
 
     def do(self, op: int) -> tuple[list[int], list[int]]:
-        """Compute a ready op.
-
-        Returns
-        -------
-        made : list of int
-            Ops that became ready, ascending.
-        changed : list of int
-            Other ready ops that need less, or grow less, than before.
-        """
+        """Compute a ready op; return ops that became ready, and other ready ops that need or grow less; ascending."""
         self._done[op] = True
         self.live += self.growth[op]
         changed = []

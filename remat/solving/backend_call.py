@@ -34,10 +34,7 @@ def call_backend(
     `on_values`: receives values and claimed objective of every solution, including the last; a true return stops the
     solver. `on_bound`: receives every better lower bound; a true return value stops the solver at its next solution.
 
-    Returns
-    -------
-    RawResult
-        Its `stop` is `FINISHED` if `on_values` requested the stop, so that `INTERRUPTED` always means Ctrl-C.
+    The `stop` of the result is `FINISHED` if `on_values` requested the stop, so that `INTERRUPTED` always means Ctrl-C.
 
     Raises
     ------

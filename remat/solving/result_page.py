@@ -21,11 +21,6 @@ def as_html(rows: Iterable[tuple[str, str]], problem: Problem, schedule: Schedul
     Names come from files and are escaped. The page loads and runs nothing; the plot is embedded.
 
     `rows`: label and text of each line.
-
-    Returns
-    -------
-    str
-        HTML.
     """
     lines = "".join(
         f'<tr><th style="{_WORD}">{_text(word)}</th><td style="{_TEXT}">{_text(text)}</td></tr>' for word, text in rows

@@ -300,6 +300,8 @@ class Session:
     ) -> Session | None:  # fmt: skip
         """Run another method on the problem as a step, and adopt its proofs that cover every schedule.
 
+        Return its session; None with a remark if it does not apply, or its solver is missing or fails.
+
         Parameters
         ----------
         name : str
@@ -312,11 +314,6 @@ class Session:
             Warm start.
         step : str, optional
             Name of the step; empty: no step.
-
-        Returns
-        -------
-        Session or None
-            Session of the method; None with a remark if it does not apply, or its solver is missing or fails.
 
         Raises
         ------

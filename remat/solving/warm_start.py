@@ -40,10 +40,7 @@ def best_hint(
 def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
     """Add a warm start to the incumbents, also with frees moved to the last uses.
 
-    Returns
-    -------
-    str
-        A remark if both variants are over budget; empty otherwise.
+    Return a remark if both variants are over budget; empty otherwise.
 
     Raises
     ------

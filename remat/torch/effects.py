@@ -57,11 +57,8 @@ def without_statistics(node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
 
     The first run has already updated the module's running statistics; they must not change twice.
 
-    Returns
-    -------
-    (target, args) or None
-        None for any other node, and for a batch normalisation by running statistics (evaluation). The target's three
-        results equal the node's first three.
+    None for any other node, and for a batch normalisation by running statistics (evaluation). The target's three
+    results equal the node's first three.
     """
     target = _WITH_STATISTICS.get(node.target)
     if target is None or node.kwargs or len(node.args) < 8 or node.args[_TRAINING] is not True:

@@ -62,10 +62,7 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     values of earlier blocks that no forward op after the cut reads, but a backward op before that place. Ties go to the
     last place, so a backward op that reads tensors across the cut belongs to the block after it.
 
-    Returns
-    -------
-    int64 array, shape (cuts + 1,)
-        Positions; for the first cut, the end of the graph.
+    Positions, shape (cuts + 1,); for the first cut, the end of the graph.
     """
     step = reads.step
     cuts = np.append(cuts, step.num_forward)

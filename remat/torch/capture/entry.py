@@ -65,10 +65,6 @@ def capture(  # noqa: PLR0913 - independent options of users
     name : str, optional
         Name of the graph; default: that of the module's class.
 
-    Returns
-    -------
-    Captured
-
     Raises
     ------
     CaptureError

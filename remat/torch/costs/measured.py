@@ -37,7 +37,8 @@ def measure_distinct(
 ) -> list[int | None]:
     """Measure calls: equal ones once, and those with stored results not at all.
 
-    The caller's random numbers are unaffected.
+    The caller's random numbers are unaffected. The result has a number per call: None, with a remark, if it cannot run;
+    0 if it is free.
 
     Parameters
     ----------
@@ -49,11 +50,6 @@ def measure_distinct(
         Open during measurements.
     deadline : Deadline, float or None
         Checked before each op.
-
-    Returns
-    -------
-    list of int or None
-        A number per call: None, with a remark, if it cannot run; 0 if it is free.
 
     Raises
     ------

@@ -101,10 +101,6 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     schedule : Schedule
         A valid schedule of its graph.
 
-    Returns
-    -------
-    Split
-
     Raises
     ------
     ScheduleError

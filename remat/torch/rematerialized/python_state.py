@@ -25,10 +25,7 @@ _WEIGHTS = "_flat_weight"
 def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """Run forward once or more on fake tensors and check its side effects; restore all state.
 
-    Returns
-    -------
-    tuple of str
-        Attributes that forward sets and never reads, such as the last attention weights; steps do not set them.
+    Return attributes that forward sets and never reads, such as the last attention weights; steps do not set them.
 
     Raises
     ------
