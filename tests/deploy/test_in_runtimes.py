@@ -15,9 +15,9 @@ from test_tflite_files import HEADS
 
 from remat.deploy import Runtime, Search, check_models, deploy, deployed, write_model
 from remat.deploy.arena import runtime_head
+from remat.deploy.deployment import kernel_scratch
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.runs import MODULES, run_models
-from remat.deploy.scratch import kernel_scratch
 from remat.deploy.tflite_file import TfliteFile
 
 
