@@ -38,10 +38,7 @@ def trusted_folders() -> list[str]:
 def check_trusted(backend: str, where: str) -> None:
     """Require that a backend named in a file has a plain name.
 
-    Raises
-    ------
-    BackendError
-        If its variant is a path, which only the command line may give; the message begins with `where`.
+    Raise BackendError if its variant is a path, which only the command line may give; the message begins with `where`.
     """
     variant = backend.partition(":")[2]
     if Path(variant).name != variant or variant.startswith((".", "-", "~")) or "\\" in variant:
@@ -51,10 +48,7 @@ def check_trusted(backend: str, where: str) -> None:
 def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -> None:
     """Require that solver options from a file name no files.
 
-    Raises
-    ------
-    BackendError
-        Beginning with `where` and naming the option.
+    Raise BackendError beginning with `where` and naming the option.
     """
     special = PYOMO_OPTIONS if backend.partition(":")[0] == "pyomo" else ()
     for name, value in options.items():

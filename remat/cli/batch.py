@@ -140,10 +140,7 @@ def command(
 def read_family(name: str, given: ProblemSection, scaling: Scaling) -> AffineGraph:
     """Return the network `name` at every batch size, as :func:`command` describes.
 
-    Raises
-    ------
-    RematError
-        If a file cannot be read, has no batch size, or is not affine in it.
+    Raise RematError if a file cannot be read, has no batch size, or is not affine in it.
     """
     from remat.graphs.batch_scaling import AffineGraph
     from remat.graphs.io import load_graph, read_graph

@@ -77,10 +77,7 @@ def command(
 def made(factory: str) -> tuple[Any, Any, Any]:
     """Return the module, its positional and its keyword arguments from a factory, as fake tensors.
 
-    Raises
-    ------
-    CaptureError
-        If the factory does not exist, fails, or returns something else.
+    Raise CaptureError if the factory does not exist, fails, or returns something else.
     """
     from remat.registry import attempt
     from remat.torch import fake_tensors

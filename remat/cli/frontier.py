@@ -111,10 +111,7 @@ def command(
 def read_budgets(text: str) -> list[str]:
     """Return one budget, or those of a range ``LOW:HIGH:STEP``, whose unit may follow the last number only.
 
-    Raises
-    ------
-    ProblemError
-        For a range with several units, without end, or with too many budgets.
+    Raise ProblemError for a range with several units, without end, or with too many budgets.
 
     Examples
     --------

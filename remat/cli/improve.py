@@ -56,10 +56,7 @@ def command(
 def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:
     """Return the certificate of a schedule to improve.
 
-    Raises
-    ------
-    ScheduleError
-        With the path and the violation, if any rule except the budget is violated.
+    Raise ScheduleError with the path and the violation, if any rule except the budget is violated.
     """
     from remat.errors import ScheduleError
     from remat.schedule import OrderRule, Rule, Verdict

@@ -147,12 +147,8 @@ def planned(
     """Return the file with offsets of the least arena found, and what was found.
 
     Tensors that no operator touches lie at 0, constants and variables are left to the runtime, and so is scratch: the
-    gap that is kept for it is the one that the runtime's planner finds.
-
-    Raises
-    ------
-    FormatError
-        If two tensors that are held at once would share bytes, by the account of the file that is returned.
+    gap that is kept for it is the one that the runtime's planner finds. Raise FormatError if two tensors that are held
+    at once would share bytes, by the account of the file that is returned.
     """
     buffers, buffer_of = arena_buffers(file, scratch)
     found = allocate(
@@ -175,10 +171,7 @@ def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None =
 
     `arena`: bytes that all tensors must lie in.
 
-    Raises
-    ------
-    FormatError
-        Naming the tensors that overlap, or the one that is misplaced; or if the runtime would need more.
+    Raise FormatError, naming the tensors that overlap, or the one that is misplaced; or if the runtime would need more.
     """
     plan = file.plan()
     if plan is None:

@@ -159,10 +159,7 @@ def _without_unread(ops: Sequence[FileOp], instances: Sequence[Instance], output
 def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
     """Return a digest for each value of what it is computed by and from, and those of all operators.
 
-    Raises
-    ------
-    FormatError
-        Naming the operator that stands before one that writes what it reads.
+    Raise FormatError, naming the operator that stands before one that writes what it reads.
     """
     ops = list(ops)
     later = {value: op.label for op in ops for value in op.writes if value is not None}
@@ -198,10 +195,7 @@ def check_same(before: Sequence[FileOp], after: Sequence[FileOp], outputs: Itera
 
     `outputs`: each output, before and after.
 
-    Raises
-    ------
-    FormatError
-        Naming the operator or the output.
+    Raise FormatError, naming the operator or the output.
     """
     (old, old_runs), (new, new_runs) = numbers(before), numbers(after)
     for first, second in outputs:

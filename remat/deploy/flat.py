@@ -80,10 +80,7 @@ class FlatBuffer:
     def fields(self, table: int, known: Fields, what: str) -> dict[int, bytes | int]:
         """Return the fields that a table has: bytes of numbers, positions of what it refers to.
 
-        Raises
-        ------
-        FormatError
-            If the table has a field that is not `known`: copied without it, the model would change.
+        Raise FormatError if the table has a field that is not `known`: copied without it, the model would change.
         """
         layout = table - self.number("i", table)
         found: dict[int, bytes | int] = {}
@@ -164,10 +161,7 @@ def content(value: bytes) -> Piece:
 def in_front(root: Piece, old: bytes) -> bytes:
     """Return a buffer with `root` as its main table and the bytes of `old` at its end.
 
-    Raises
-    ------
-    FormatError
-        If it would be larger than :data:`MAX_SIZE`.
+    Raise FormatError if it would be larger than :data:`MAX_SIZE`.
     """
     starts: dict[Piece, int] = {}
     end = 8

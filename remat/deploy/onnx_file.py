@@ -71,12 +71,8 @@ class OnnxFile:
     def scheduled(self, schedule: Schedule) -> OnnxFile:
         """Return the model with its nodes in the order of a schedule, those that it recomputes more than once.
 
-        Functions of the model are expanded.
-
-        Raises
-        ------
-        FormatError
-            If the model cannot be written, or would compute something else.
+        Functions of the model are expanded. Raise FormatError if the model cannot be written, or would compute
+        something else.
         """
         position = self.reading.assembly.position_of
         instances = sequence(self.operators, [position[name] for name in schedule.computes()], self.outputs)

@@ -52,10 +52,7 @@ RULES = {
 def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
     """Return the runtime that is `wanted`, by default the first one that loads such a model.
 
-    Raises
-    ------
-    FormatError
-        If there is no such runtime, or it loads other models.
+    Raise FormatError if there is no such runtime, or it loads other models.
     """
     fitting = [runtime for runtime, rules in RULES.items() if isinstance(file, rules.file)]
     if wanted is None:

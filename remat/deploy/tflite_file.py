@@ -156,10 +156,7 @@ class TfliteFile:
     def scheduled(self, schedule: Schedule) -> TfliteFile:
         """Return the model with its operators in the order of a schedule, those that it recomputes more than once.
 
-        Raises
-        ------
-        FormatError
-            If the model cannot be written, or would compute something else.
+        Raise FormatError if the model cannot be written, or would compute something else.
         """
         position = self.assembly.position_of
         computes = [position[name] for name in schedule.computes() if name in position]

@@ -267,10 +267,7 @@ class _Writer:
     def check(self, made: TfliteFile) -> None:
         """Check that the model is read as the graph that was written, in its order.
 
-        Raises
-        ------
-        FormatError
-            Naming the operator or tensor.
+        Raise FormatError, naming the operator or tensor.
         """
         graph, position = made.graph, {name: p for p, name in made.assembly.name_of.items()}
         order = {name: k for k, name in enumerate(graph.order or ())}

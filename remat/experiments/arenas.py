@@ -172,9 +172,6 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
 def save_arenas_plot(found: Sequence[Arena], path: str | os.PathLike[str], title: str = "") -> None:
     """Write :func:`plot_arenas` to a ``.png`` or ``.svg`` file, atomically.
 
-    Raises
-    ------
-    FormatError
-        With the path, if the suffix differs or the file cannot be written.
+    Raise FormatError with the path, if the suffix differs or the file cannot be written.
     """
     write_figure(path, lambda: plot_arenas(found, title).figure)  # type: ignore[arg-type, return-value]

@@ -34,10 +34,7 @@ class OnlineHeuristic(Heuristic):
     def sequence(self, problem: Problem, order: list[int], deadline: Deadline) -> Sequence[int] | None:
         """Return the computes for ops in this order; None if the method gives up.
 
-        Raises
-        ------
-        OverdueError
-            At the deadline.
+        Raise OverdueError at the deadline.
         """
 
 
@@ -133,10 +130,7 @@ class Machine:
     def run(self) -> list[int] | None:
         """Return the computes, or None if it gave up.
 
-        Raises
-        ------
-        OverdueError
-            At the deadline.
+        Raise OverdueError at the deadline.
         """
         for place, op in enumerate(self.order):
             self.now = place

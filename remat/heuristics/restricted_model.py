@@ -44,12 +44,8 @@ class Statement:
         """State `problem` with the fewest computes that leave room around `schedule`.
 
         Building the model later raises OverdueError at the deadline. `memory_limit` is the limit of the call in bytes.
-
-        Raises
-        ------
-        ProblemError
-            For options unknown to the formulation, a problem that it cannot state, or a model that does not fit into
-            memory.
+        Raise ProblemError for options unknown to the formulation, a problem that it cannot state, or a model that does
+        not fit into memory.
         """
         formulation = _made(kind, options, problem, deadline, memory_limit)
         most = formulation.scope().max_computes

@@ -76,10 +76,7 @@ class Store:
     def read(self, key: str, num_ops: int) -> Answer | None:
         """Return the options of a sub-problem of `num_ops` ops; None if there are none.
 
-        Raises
-        ------
-        FormatError
-            With the path, if the file does not have the content that :meth:`write` writes for this key.
+        Raise FormatError with the path, if the file does not have the content that :meth:`write` writes for this key.
         """
         path = self._path(key)
         if not path.exists():

@@ -53,10 +53,8 @@ class SubProblem:
     def of(cls, whole: Problem, group: Group) -> SubProblem:
         """Return the sub-problem of a group.
 
-        Raises
-        ------
-        ProblemError
-            If ops outside the group contribute to a buffer that its forward part reads: it cannot run alone.
+        Raise ProblemError if ops outside the group contribute to a buffer that its forward part reads: it cannot run
+        alone.
         """
         return cls(_cut_out(whole, group), numbers(group))
 

@@ -365,10 +365,7 @@ def _stacking(aval: Any) -> Any:
 def bytes_of(aval: Any) -> int:
     """Return the bytes of a value; 0 for tokens and for values in the host's memory.
 
-    Raises
-    ------
-    CaptureError
-        If an extent is unknown.
+    Raise CaptureError if an extent is unknown.
     """
     shape = getattr(aval, "shape", None)
     if shape is None or not hasattr(aval, "dtype"):

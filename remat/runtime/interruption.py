@@ -51,10 +51,7 @@ def request() -> bool:
 def handler(_number: int, _frame: FrameType | None) -> None:
     """Signal handler: the first signal interrupts the running calls.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        For a second signal, or if no call checks the flag.
+    Raise KeyboardInterrupt for a second signal, or if no call checks the flag.
     """
     again = since() > SAME
     if not request() or again:

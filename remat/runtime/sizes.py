@@ -19,10 +19,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 def memory_bytes(limit: int | str) -> int:
     """Return a limit of memory in bytes.
 
-    Raises
-    ------
-    ProblemError
-        If it is not a positive number of bytes.
+    Raise ProblemError if it is not a positive number of bytes.
 
     Examples
     --------
@@ -44,10 +41,7 @@ def seconds(time: float | str) -> float:
 
     `time`: seconds, or a number with a unit (``"90s"``, ``"5m"``, ``"2h"``).
 
-    Raises
-    ------
-    ValueError
-        If it is neither.
+    Raise ValueError if it is neither.
 
     Examples
     --------
@@ -60,10 +54,7 @@ def seconds(time: float | str) -> float:
 def share(value: float | str) -> float:
     """Return a share, given as a number or in percent (``"5%"``).
 
-    Raises
-    ------
-    ValueError
-        If it is neither.
+    Raise ValueError if it is neither.
 
     Examples
     --------

@@ -86,10 +86,7 @@ class Incumbents:
     def add(self, schedule: Schedule, source: str) -> Certified:
         """Validate and store `schedule`.
 
-        Raises
-        ------
-        BackendError
-            If any rule but the budget is broken; the message names `source` and the violation.
+        Raise BackendError if any rule but the budget is broken; the message names `source` and the violation.
         """
         schedule = self.problem.of_plain(schedule)
         certificate = self._known(schedule) or validate(self.problem.graph, schedule, self.problem.rules)
@@ -145,10 +142,8 @@ class Reader:
     def main(self, values: Values, claimed: float) -> Certified:
         """Return the schedule for values of the main model, whose objective is its cost or its peak.
 
-        Raises
-        ------
-        BackendError
-            If it breaks a rule (including the budget), costs more than claimed, or the values contradict the claim.
+        Raise BackendError if it breaks a rule (including the budget), costs more than claimed, or the values contradict
+        the claim.
         """
         if not math.isfinite(claimed) or not np.isfinite(values).all():
             raise BackendError(f"{self._source} gives a cost or values that are not finite", "not-finite")

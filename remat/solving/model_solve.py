@@ -128,10 +128,7 @@ class ModelSolve:
     def _fits(self, formulation: Formulation) -> bool:
         """Return whether the model fits into the remaining memory and time.
 
-        Raises
-        ------
-        ProblemError
-            If it exceeds the memory and no schedule is known.
+        Raise ProblemError if it exceeds the memory and no schedule is known.
         """
         session, rows = self.session, self.backend.reads_rows(self.call)
         size = formulation.linear_estimate() if rows else formulation.estimate()

@@ -166,10 +166,7 @@ class Session:
     def raise_peak_bound(self, bound: int, kind: str, cause: str = "") -> None:
         """Record a better bound on the peak of every schedule that the problem allows, with its source.
 
-        Raises
-        ------
-        BackendError
-            If a schedule with a lower peak is known.
+        Raise BackendError if a schedule with a lower peak is known.
         """
         least = self.incumbents.least_peak
         assert least is not None  # the reference order is one
@@ -190,10 +187,7 @@ class Session:
     def add(self, schedule: Schedule, source: str) -> Certified:
         """Certify a schedule, record it, and report it.
 
-        Raises
-        ------
-        BackendError
-            If it is invalid, or its peak is below the bound.
+        Raise BackendError if it is invalid, or its peak is below the bound.
         """
         certified = self.incumbents.add(schedule, source)
         self.check(certified)
@@ -262,10 +256,7 @@ class Session:
         `upper`: search only for orders with a lower peak than this. `done`: ends the search when it returns true;
         default: :attr:`enough`.
 
-        Raises
-        ------
-        BackendError
-            If an order has another peak than claimed, or one below the bound.
+        Raise BackendError if an order has another peak than claimed, or one below the bound.
         """
         if self.orders.exact:
             return self._search_order(self.orders, search, deadline, upper, done)

@@ -40,12 +40,7 @@ def best_hint(
 def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
     """Add a warm start to the incumbents, also with frees moved to the last uses.
 
-    Return a remark if both variants are over budget; empty otherwise.
-
-    Raises
-    ------
-    ProblemError
-        If it is not a valid schedule.
+    Return a remark if both variants are over budget; empty otherwise. Raise ProblemError if it is not a valid schedule.
     """
     try:
         seen = incumbents.add(schedule, "the warm start")

@@ -15,10 +15,7 @@ TESTED = SpecifierSet(">=2.13,<2.14")
 def check_version() -> None:
     """Require an installed torch of a version within :data:`TESTED`.
 
-    Raises
-    ------
-    CaptureError
-        With the installed version and the tested ones.
+    Raise CaptureError with the installed version and the tested ones.
     """
     try:
         installed = version("torch")

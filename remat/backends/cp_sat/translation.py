@@ -292,10 +292,7 @@ class CpSatModel:
 def whole(values: Float, what: str) -> Int:
     """Return `values` as int64.
 
-    Raises
-    ------
-    ModelError
-        If one is not an integer of magnitude below 2^62; the message begins with `what`.
+    Raise ModelError if one is not an integer of magnitude below 2^62; the message begins with `what`.
     """
     rounded = np.rint(values)
     if not np.array_equal(rounded, values):

@@ -104,10 +104,7 @@ class MiniZinc(Backend):
     def solver(self) -> driver.Solver:
         """Return the solver of this variant; without a variant the most preferred one.
 
-        Raises
-        ------
-        BackendError
-            If the program does not list it.
+        Raise BackendError if the program does not list it.
         """
         listed = driver.solvers(driver.executable() or "minizinc")
         if self.variant:

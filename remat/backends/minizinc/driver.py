@@ -164,10 +164,7 @@ def command(
 ) -> list[str]:
     """Return the command line that solves `files` with the threads, seed and solver options of `options`.
 
-    Raises
-    ------
-    BackendError
-        If the solver lacks an option (the message lists its options), or a value has the wrong type.
+    Raise BackendError if the solver lacks an option (the message lists its options), or a value has the wrong type.
     """
     line = [program, "--solver", solver.id, "--json-stream", "--output-mode", "json", "--statistics"]
     # MiniZinc 2.6.4 loses constraints when it compresses chains of implications: `b -> c` becomes `c`.

@@ -28,12 +28,7 @@ def to_pyomo(matrix: Matrix, offset: bool = False, deadline: Deadline | None = N
     LP file): operators on variables take ten times as long. Rows without coefficients are omitted, so the caller must
     check that they hold.
 
-    With `offset`, the objective includes its constant.
-
-    Raises
-    ------
-    OverdueError
-        If the deadline passes.
+    With `offset`, the objective includes its constant. Raise OverdueError if the deadline passes.
     """
     clock = deadline or Deadline()
     columns = matrix.shape[1]

@@ -62,10 +62,7 @@ class Checkpointing(Heuristic):
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
         """Yield the schedules of the family.
 
-        Raises
-        ------
-        ProblemError
-            If the method does not apply to the graph.
+        Raise ProblemError if the method does not apply to the graph.
         """
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:

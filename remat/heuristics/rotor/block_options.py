@@ -21,10 +21,7 @@ SHARES = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
 def chain_of(blocks: Blocks, deadline: Deadline) -> Chain:
     """Return the chain of blocks with the options of each.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    Raise OverdueError at the deadline.
     """
     maker = Maker(blocks)
     sweeps = [maker.sweep(block) for block in range(blocks.num_blocks)]

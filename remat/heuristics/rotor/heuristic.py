@@ -119,10 +119,7 @@ class Table:
     def of(cls, reads: Reads, cuts: list[Int], level: int, options: RotorOptions, deadline: Deadline) -> Table:
         """Cut at one of the levels and solve the programme.
 
-        Raises
-        ------
-        OverdueError
-            At the deadline.
+        Raise OverdueError at the deadline.
         """
         problem = reads.step.problem
         assert problem.budget_bytes is not None
@@ -189,10 +186,7 @@ class _Search:
     def run(self, step: TrainingStep) -> None:
         """Try all levels, the most promising first.
 
-        Raises
-        ------
-        OverdueError
-            At the deadline, or when the search may stop.
+        Raise OverdueError at the deadline, or when the search may stop.
         """
         limit = 1 if len(self.problem.graph.ops) > LARGE else LEVELS[self.many]
         for tried, table in enumerate(self._tables(Reads.of(step))):

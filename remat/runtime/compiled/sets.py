@@ -183,10 +183,7 @@ def _begin(sets: Sequence[KernelSet]) -> bool:
 def _locked(path: Path) -> IO[str] | None:
     """Open and lock a file; None if another process holds the lock.
 
-    Raises
-    ------
-    OSError
-        If the system or file system cannot lock files.
+    Raise OSError if the system or file system cannot lock files.
     """
     try:
         import fcntl

@@ -114,10 +114,7 @@ class FakeWorld:
     def of(cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
         """Make fake tensors for a module and its arguments; the module remains unchanged.
 
-        Raises
-        ------
-        CaptureError
-            If `args` is no tuple, or a tensor is on the meta device, of another fake mode or sharded.
+        Raise CaptureError if `args` is no tuple, or a tensor is on the meta device, of another fake mode or sharded.
         """
         if not isinstance(args, tuple | list):
             raise CaptureError(

@@ -150,10 +150,7 @@ def lower(
 ) -> Captured:
     """Lower a traced step; `unread` has the bytes that are resident and not read, by kind.
 
-    Raises
-    ------
-    CaptureError
-        If a value depends on the data, or there is nothing to compute.
+    Raise CaptureError if a value depends on the data, or there is nothing to compute.
     """
     traced = with_real_memory(traced)
     fx = traced.module.graph

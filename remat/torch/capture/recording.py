@@ -88,10 +88,7 @@ class _Recorder:
 def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
     """Record the forward pass, or both passes, of a module.
 
-    Raises
-    ------
-    Exception
-        From the module or torch, if the module cannot be recorded.
+    Raise Exception from the module or torch, if the module cannot be recorded.
     """
     with kept_attributes(world.module):  # attributes that forward sets are fake
         try:

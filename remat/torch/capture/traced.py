@@ -14,10 +14,7 @@ from remat.torch.captured import Input, ResultValue
 def storage_bytes(value: Any) -> int:
     """Return the bytes of the storage of a tensor; 0 for anything else.
 
-    Raises
-    ------
-    CaptureError
-        If it is a sparse tensor, which has several storages.
+    Raise CaptureError if it is a sparse tensor, which has several storages.
     """
     if not isinstance(value, torch.Tensor):
         return 0

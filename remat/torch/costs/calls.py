@@ -79,10 +79,7 @@ class Call:
 def call_of(node: torch.fx.Node) -> Call:
     """Return the call of a node.
 
-    Raises
-    ------
-    MeasurementError
-        If a value that it reads or writes is unknown, or one of its sizes is a symbol.
+    Raise MeasurementError if a value that it reads or writes is unknown, or one of its sizes is a symbol.
     """
     if node.op != "call_function":
         raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own", "no-cost")

@@ -122,10 +122,7 @@ class Roofline(CostModel):
 def device_kind(call: Call) -> str:
     """Return ``"cuda"`` if any tensor of a call is there, otherwise ``"cpu"``.
 
-    Raises
-    ------
-    MeasurementError
-        For any other kind of device.
+    Raise MeasurementError for any other kind of device.
     """
     kinds = {tensor.device.type for tensor in (*call.inputs, *call.outputs)}
     if kinds <= {"cpu"}:

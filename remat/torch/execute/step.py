@@ -49,12 +49,8 @@ def give_gradients(targets: Mapping[str, Any], gradients: Mapping[str, Any]) -> 
     """Set or add to ``.grad`` of each target, as autograd does.
 
     A gradient becomes ``.grad`` itself if there is none yet, unless its strides differ from the target's or it shares
-    its memory with another one. Otherwise it is added in place.
-
-    Raises
-    ------
-    ExecutionError
-        With the name of a gradient without a target.
+    its memory with another one. Otherwise it is added in place. Raise ExecutionError with the name of a gradient
+    without a target.
     """
     taken: set[int] = set()
     with torch.no_grad():
@@ -78,10 +74,7 @@ def give_gradients(targets: Mapping[str, Any], gradients: Mapping[str, Any]) -> 
 def give_buffers(targets: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Copy new values into buffers.
 
-    Raises
-    ------
-    ExecutionError
-        With the name of a buffer that the module lacks.
+    Raise ExecutionError with the name of a buffer that the module lacks.
     """
     with torch.no_grad():
         for name, value in values.items():
@@ -104,10 +97,8 @@ def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tu
 
     `values` are those of the outputs, None for those that are no tensors; without `loss` the module computes its own.
 
-    Raises
-    ------
-    ExecutionError
-        If there is no loss and not exactly one differentiable output is a scalar, or the loss returns no scalar.
+    Raise ExecutionError if there is no loss and not exactly one differentiable output is a scalar, or the loss returns
+    no scalar.
     """
     outputs, wanted = captured.results_of("output"), captured.inputs_of("tangent")
     given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]

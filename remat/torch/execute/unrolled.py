@@ -63,10 +63,7 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
     results of the forward pass from :func:`begin_backward` on, and no step replaces them; the output has only the
     gradients.
 
-    Raises
-    ------
-    ExecutionError
-        With the name of an op that cannot be repeated.
+    Raise ExecutionError with the name of an op that cannot be repeated.
     """
     _check(captured)
     writer = _Writer(captured, schedule, apart)

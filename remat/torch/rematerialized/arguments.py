@@ -37,10 +37,7 @@ class Sample:
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the flattened arguments of a call, in the order of the sample's.
 
-        Raises
-        ------
-        ExecutionError
-            With the name of the first argument that differs from the sample.
+        Raise ExecutionError with the name of the first argument that differs from the sample.
         """
         given = self._given(args, kwargs)
         for name in given.keys() ^ self._names:

@@ -25,12 +25,8 @@ RANDOM = {run_and_save_state: run_and_save_rng_state, run_with_state: run_with_r
 def compiled(split: Split) -> tuple[Compiled, Compiled]:
     """Compile the forward and the backward graph; they take and return the same values as those of `split`.
 
-    Random ops remain those of eager PyTorch, so that they draw the same numbers.
-
-    Raises
-    ------
-    ExecutionError
-        If the compiler fails or is missing (a C++ compiler, or Triton for a GPU).
+    Random ops remain those of eager PyTorch, so that they draw the same numbers. Raise ExecutionError if the compiler
+    fails or is missing (a C++ compiler, or Triton for a GPU).
     """
     return _compiled(split, split.forward, backward=False), _compiled(split, split.backward, backward=True)
 

@@ -38,10 +38,7 @@ class Constant:
     def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:
         """Find the attribute that holds a tensor.
 
-        Raises
-        ------
-        ExecutionError
-            If it requires a gradient, which only a parameter can have.
+        Raise ExecutionError if it requires a gradient, which only a parameter can have.
         """
         found = [(p, name) for p, part in module.named_modules() for name, x in part.__dict__.items() if x is value]
         path, attribute = found[0] if found else ("", "")
@@ -93,10 +90,7 @@ class Plan:
     def run(self, module: nn.Module, leaves: list[Any]) -> Any:
         """Return the module's return value for these arguments, which are flattened like the sample's.
 
-        Raises
-        ------
-        ExecutionError
-            With the name of a parameter or buffer that differs from the captured one.
+        Raise ExecutionError with the name of a parameter or buffer that differs from the captured one.
         """
         tensors: list[torch.Tensor] = []
         for each in self.inputs:

@@ -174,10 +174,7 @@ class Settings:
 def check_setting(word: str, value: str, known: Sequence[str]) -> None:
     """Require a known value.
 
-    Raises
-    ------
-    ProblemError
-        With the unknown value.
+    Raise ProblemError with the unknown value.
     """
     if value not in known:
         raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}", "step-setting")

@@ -26,12 +26,8 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
     """Run forward once or more on fake tensors and check its side effects; restore all state.
 
     Return attributes that forward sets and never reads, such as the last attention weights; steps do not set them.
-
-    Raises
-    ------
-    ExecutionError
-        If forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a step would draw
-        no new numbers and always find the old value.
+    Raise ExecutionError if forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a
+    step would draw no new numbers and always find the old value.
     """
     name = type(module).__name__
     world = FakeWorld.of(module, args, kwargs)
