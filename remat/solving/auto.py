@@ -233,7 +233,7 @@ class LeastCostSearch(Policy):
                 session.infeasible, session.scope = True, own_scope(self.problem)
                 session.proof = " (by exhaustive search)"
             else:
-                session.raise_bound(found.bound, own_scope(self.problem))
+                session.raise_cost_bound(found.bound, own_scope(self.problem))
 
     def method(self, stage: Stage) -> None:
         """Run a formulation or another method; while code is being compiled, until it is ready, and then again."""
@@ -276,9 +276,9 @@ class LeastCostSearch(Policy):
         if part.infeasible:
             session.note(f"{source} proved that no schedule exists within {part.scope}")
         elif part.bound > session.bound:
-            base = self.problem.graph.base_cost
+            objective, base = self.problem.objective, session.least_bound
             share = f" (overhead {overhead_text(part.bound, base)})" if base else ""
-            session.note(f"no schedule costs less than {part.bound:,}{share} within {part.scope}")
+            session.note(f"no schedule {objective.verb} less than {part.bound:,}{share} within {part.scope}")
 
     def made(self, name: str, options: Mapping[str, Any] | None = None) -> Heuristic:
         by_stages = self.problem.order is OrderRule.FIXED and CONDITIONS["mip"](self)

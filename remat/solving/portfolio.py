@@ -308,7 +308,7 @@ class Policy:
             seconds = max(TURN_LEAST, min(TURN, TURN_SHARE * self.clock.remaining)) * GROWTH ** turns.arms[name].idle
             if name == "bounds":
                 seconds = max(seconds, again)
-            cost, bound, began = session.cost, session.bound, self.clock.elapsed
+            value, bound, began = session.value, session.bound, self.clock.elapsed
             deadline = self.share(1.0, seconds)
             if name == "bounds":
                 went = self.bounds(deadline)
@@ -318,8 +318,8 @@ class Policy:
             if (not went and name not in self.waiting) or (name == "bounds" and self.bounds_final):
                 del turns.arms[name]
                 continue
-            before = 2 * self.problem.graph.base_cost if cost is None else cost
-            saved = 0 if session.cost is None else max(0, before - session.cost)
+            before = 2 * session.least_bound if value is None else value
+            saved = 0 if session.value is None else max(0, before - session.value)
             turns.add(name, max(spent, 0.01), saved + session.bound - bound)
             if math.isinf(self.clock.seconds) and turns.arms[name].idle:
                 return
