@@ -86,13 +86,8 @@ class BoundaryNetwork:
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
         """Return the price of the cheapest boundary of a closed set before `op` that contains all `op` depends on.
 
-        Parameters
-        ----------
-        hold : int64 array, shape (tensors,)
-            Price of holding each tensor; those that `op` reads or writes cost nothing.
-        give_up : int64 array, shape (ops,), optional
-            Price of giving up any number of an op's outputs, :data:`UNLIMITED` where that is impossible; None:
-            impossible for all ops.
+        `hold` is the price of holding each tensor; those that `op` reads or writes cost nothing. `give_up` is that of
+        giving up any number of an op's outputs; :data:`UNLIMITED`, or None for all ops, if impossible.
         """
         from ortools.graph.python.max_flow import SimpleMaxFlow
 

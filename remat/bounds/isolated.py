@@ -32,14 +32,8 @@ def isolated_bounds(
     """Yield the bounds of `problem` that a generator yields, which runs in a child process.
 
     The child is killed if it exceeds the deadline or `memory_limit`, or if the iterator is closed. Bounds received by
-    then remain valid. If the child did not finish, the note of the last bound gives the reason.
-
-    Parameters
-    ----------
-    compute : callable
-        Returns the generator; it is pickled.
-    memory_limit : int or None
-        Bytes that the process may hold.
+    then remain valid. If the child did not finish, the note of the last bound gives the reason. `compute` returns the
+    generator and is pickled.
 
     Raises
     ------

@@ -207,12 +207,7 @@ class GraphArrays:
     ) -> GraphArrays:
         """Return the arrays of a graph, whose names must be checked already.
 
-        Parameters
-        ----------
-        ends : pair of sequences of str
-            Graph inputs and graph outputs.
-        order : sequence of str
-            Op names in the reference order.
+        `ends` are graph inputs and graph outputs, `order` names ops in the reference order.
         """
         num_ops, num_tensors = len(ops), len(tensors)
         tensor = {each.name: number for number, each in enumerate(tensors)}
@@ -264,10 +259,7 @@ class GraphArrays:
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
         """Return, for each tensor, the first place of a writer and the last place of a writer or reader.
 
-        Parameters
-        ----------
-        place : int64 array, shape (ops,)
-            −1 for ops to skip.
+        Ops whose `place` is −1 are skipped.
 
         Returns
         -------

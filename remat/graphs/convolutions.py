@@ -23,12 +23,7 @@ def kernel_uses(
 
     The other pairs meet padding, or a zero that dilation inserts between elements.
 
-    Parameters
-    ----------
-    data, kernel, out : int
-        Extents of the axis.
-    stride, low, data_dilation, kernel_dilation : int
-        Steps of the window, padding before the data (may be negative), distance of data and of kernel elements.
+    `data`, `kernel` and `out` are extents of the axis; `low` is the padding before the data, which may be negative.
 
     Examples
     --------

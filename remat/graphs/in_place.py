@@ -43,10 +43,7 @@ def checked_pairs(pairs: Any, op: str) -> Pairs:
 def check_places(op: str, pairs: Pairs, size: Mapping[str, int], writers: Mapping[str, int]) -> None:
     """Refuse, naming the op, pairs of different sizes and pairs with accumulation buffers.
 
-    Parameters
-    ----------
-    size, writers : mapping of str to int
-        Bytes, and number of writers, of each tensor.
+    `size` and `writers` contain bytes and number of writers by tensor.
     """
     for output, source in pairs:
         where = f"op {op!r} cannot write {short(output)} in place of {short(source)}"

@@ -43,13 +43,7 @@ class ReadLimitError(FormatError):
 
 
 class Budget:
-    """Remaining bytes and seconds for reading one file.
-
-    Parameters
-    ----------
-    memory : float
-        Bytes.
-    """
+    """Remaining bytes and seconds for reading one file."""
 
     def __init__(self, memory: float, deadline: Deadline) -> None:
         self._memory, self._left, self._deadline = memory, memory, deadline

@@ -30,12 +30,8 @@ NAMED = 10
 def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list[str]:
     """Return the violations of `values`, one line each; empty if they satisfy the model.
 
-    Parameters
-    ----------
-    values : float64 array, shape (num_vars,)
-    tolerance : float
-        Allowed violation of a bound b, relative to ``max(1, |b|)``, and distance from an integer. Literals and the
-        integers of other records than :class:`Linear` are rounded first.
+    `tolerance` is the allowed violation of a bound b, relative to ``max(1, |b|)``, and distance from an integer.
+    Literals and the integers of other records than :class:`Linear` are rounded first.
 
     Examples
     --------

@@ -147,10 +147,6 @@ def expand(counts: ArrayLike) -> tuple[Int, Int]:
 
     Replaces two nested loops: "for each group, for each of its elements".
 
-    Parameters
-    ----------
-    counts : int array, shape (groups,)
-
     Returns
     -------
     owner, rank : int64 arrays, shape (sum of counts,)
@@ -203,13 +199,8 @@ def largest_onward(values: Float, last: Bool) -> Float:
 def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
     """Return the lower sides of a record's rows, and their sums over all variables outside a block.
 
-    Encoders derive from it the values of variables that follow from others.
-
-    Parameters
-    ----------
-    name : str
-        Name of a `Linear` record; if there is none, both arrays are empty.
-    values : float64 array, shape (variables,)
+    Encoders derive from it the values of variables that follow from others. Without a `Linear` record of that name,
+    both arrays are empty.
 
     Examples
     --------
@@ -232,12 +223,7 @@ def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[F
 def running_values(model: Model, name: str, block: Vars, values: Float, group: Int) -> Float:
     """Return the values of a block whose rows state the difference to the previous value, from 0 in each group.
 
-    Parameters
-    ----------
-    model, name, block, values
-        As for :func:`sums_without`; the record has a row for each variable of the block.
-    group : int64 array, shape (rows,)
-        Ascending.
+    As for :func:`sums_without`; the record has a row for each variable of the block. `group` is ascending.
     """
     lower, other = sums_without(model, name, block, values)
     total = np.cumsum(lower - other)

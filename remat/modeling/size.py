@@ -31,15 +31,7 @@ class ModelSize:
     """Additional bytes needed while the model is built."""
 
     def lacks_memory(self, available: float, nonzero_bytes: int = BUILT_BYTES) -> str:
-        """Return required and available memory as text; empty if the model may fit.
-
-        Parameters
-        ----------
-        available : float
-            Bytes.
-        nonzero_bytes : int
-            Bytes of model and solver for each non-zero.
-        """
+        """Return required and available memory as text; empty if the model may fit."""
         needed = max(BUILT_BYTES, nonzero_bytes) * self.nonzeros + self.tables
         if needed <= available:
             return ""

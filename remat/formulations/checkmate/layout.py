@@ -35,10 +35,7 @@ class CheckmateOptions(Options):
 class CheckmateLayout:
     """Variables of the programme, by stage and by position in the reference order.
 
-    Parameters
-    ----------
-    stages : int or None
-        Number of free stages; None: frontier-advancing stages, where stage k ends with op k.
+    With `stages` None they are frontier-advancing: stage k ends with op k.
 
     Attributes
     ----------

@@ -51,11 +51,6 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
     It leaves out recomputations of tensors that are live and complete according to the steps, and recomputations whose
     results are never read. Its memory never exceeds the rows of the runs (:attr:`Run.rows`) for the plan of the steps.
 
-    Parameters
-    ----------
-    source : str
-        Source recorded in the schedule.
-
     Raises
     ------
     ProblemError

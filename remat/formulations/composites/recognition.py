@@ -74,12 +74,8 @@ def encoded(
     Equal results are encoded once. A run that matches several options has that of the backward run that follows. A
     forward run without a backward run is a fast-forward, otherwise the option that saves least.
 
-    Parameters
-    ----------
-    encode : callable
-        Returns values of the runs in sequence; raises ProblemError if there are none.
-    claim : callable
-        Returns the claim of values; called only if there are several encodings.
+    `encode` returns values of the runs in sequence, or raises ProblemError if there are none; `claim` is called only if
+    there are several encodings.
 
     Raises
     ------

@@ -54,10 +54,7 @@ class NodeRow:
 class Tables:
     """Nodes, choices (a node with one of its runs) and data (tensors), by number.
 
-    Parameters
-    ----------
-    clock : Deadline
-        Checked between the memory rows of two nodes.
+    `clock` is checked between the memory rows of two nodes.
 
     Attributes
     ----------

@@ -40,13 +40,8 @@ class Touches(NamedTuple):
 class Phases:
     """Numbers of the possible runs, retentions and reads in each phase.
 
-    Parameters
-    ----------
-    may : bool array, shape (T, T)
-        [t, k]: true if node k may run in phase t.
-    now : int64 array, optional
-        Phases, ascending, of the rows of `may`, if these are only a sample. Only `until`, `active` and `phantom_runs`
-        are then valid.
+    `may[t, k]` is true if node k may run in phase t. `now` lists the phases of its rows, ascending, if these are only a
+    sample; only `until`, `active` and `phantom_runs` are then valid.
 
     Attributes
     ----------

@@ -25,10 +25,7 @@ def stated(rows: list[NodeRow]) -> list[NodeRow]:
 class Program:
     """Model of the choices in `phases`; the rows have the numbers of :class:`HIlp`.
 
-    Parameters
-    ----------
-    clock : Deadline
-        Checked between the parts of the model.
+    `clock` is checked between its parts.
 
     Attributes
     ----------

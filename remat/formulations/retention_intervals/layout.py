@@ -57,10 +57,7 @@ class IntervalsLayout:
     tensor that a copy makes. Accumulation buffers have only one instance and separate tables. Graph inputs are always
     live and left out.
 
-    Parameters
-    ----------
-    copies : int
-        Largest number of runs of nodes that the problem does not limit.
+    `copies` is the largest number of runs of nodes that the problem does not limit.
 
     Attributes
     ----------

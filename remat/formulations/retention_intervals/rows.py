@@ -17,12 +17,7 @@ from remat.runtime.deadline import Deadline
 class IntervalRows:
     """Constraints on the variables of one model.
 
-    Parameters
-    ----------
-    unit, capacity : int
-        Bytes per unit of memory, and units that the budget leaves.
-    tau : int or None
-        Variable of the capacity, if it is one.
+    `unit` is in bytes, `capacity` in units; `tau` is the variable of the capacity, if it is one.
     """
 
     def __init__(self, variables: IntervalVariables, unit: int, capacity: int, tau: int | None = None) -> None:

@@ -18,12 +18,7 @@ from remat.runtime.arrays import Bool, Int
 class IntervalVariables:
     """Variables of one model.
 
-    Parameters
-    ----------
-    model : Model
-        Model to which the variables are added.
-    covers : bool
-        True: reads with a choice of instances have cover literals.
+    With `covers`, reads with a choice of instances have cover literals.
     """
 
     def __init__(self, layout: IntervalsLayout, model: Model, *, covers: bool) -> None:

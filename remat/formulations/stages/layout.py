@@ -52,12 +52,8 @@ def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadli
 class StageLayout:
     """Tensors and ops by position in the reference order, with the stages in which each can be useful.
 
-    Parameters
-    ----------
-    most_extra : int or None
-        Largest cost of recomputations; None: no limit.
-    ahead : bool
-        False: recomputations must serve the op that ends their stage.
+    `most_extra` is the largest cost of recomputations. Without `ahead`, recomputations must serve the op that ends
+    their stage.
 
     Attributes
     ----------

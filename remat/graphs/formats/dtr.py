@@ -121,11 +121,6 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
     Constants are constant memory. A view is another name of its base. Values that have a name at the end are graph
     outputs.
 
-    Parameters
-    ----------
-    name : str
-        Name of the graph.
-
     Raises
     ------
     FormatError

@@ -96,14 +96,8 @@ DIALECTS: dict[str, tuple[str, str, type[list[Any]]]] = {
 def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     """Return the graph of a parsed node-link document; parallel links are merged.
 
-    Node ids become op names. Without ``graph.order`` the reference order is the topological order closest to the
-    order of the nodes. Attributes other than those of the dialect are ignored.
-
-    Parameters
-    ----------
-    document : JSON value
-    name : str
-        Name of the graph, unless ``graph.name`` gives one.
+    Node ids become op names. Without ``graph.order`` the reference order is the topological order closest to the order
+    of the nodes. Attributes other than those of the dialect are ignored. ``graph.name`` takes precedence over `name`.
 
     Raises
     ------

@@ -82,11 +82,7 @@ class GraphDocument(Document):
 def graph_from_document(document: Any, remarks: list[str] | None = None) -> ComputeGraph:
     """Return the graph of a parsed JSON document in format ``remat-graph``.
 
-    Parameters
-    ----------
-    document : JSON value
-    remarks : list of str, optional
-        Receives notable facts that are no errors: ops without a cost.
+    `remarks` receives notable facts that are no errors: ops without a cost.
 
     Raises
     ------

@@ -84,14 +84,7 @@ class Window:
 def same_pads(
     image: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, lower: bool = False
 ) -> list[tuple[int, int]]:
-    """Return the padding for ``ceil(image / stride)`` output elements; an odd element goes after the image.
-
-    Parameters
-    ----------
-    image, kernel, stride, dilation : sequence of int
-        One number for each axis of the image.
-    lower : bool
-        Put the odd element before the image.
+    """Return padding for ``ceil(image / stride)`` output elements; with `lower`, an odd element precedes the image.
 
     Examples
     --------

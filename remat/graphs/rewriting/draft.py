@@ -30,10 +30,7 @@ class NewOp:
 class Draft:
     """Mutable copy of a graph; :meth:`build` returns a checked graph.
 
-    Parameters
-    ----------
-    kernels : {"in-place", "whole"} or None
-        As in :class:`~remat.graphs.rewriting.RewriteOptions`.
+    `kernels` is that of :class:`~remat.graphs.rewriting.RewriteOptions`.
 
     Raises
     ------

@@ -88,13 +88,8 @@ def cut_constant(
 ) -> tuple[int, int, int] | None:
     """Return axis, start and stop of the slice of a constant that a part of an op reads; None for the whole constant.
 
-    Parameters
-    ----------
-    entry : mapping
-        Entry of the attribute ``constants``.
-    axis, start, stop, extent : int
-        The elements of the operand that the part reads, and the extent of the whole; see
-        :class:`~remat.graphs.rewriting.parts.PartOf`.
+    `entry` is one of the attribute ``constants``; for the other parameters see
+    :class:`~remat.graphs.rewriting.parts.PartOf`.
 
     Examples
     --------

@@ -71,12 +71,8 @@ def darts_cell(
 ) -> ComputeGraph:
     """Return the first normal cell of DARTS for ImageNet and its reader, the 1 x 1 convolution of the next cell.
 
-    Parameters
-    ----------
-    coarse : bool
-        Make each separable or dilated convolution one op, as Serenity does.
-    fold_concats, fold_batch_norms : bool
-        See :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
+    With `coarse`, each separable or dilated convolution is one op, as for Serenity. For `fold_concats` and
+    `fold_batch_norms` see :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
 
     Examples
     --------

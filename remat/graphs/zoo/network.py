@@ -42,13 +42,7 @@ class Layer:
 
 @dataclass
 class Recorder:
-    """Layers by name, in the order of insertion.
-
-    Parameters
-    ----------
-    batch : int
-        Samples.
-    """
+    """Layers by name, in the order of insertion."""
 
     name: str
     batch: int
@@ -109,11 +103,7 @@ class Network(Recorder):
     not layers, nor is the network's input. Layers without a given name are named as in Keras: ``conv2d``,
     ``conv2d_1``, ...
 
-    Parameters
-    ----------
-    batch : int
-        Samples.
-    image : (height, width, channels)
+    `image` is (height, width, channels).
 
     Examples
     --------

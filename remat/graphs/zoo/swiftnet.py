@@ -39,12 +39,7 @@ _CELLS = {
 def swiftnet_cell(batch: int = 1, *, cell: str = "a", fold_concats: bool = False) -> ComputeGraph:
     """Return one cell of SwiftNet HPD with its input as an op.
 
-    Parameters
-    ----------
-    cell : str
-        ``"a"``, ``"b"`` or ``"c"``.
-    fold_concats : bool
-        See :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
+    `cell` is ``"a"``, ``"b"`` or ``"c"``; for `fold_concats` see :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
 
     Examples
     --------

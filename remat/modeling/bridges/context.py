@@ -72,10 +72,6 @@ class LoweringContext:
 
         Only one direction is enforced. With `at_least` the new variable is at least the conjunction (for uses),
         otherwise at most (for supplies). Hints get the minimal or the maximal value, respectively.
-
-        Parameters
-        ----------
-        literals : int64 array, shape (conjunctions, literals of each)
         """
         folded = np.sort(self.fold(literals.ravel()).reshape(literals.shape), axis=1)  # NEVER first, ALWAYS last
         folded[:, 1:][folded[:, 1:] == folded[:, :-1]] = ALWAYS

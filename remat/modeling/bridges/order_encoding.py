@@ -21,12 +21,7 @@ MAX_VALUES = 20_000_000
 class Domains:
     """Values of integer variables, by their bounds and the source's :class:`Domain` records.
 
-    Parameters
-    ----------
-    source : Model
-        Model with the records.
-    model : Model
-        Model with the variables of `source`; may grow.
+    `model` has the variables of `source` and may grow.
 
     Attributes
     ----------
@@ -100,12 +95,7 @@ class OrderEncoding:
     ``x = d[k] - sum((d[j + 1] - d[j]) * y[x, d[j]] for j < k)``. The last Boolean is the constant true; that of a
     0/1 variable is the variable's negation.
 
-    Parameters
-    ----------
-    model : Model
-        Model under construction.
-    add_vars : callable
-        :meth:`remat.modeling.bridges.context.LoweringContext.add_vars`.
+    `add_vars` is :meth:`remat.modeling.bridges.context.LoweringContext.add_vars`.
     """
 
     def __init__(self, model: Model, domains: Domains, add_vars: Callable[..., Int]) -> None:

@@ -66,12 +66,8 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     retained. Values that the matrices retain stay live even if nothing reads them. Graph outputs stay live in the last
     stage.
 
-    Parameters
-    ----------
-    computed : array, shape (stages, ops)
-        R: 1 where the node is computed in the stage.
-    retained : array, shape (stages, ops)
-        S: 1 where the node's value is retained into the stage from the one before.
+    `computed` is R, of shape (stages, ops): 1 where the node is computed in the stage. `retained` is S, of the same
+    shape: 1 where its value is retained into the stage from the one before.
 
     Raises
     ------

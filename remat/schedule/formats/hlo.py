@@ -19,10 +19,7 @@ from remat.schedule.simulate import simulate_valid
 def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) -> Schedule:
     """Return the schedule of a program, for its own graph or for one that has all its ops.
 
-    Parameters
-    ----------
-    graph : ComputeGraph, optional
-        For example the graph of the same module before XLA's rematerialisation. Default: the program's own.
+    `graph` may be that of the same module before XLA's rematerialisation.
 
     Raises
     ------

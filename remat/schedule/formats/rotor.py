@@ -240,10 +240,7 @@ class _Run:
 def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation]) -> Schedule:
     """Return the schedule of a sequence, with its frees; graph outputs are never freed.
 
-    Parameters
-    ----------
-    graph : ComputeGraph
-        Chain with one forward and one backward op per block, and the loss between them.
+    `graph` is a chain with one forward and one backward op per block, and the loss between them.
 
     Raises
     ------

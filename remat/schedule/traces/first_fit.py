@@ -40,10 +40,7 @@ def first_fit(buffers: Buffers) -> Addresses:
 def lowest_gap(spans: Iterable[tuple[int, int]], need: int, *, tightest: bool = False) -> int:
     """Return the start of the lowest or tightest gap of `need` bytes; the end of the last span if there is none.
 
-    Parameters
-    ----------
-    spans : iterable of (int, int)
-        Start and end of each buffer, ascending by start; they may overlap.
+    `spans` are start and end of each buffer, ascending by start; they may overlap.
 
     Examples
     --------

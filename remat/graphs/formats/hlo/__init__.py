@@ -52,10 +52,7 @@ def program_from_text(text: str, *, in_place: bool = False) -> HloProgram:
     ``conditional``, ``call`` or fusion is one op. Its cost includes all executions of the computations it calls; their
     memory beyond operands and results is its workspace. Costs are floating-point operations.
 
-    Parameters
-    ----------
-    in_place : bool
-        Let elementwise instructions write in place of an operand, as XLA's buffer assignment does.
+    With `in_place`, elementwise instructions may write in place of an operand, as XLA's buffer assignment does.
 
     Raises
     ------

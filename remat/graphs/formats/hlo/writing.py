@@ -26,12 +26,7 @@ def scheduled_text(text: str, steps: Sequence[str]) -> str:
     Views (tuples and their elements, bitcasts) come right before their readers, as clones if they view a clone. Clones
     in `text` that no step needs are dropped. The module is marked ``is_scheduled=true``.
 
-    Parameters
-    ----------
-    text : str
-        Of an HLO module.
-    steps : sequence of str
-        Names of ops of :func:`~remat.graphs.formats.hlo.program_from_text`: each at least once, after its inputs.
+    `steps` names ops of :func:`~remat.graphs.formats.hlo.program_from_text`: each at least once, after its inputs.
 
     Raises
     ------

@@ -36,12 +36,7 @@ def describe(node: Node, network: Network, root: Callable[[str], str], names: Ma
     A node has no description if it is of a foreign domain or has an unexpected attribute; if it reads or writes more
     than real numbers, or reads a tensor in another shape than it was written in; or if weights depend on the inputs.
 
-    Parameters
-    ----------
-    root : callable
-        Returns the value that a view is another name of.
-    names : mapping of str to str
-        Tensor of the graph, by value.
+    `root` returns the value that a view is another name of; `names` contains the tensor of the graph by value.
     """
     values = network.values
     known = _NODES.get(node.type)

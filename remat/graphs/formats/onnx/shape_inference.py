@@ -82,12 +82,7 @@ class Network:
 
 
 class Inference:
-    """Inference over the graph of a model with expanded functions, from its inputs to its outputs.
-
-    Parameters
-    ----------
-    control_flow : {"refuse", "op"}
-    """
+    """Inference over the graph of a model with expanded functions, from its inputs to its outputs."""
 
     def __init__(self, model: Any, dims: Dimensions, control_flow: str) -> None:
         import onnx

@@ -48,10 +48,7 @@ class Value:
 class Dimensions:
     """Sizes given for the open dimensions of a model.
 
-    Parameters
-    ----------
-    given : mapping of str to int
-        By the name of the dimension (``batch``), or by tensor and axis (``x[0]``).
+    Their keys are the name of the dimension (``batch``), or tensor and axis (``x[0]``).
     """
 
     given: Mapping[str, int]

@@ -94,12 +94,7 @@ class ModelTables:
 
 
 def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
-    """Return the tables of a subgraph.
-
-    Parameters
-    ----------
-    subgraph : int or str
-        Its position (0 is the main one) or its name.
+    """Return the tables of a subgraph, given by its position (0 is the main one) or name.
 
     Raises
     ------
