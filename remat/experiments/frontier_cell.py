@@ -117,12 +117,7 @@ class Cell:
 
 
 class Folder:
-    """Folder with one canonical file per finished cell, and one that identifies the task.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """Folder with one canonical file per finished cell, and one that identifies the task."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,10 +126,8 @@ class Folder:
     def open(cls, path: str | os.PathLike[str], problem: Problem, limits: Mapping[str, Any]) -> Folder:
         """Open the folder, and create it if necessary.
 
-        Raises
-        ------
-        FormatError
-            With the path, if it cannot be written or belongs to another graph, other rules or other limits.
+        Raise FormatError with the path, if it cannot be written or belongs to another graph, other rules or other
+        limits.
         """
         folder = cls(Path(path))
         asked = {"format": NAME, "version": VERSION, **question(problem, limits)}
@@ -164,10 +157,8 @@ class Folder:
     def read(self, method: Contestant, problem: Problem) -> Cell | None:
         """Return the cell, its schedule validated; None if it is not finished.
 
-        Raises
-        ------
-        FormatError
-            With the path, if it is malformed, its schedule contradicts its row, or the method's options have changed.
+        Raise FormatError with the path, if it is malformed, its schedule contradicts its row, or the method's options
+        have changed.
         """
         assert problem.budget_bytes is not None
         file = self._file(method, problem.budget_bytes)
@@ -184,10 +175,7 @@ class Folder:
     def write(self, method: Contestant, cell: Cell) -> None:
         """Write a finished cell atomically.
 
-        Raises
-        ------
-        FormatError
-            With the path, if it cannot be written.
+        Raise FormatError with the path, if it cannot be written.
         """
         schedule = None if cell.schedule is None else json.loads(schedule_to_text(cell.schedule))
         content = {

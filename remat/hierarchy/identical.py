@@ -38,11 +38,7 @@ def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) ->
 
     Costs agree up to a tolerance (:class:`~remat.hierarchy.classes.Classes`).
 
-    Parameters
-    ----------
-    hierarchy : Hierarchy
-    tolerance : float
-        Share of the representative's cost; 0: costs are equal.
+    `tolerance`: share of the representative's cost; 0: costs are equal.
 
     Examples
     --------
@@ -63,10 +59,7 @@ def identical_groups(hierarchy: Hierarchy, tolerance: float = COST_TOLERANCE) ->
 def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
     """Translate ops of one group to the ops at the same positions in another group of its class.
 
-    Raises
-    ------
-    ProblemError
-        If the groups differ in their numbers of ops, or an op is not in `source`.
+    Raise ProblemError if the groups differ in their numbers of ops, or an op is not in `source`.
 
     Examples
     --------

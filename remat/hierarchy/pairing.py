@@ -36,12 +36,8 @@ _TRUSTED = 0.8
 def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | None = None) -> Hierarchy:
     """Return the hierarchy of forward groups with the backward ops of each.
 
-    Parameters
-    ----------
-    problem : Problem
-    groups : list of Group
-        The highest level, disjoint. Their own backward ops are ignored. Graphs without a backward pass keep these
-        groups.
+    `groups`: the highest level, disjoint. Their own backward ops are ignored. Graphs without a backward pass keep these
+    groups.
 
     Examples
     --------

@@ -143,10 +143,7 @@ class Lifetimes:
         under two conditions. Some op that may begin it is the chosen op, or precedes it in every order. Some op that
         may end it is an op that is not done yet, or follows one in every order.
 
-        Parameters
-        ----------
-        ops : int64 array
-            Ascending; the numbers of the ops must form a topological order.
+        `ops`: ascending; the numbers of the ops must form a topological order.
         """
         number = np.full(len(self.workspace), -1, dtype=np.int64)
         number[ops] = np.arange(len(ops))

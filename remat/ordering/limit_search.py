@@ -49,11 +49,7 @@ class LimitSearch:
     docs/ordering/valley.md). It remembers sets from which the end cannot be reached by keys of 128 random bits: the
     probability that any two of ten million share a key is 1 in 10^24.
 
-    Parameters
-    ----------
-    problem : Lifetimes
-    seed : int
-        Seed of the order among equal choices; 0: by number.
+    `seed`: seed of the order among equal choices; 0: by number.
 
     Examples
     --------
@@ -177,11 +173,7 @@ class LimitSearch:
 class TwoWaySearch:
     """Limit searches from both ends of a problem; the end that answered last is tried first.
 
-    Parameters
-    ----------
-    problem : Lifetimes
-    seed : int
-        As for :class:`LimitSearch`.
+    `seed`: as for :class:`LimitSearch`.
 
     Examples
     --------

@@ -38,13 +38,6 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
     drawn by its number of completions. Otherwise each ready op is equally likely to come next, which favours some
     orders.
 
-    Parameters
-    ----------
-    instance : OrderInstance
-    number : int
-    seed : int
-    deadline : Deadline, optional
-
     Examples
     --------
     >>> from remat import GraphBuilder, Problem

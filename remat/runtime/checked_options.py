@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from remat.errors import ProblemError
+from remat.runtime.text import clipped
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,8 @@ class Options:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not _fits(value, kinds[field.name]):
-                shown = repr(value)
-                shown = shown if len(shown) <= 60 else shown[:57] + "..."
-                raise ProblemError(
-                    f"{field.name} must be {_words(kinds[field.name])}, not {shown}", "option", field.name
-                )
+                words = f"{field.name} must be {_words(kinds[field.name])}, not {clipped(repr(value), 60)}"
+                raise ProblemError(words, "option", field.name)
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -44,12 +44,8 @@ class Plan:
     def events(self, ends: Int, when: Int) -> tuple[Int, Int, Int]:
         """Return when ops are recomputed, and the first and last ones, for :func:`.sequence_kernel.sequence_of`.
 
-        Parameters
-        ----------
-        ends : int64 array, shape (blocks,)
-            Position after the last op of each block.
-        when : int64 array, shape (blocks,)
-            Position of the first backward op that belongs to each block or an earlier one.
+        `ends`, shape (blocks,): position after the last op of each block. `when`, shape (blocks,): position of the
+        first backward op that belongs to each block or an earlier one.
         """
         found: list[tuple[int, int, int, int]] = []
         starts = [0, *ends.tolist()]

@@ -116,10 +116,7 @@ def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
     Many retained values are not read again ("dead retention"), above all checkpoints after their segment. Frees at last
     use drop them without a change of the computes.
 
-    Parameters
-    ----------
-    checkpoints : iterable of int
-        Positions of forward ops.
+    `checkpoints`: positions of forward ops.
 
     Returns
     -------

@@ -31,12 +31,8 @@ def repetitions(length: int, slots: int) -> int:
 def advances(length: int, slots: int) -> int:
     """Return the least forward advances for reversing a chain: ``r l - comb(c + r, c + 1)``.
 
-    Parameters
-    ----------
-    length : int
-        l, the steps to reverse, from 1.
-    slots : int
-        c, the states that can be stored at a time, *including* the initial state, from 1.
+    `length`: l, the steps to reverse, from 1. `slots`: c, the states that can be stored at a time, *including* the
+    initial state, from 1.
 
     Notes
     -----

@@ -65,10 +65,7 @@ class ForwardGraph:
 def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool | None:
     """Return all sets of forward ops closed under inputs, by size; shape (sets, ops). None: more than `most`.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    Raise OverdueError at the deadline.
 
     Examples
     --------
@@ -100,12 +97,7 @@ def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Boo
     """Return the closure of each op under inputs, the empty set and all ops, by size; at most `most` sets.
 
     With more ops, the reference order is cut into that many runs, and each contributes the op after which the fewest
-    bytes are still to be read.
-
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    bytes are still to be read. Raise OverdueError at the deadline.
     """
     last = np.arange(graph.num_ops)
     np.maximum.at(last, graph.producer, graph.consumer)

@@ -58,12 +58,8 @@ def separator_tree(
 ) -> SeparatorTree:
     """Split repeatedly by the bag whose largest side is smallest.
 
-    O(n w log n) for n nodes and width w, after the decomposition (:func:`decomposition`).
-
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    O(n w log n) for n nodes and width w, after the decomposition (:func:`decomposition`). Raise OverdueError at the
+    deadline.
 
     Examples
     --------
@@ -83,12 +79,7 @@ def decomposition(
     """Return a tree decomposition by elimination of one node after another: bags, and the parent of each (-1: none).
 
     A bag comes after its parent. The bags are those of networkx, which compares each with all before it (half a minute
-    for 20,000 nodes) and does not check the deadline.
-
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    for 20,000 nodes) and does not check the deadline. Raise OverdueError at the deadline.
 
     Examples
     --------

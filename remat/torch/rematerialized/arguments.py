@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remat.errors import ExecutionError
+from remat.runtime.text import clipped
 from remat.torch.captured import Layout
 
 
@@ -101,7 +102,4 @@ _ADVICE = "; rematerialize(...) was given another sample (other_shapes='capture'
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return "a tensor"
-    shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+    return "a tensor" if isinstance(value, torch.Tensor) else clipped(repr(value), 40)
