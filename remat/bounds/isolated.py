@@ -33,12 +33,7 @@ def isolated_bounds(
 
     The child is killed if it exceeds the deadline or `memory_limit`, or if the iterator is closed. Bounds received by
     then remain valid. If the child did not finish, the note of the last bound gives the reason. `compute` returns the
-    generator and is pickled.
-
-    Raises
-    ------
-    RematError
-        If computing the bounds raises it in the child.
+    generator and is pickled. Raise RematError if computing the bounds raises it in the child.
     """
     given = (compute, memory_limit, dict(os.environ))
     child = Supervised(_serve, given, PRELOAD, deadline, memory_limit, grace=GRACE, passes_interrupt=False)

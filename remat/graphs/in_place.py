@@ -17,10 +17,7 @@ Pairs = tuple[tuple[str, str], ...]
 def checked_pairs(pairs: Any, op: str) -> Pairs:
     """Return pairs of names as tuples, without duplicates.
 
-    Raises
-    ------
-    GraphError
-        Naming the op, for items that are no pairs of names, and for more than :data:`MAX_PAIRS` pairs.
+    Raise GraphError, naming the op, for items that are no pairs of names, and for more than :data:`MAX_PAIRS` pairs.
 
     Examples
     --------

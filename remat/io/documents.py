@@ -70,6 +70,8 @@ _FINER = "pick a finer unit instead of a fraction"
 def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = FormatError) -> T:
     """Return a parsed JSON value as a document, or as any other type known to pydantic.
 
+    Raise RematError on one line, with all faults and their places: missing or unknown keys, values of another type.
+
     Parameters
     ----------
     value : JSON value
@@ -77,11 +79,6 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
         Place of the value, for messages; empty for a whole document.
     error : type
         Class of the error.
-
-    Raises
-    ------
-    RematError
-        On one line, with all faults and their places: missing or unknown keys, values of another type.
 
     Examples
     --------
@@ -180,6 +177,8 @@ class Lines(tuple[str, ...]):
 def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, owner: str = "") -> str:
     r"""Return the text of a JSON object with a line for each field, in ASCII; equal content gives equal text.
 
+    Raise FormatError if JSON cannot express `meta`.
+
     Parameters
     ----------
     fields : mapping of key to JSON value or :class:`Lines`
@@ -187,11 +186,6 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
         Written last, with its keys sorted.
     owner : str
         Owner of `meta`, for messages.
-
-    Raises
-    ------
-    FormatError
-        If JSON cannot express `meta`.
 
     Examples
     --------

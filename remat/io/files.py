@@ -63,10 +63,7 @@ def _reason(error: OSError | ValueError) -> str:
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file or a pipe, or of standard input for ``-``.
 
-    Raises
-    ------
-    FormatError
-        With the path, if it is missing, a folder, a device, or larger than `max_bytes`.
+    Raise FormatError with the path, if it is missing, a folder, a device, or larger than `max_bytes`.
     """
     try:
         if is_standard_stream(path):
@@ -120,10 +117,7 @@ def size_of_file(path: str | os.PathLike[str]) -> int:
 def read_stream(path: str | os.PathLike[str], read: Callable[[BinaryIO], bytes]) -> bytes:
     """Return the result of `read` on the stream of a plain file of any size.
 
-    Raises
-    ------
-    FormatError
-        With the path, if it cannot be read.
+    Raise FormatError with the path, if it cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
@@ -156,10 +150,7 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
 def parse_json(text: str, name: str) -> Any:
     """Parse a JSON text; refuse NaN, infinities (also 1e999) and duplicate keys; keep whole numbers exact.
 
-    Raises
-    ------
-    FormatError
-        With `name`, and line and column if known; also for a text that would exceed the memory budget.
+    Raise FormatError with `name`, and line and column if known; also for a text that would exceed the memory budget.
     """
     try:
         draw_json(text)
@@ -203,12 +194,8 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file atomically: write a temporary file in the same folder, then rename it.
 
     Symbolic links are followed, and an existing file keeps its permissions. Pipes and devices (``/dev/null``,
-    ``/dev/stdout``) are written in place, and ``-`` is standard output.
-
-    Raises
-    ------
-    FormatError
-        With the path, if it cannot be written; an existing file is unchanged.
+    ``/dev/stdout``) are written in place, and ``-`` is standard output. Raise FormatError with the path, if it cannot
+    be written; an existing file is unchanged.
     """
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
@@ -230,10 +217,7 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file atomically unless it exists: one of several processes writes it.
 
-    Raises
-    ------
-    FormatError
-        With the path, if it cannot be written.
+    Raise FormatError with the path, if it cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(path)
@@ -312,11 +296,8 @@ def check_output(
 ) -> None:
     """Check before the work that `path` can be written.
 
-    Raises
-    ------
-    FormatError
-        If its folder is missing or not writable, its suffix is not one of `suffixes` (if there are any), or it is one
-        of the `inputs`.
+    Raise FormatError if its folder is missing or not writable, its suffix is not one of `suffixes` (if there are any),
+    or it is one of the `inputs`.
     """
     if path is None:
         return
@@ -352,10 +333,7 @@ def check_outputs(
 ) -> None:
     """Apply :func:`check_output` to several pairs of path and suffixes; no two may be the same file.
 
-    Raises
-    ------
-    FormatError
-        As :func:`check_output`; also with two paths that lead to one file.
+    Raise FormatError as :func:`check_output`; also with two paths that lead to one file.
     """
     inputs = tuple(inputs)
     places: dict[str, str] = {}
@@ -377,10 +355,7 @@ MAX_CONFIG_BYTES = 1024 * 1024
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
-    Raises
-    ------
-    FormatError
-        With the path, and the line if known.
+    Raise FormatError with the path, and the line if known.
     """
     text = read_text(path, MAX_CONFIG_BYTES)
     check_toml_keys(text, str(path))
@@ -395,10 +370,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
     r"""Yield the line and the cells of each row that is not blank; all rows have equal lengths.
 
-    Raises
-    ------
-    FormatError
-        With `name` and the line, for rows of other lengths, open quotes, too many cells.
+    Raise FormatError with `name` and the line, for rows of other lengths, open quotes, too many cells.
 
     Examples
     --------

@@ -76,17 +76,14 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 def read_limits(seconds: float | None = None, memory: int | str | None = None) -> Iterator[None]:
     """Set the limits for reading files within the ``with`` block; limits of an outer block stay.
 
+    Raise ProblemError if `memory` is not a number of bytes.
+
     Parameters
     ----------
     seconds : float, optional
         Per file, at least :data:`LEAST_SECONDS`. Default: :data:`SECONDS`, without a limit on waiting for a pipe.
     memory : int or str, optional
         Per file, in bytes or as ``"4GiB"``. Default: :data:`MEMORY_SHARE` of the available memory.
-
-    Raises
-    ------
-    ProblemError
-        If `memory` is not a number of bytes.
 
     Examples
     --------
@@ -168,10 +165,7 @@ def check_count(count: int, what: str, memory: int = CELL_MEMORY) -> None:
 def check_toml_keys(text: str, name: str) -> None:
     """Refuse a TOML text with a key of too many parts (``a.b.c = 1`` has three).
 
-    Raises
-    ------
-    FormatError
-        With `name` and the line.
+    Raise FormatError with `name` and the line.
     """
     found = _LONG_KEY.search(text)
     if found:

@@ -60,10 +60,7 @@ class Bounds:
     def of(cls, model: Model, lower: Float, upper: Float) -> Bounds:
         """Return the bounds of `model` intersected with the given ones.
 
-        Raises
-        ------
-        ModelError
-            If a variable has no value left.
+        Raise ModelError if a variable has no value left.
         """
         if np.shape(lower) != (model.num_vars,) or np.shape(upper) != (model.num_vars,):
             raise ModelError(
@@ -147,10 +144,7 @@ class Narrowing:
     def run(self) -> list[Record]:
         """Return the reduced records, without those that always hold.
 
-        Raises
-        ------
-        InfeasibleError
-            If a contradiction is found.
+        Raise InfeasibleError if a contradiction is found.
         """
         records = list(self.model.records)
         for _ in range(ROUNDS):

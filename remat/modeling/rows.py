@@ -36,6 +36,8 @@ def rows_from(
 ) -> Linear:
     """Return the rows ``lower <= sum of coefficient * variable <= upper``, built from terms.
 
+    Raise ModelError if rows are out of range.
+
     Parameters
     ----------
     name : str
@@ -49,11 +51,6 @@ def rows_from(
     lower, upper : float, or float array of shape (rows,)
     enforce : int array, shape (rows,), optional
         Literals; a row is required only if its literal is true.
-
-    Raises
-    ------
-    ModelError
-        If rows are out of range.
 
     Examples
     --------

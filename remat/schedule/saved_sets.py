@@ -15,10 +15,7 @@ from remat.schedule.schedule import Schedule
 def first_backward_place(graph: ComputeGraph) -> int:
     """Return the position in the reference order of the first op of the backward pass.
 
-    Raises
-    ------
-    ScheduleError
-        If no op of the graph has phase ``"backward"``.
+    Raise ScheduleError if no op of the graph has phase ``"backward"``.
     """
     for place, op in enumerate(graph.arrays.order.tolist()):
         if graph.ops[op].phase == "backward":
@@ -31,11 +28,12 @@ def schedule_of_saved(
 ) -> Schedule:
     """Return the forward pass in the reference order, then the backward pass, which starts with only `saved` tensors.
 
-    Before each op of the backward pass, missing values that it needs are recomputed in the reference order. Each op
-    is recomputed at most once, and its results stay live for later readers. Selective checkpointing and torch's
+    Before each op of the backward pass, missing values that it needs are recomputed in the reference order. Each op is
+    recomputed at most once, and its results stay live for later readers. Selective checkpointing and torch's
     partitioner do the same (its ``reordering_to_mimic_autograd_engine``). Besides `saved`, the backward pass starts
     with the graph's inputs and outputs and with tensors written by ops of phase ``"loss"`` or by ops that may run only
-    once. Frees are implied.
+    once. Frees are implied. Raise ScheduleError, naming a saved tensor that the graph does not have, or if it has no
+    backward pass.
 
     Parameters
     ----------
@@ -47,11 +45,6 @@ def schedule_of_saved(
         Method or file that chose them.
     first_backward : int, optional
         Position in the reference order of the first op of the backward pass; default: by the phases.
-
-    Raises
-    ------
-    ScheduleError
-        Naming a saved tensor that the graph does not have, or if it has no backward pass.
 
     Examples
     --------

@@ -142,6 +142,10 @@ class Node:
 class CompositeProblem:
     """Problem with composites; every other op is a node with a single option.
 
+    Raise ProblemError if an op does not exist or is in two composites, if groups depend on each other both ways, if a
+    group is not contiguous in the reference order although the problem fixes it, or if an option is invalid (a missing
+    or foreign op, an input that is not available).
+
     Attributes
     ----------
     nodes : tuple of Node
@@ -151,13 +155,6 @@ class CompositeProblem:
     data : int64 array
         Tensors of the flat graph that cross between nodes or are kept. All others are inside a node, inside a layer
         (phantoms), or graph inputs, which are always live.
-
-    Raises
-    ------
-    ProblemError
-        If an op does not exist or is in two composites, if groups depend on each other both ways, if a group is not
-        contiguous in the reference order although the problem fixes it, or if an option is invalid (a missing or
-        foreign op, an input that is not available).
 
     Examples
     --------

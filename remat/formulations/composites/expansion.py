@@ -32,10 +32,7 @@ class Step:
 def find_run(problem: CompositeProblem, node: int, option: int) -> Run:
     """Return the run of a node with an option.
 
-    Raises
-    ------
-    ProblemError
-        If the node does not exist or does not have the option.
+    Raise ProblemError if the node does not exist or does not have the option.
     """
     if not 0 <= node < len(problem.nodes):
         raise ProblemError(f"there is no node {node}, of {len(problem.nodes)} there are")
@@ -50,11 +47,7 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
 
     It leaves out recomputations of tensors that are live and complete according to the steps, and recomputations whose
     results are never read. Its memory never exceeds the rows of the runs (:attr:`Run.rows`) for the plan of the steps.
-
-    Raises
-    ------
-    ProblemError
-        If a node or option does not exist.
+    Raise ProblemError if a node or option does not exist.
 
     Examples
     --------

@@ -75,13 +75,8 @@ def encoded(
     forward run without a backward run is a fast-forward, otherwise the option that saves least.
 
     `encode` returns values of the runs in sequence, or raises ProblemError if there are none; `claim` is called only if
-    there are several encodings.
-
-    Raises
-    ------
-    ProblemError
-        If the schedule names an unknown op, misses one or computes one too often; or if no rule gives an encoding, with
-        the reason of the last one.
+    there are several encodings. Raise ProblemError if the schedule names an unknown op, misses one or computes one too
+    often; or if no rule gives an encoding, with the reason of the last one.
     """
     sequence = computed_ops(whole.problem, schedule)
     sequence = sequence[useful_computes(whole.problem, sequence, refills=True)]

@@ -175,6 +175,9 @@ def make_run(
 ) -> tuple[Run, Int]:
     """Build the run of a sequence of ops.
 
+    Raise ProblemError if the sequence reads an internal tensor that is not live, or one of its own outputs before
+    making it.
+
     Parameters
     ----------
     ops : int64 array
@@ -192,11 +195,6 @@ def make_run(
     run : Run
     taken : int64 array
         Internal tensors that are live at the start.
-
-    Raises
-    ------
-    ProblemError
-        If the sequence reads an internal tensor that is not live, or one of its own outputs before making it.
     """
     arrays, steps = border.arrays, len(ops)
     size = arrays.size

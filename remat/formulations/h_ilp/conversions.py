@@ -40,11 +40,8 @@ class Plan:
     def of(cls, at: Tables, runs: Sequence[FoundRun]) -> Plan:
         """Return the plan of a sequence of runs: phase t ends with the first compute of node t.
 
-        Raises
-        ------
-        ProblemError
-            If first computes leave the order of nodes, or a phase runs a node twice or out of order; the message names
-            the node.
+        Raise ProblemError if first computes leave the order of nodes, or a phase runs a node twice or out of order; the
+        message names the node.
         """
         names = [each.name for each in at.whole.nodes]
         number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(at.node, at.runs, strict=True))}
@@ -57,10 +54,7 @@ class Plan:
 def values_of(program: Program, plan: Plan) -> Values:
     """Return values of the model that represent a plan, with the least retention.
 
-    Raises
-    ------
-    ProblemError
-        If the model lacks a variable for a run or a retention of the plan.
+    Raise ProblemError if the model lacks a variable for a run or a retention of the plan.
     """
     model, x, phases = program.model, program.x, program.phases
     values = np.zeros(model.num_vars)

@@ -23,6 +23,8 @@ def rows_where(table: Csr, which: Bool) -> Csr:
 class OrderLayout:
     """Precedence relation of the ops, and tensors held from the first of some ops to the last of others.
 
+    Raise OverdueError at the deadline.
+
     Attributes
     ----------
     earlier : bool array, shape (ops, ops)
@@ -40,11 +42,6 @@ class OrderLayout:
     kept : bool array, shape (held,)
     workspace : int64 array, shape (ops,)
         Bytes that each op holds during its own step only, including results that are neither read nor kept.
-
-    Raises
-    ------
-    OverdueError
-        At the deadline.
     """
 
     def __init__(self, problem: Problem, deadline: Deadline) -> None:

@@ -42,6 +42,9 @@ class RunSequence:
 class IntervalsEncoder:
     """Encoder that assigns the runs of one schedule to the events of a layout, and computes all variables.
 
+    Raise ProblemError if a node has more runs than copies, runs are not staged although the order is fixed, or a run
+    reads a tensor that no earlier run makes for others.
+
     Parameters
     ----------
     layout : IntervalsLayout
@@ -49,12 +52,6 @@ class IntervalsEncoder:
     named : callable
         Maps a node to its name in messages.
     gap : Gap, optional
-
-    Raises
-    ------
-    ProblemError
-        If a node has more runs than copies, runs are not staged although the order is fixed, or a run reads a tensor
-        that no earlier run makes for others.
     """
 
     def __init__(

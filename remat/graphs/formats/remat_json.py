@@ -134,10 +134,7 @@ def graph_from_document(document: Any, remarks: list[str] | None = None) -> Comp
 def graph_to_text(graph: ComputeGraph) -> str:
     """Return the canonical text of a graph: equal graphs give equal text; one tensor or op per line; ASCII.
 
-    Raises
-    ------
-    FormatError
-        If `meta` contains a value that JSON cannot express.
+    Raise FormatError if `meta` contains a value that JSON cannot express.
     """
     fields: dict[str, Any] = {
         "format": NAME,

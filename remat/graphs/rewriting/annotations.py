@@ -25,10 +25,7 @@ def is_whole(value: object) -> TypeGuard[int]:
 def read_shapes(graph: ComputeGraph) -> dict[str, Shape]:
     """Return ``meta["shapes"]``: the extent of each axis, batch first, for the tensors that have an entry.
 
-    Raises
-    ------
-    GraphError
-        Naming the tensor whose shape is not a list of at most 8 positive integers.
+    Raise GraphError, naming the tensor whose shape is not a list of at most 8 positive integers.
 
     Examples
     --------
@@ -64,11 +61,8 @@ def read_shapes(graph: ComputeGraph) -> dict[str, Shape]:
 def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
     """Return ``meta["attrs"]``: a mapping for each op that has an entry.
 
-    Raises
-    ------
-    GraphError
-        Naming the op whose attributes are no mapping, or whose ``kind`` is none of
-        :class:`~remat.graphs.rewriting.kinds.Kind`.
+    Raise GraphError, naming the op whose attributes are no mapping, or whose ``kind`` is none of
+    :class:`~remat.graphs.rewriting.kinds.Kind`.
     """
     found: dict[str, Attributes] = {}
     for op, attributes in _table(graph, "attrs").items():
@@ -90,12 +84,7 @@ def is_described(graph: ComputeGraph) -> bool:
     """Return ``meta["described"]``: true if ops without the attribute ``kind`` are opaque, regardless of their types.
 
     The readers of deployed models and the captures set it. They give a kind only to ops that they describe completely,
-    so that no rewrite depends on the name of a type.
-
-    Raises
-    ------
-    GraphError
-        If it is neither true nor false.
+    so that no rewrite depends on the name of a type. Raise GraphError if it is neither true nor false.
     """
     described = graph.meta.get("described", False)
     if not isinstance(described, bool):
@@ -113,10 +102,7 @@ def _table(graph: ComputeGraph, key: str) -> Mapping[str, Any]:
 def axis_of(attributes: Attributes, key: str, rank: int, op: str) -> int | None:
     """Return the axis that an attribute names, from 0; negative ones count from the end. None if absent.
 
-    Raises
-    ------
-    GraphError
-        Naming the op, for an invalid axis of a tensor with `rank` axes.
+    Raise GraphError, naming the op, for an invalid axis of a tensor with `rank` axes.
 
     Examples
     --------

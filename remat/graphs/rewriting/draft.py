@@ -30,12 +30,8 @@ class NewOp:
 class Draft:
     """Mutable copy of a graph; :meth:`build` returns a checked graph.
 
-    `kernels` is that of :class:`~remat.graphs.rewriting.RewriteOptions`.
-
-    Raises
-    ------
-    GraphError
-        If shapes, attributes or layout of the graph are wrong, naming the tensor or op.
+    `kernels` is that of :class:`~remat.graphs.rewriting.RewriteOptions`. Raise GraphError if shapes, attributes or
+    layout of the graph are wrong, naming the tensor or op.
     """
 
     def __init__(self, graph: ComputeGraph, *, kernels: str | None = None) -> None:

@@ -27,12 +27,8 @@ def checked_pieces(before: ComputeGraph, after: ComputeGraph) -> dict[str, Piece
 
     Each tensor of the rewritten graph gets a meaning: a tensor of the graph before, or a slice of one. Parts must read
     and write the slices that belong together by the roles of axes, along parallel axes for parts and reduced axes for
-    sums; the ranges of a sum must make up the axis, with one bias; attributes must be those of the graph before.
-
-    Raises
-    ------
-    GraphError
-        Naming the op or output that does not fit.
+    sums; the ranges of a sum must make up the axis, with one bias; attributes must be those of the graph before. Raise
+    GraphError, naming the op or output that does not fit.
     """
     found = pieces(after)
     _Proof(before, after, found).run()

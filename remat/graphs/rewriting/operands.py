@@ -129,11 +129,8 @@ def whole(tensor: str) -> Operand:
 def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -> tuple[Operand, ...] | None:
     """Return the operands of an op; None if required shapes are unknown.
 
-    Raises
-    ------
-    GraphError
-        Naming the op, for an invalid axis, parts with inconsistent shapes, slices outside their tensor, and operands
-        that differ from the inputs of the op.
+    Raise GraphError, naming the op, for an invalid axis, parts with inconsistent shapes, slices outside their tensor,
+    and operands that differ from the inputs of the op.
     """
     if attributes.get("operands") is not None:
         return _read_list(op, attributes["operands"], shapes)

@@ -42,10 +42,7 @@ class PartOf:
 def part_of(op: str, attributes: Attributes) -> PartOf | None:
     """Return the attribute ``part_of`` of an op; None if it is no part.
 
-    Raises
-    ------
-    GraphError
-        Naming the op, if the attribute is no valid :class:`PartOf`.
+    Raise GraphError, naming the op, if the attribute is no valid :class:`PartOf`.
     """
     given = attributes.get(PART_OF)
     if given is None:

@@ -67,14 +67,9 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     stage.
 
     `computed` is R, of shape (stages, ops): 1 where the node is computed in the stage. `retained` is S, of the same
-    shape: 1 where its value is retained into the stage from the one before.
-
-    Raises
-    ------
-    FormatError
-        If a shape is wrong, an entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a stage retains a
-        value that the stage before does not have, an op does not have exactly one output of its own, or the number of
-        computes exceeds the limit.
+    shape: 1 where its value is retained into the stage from the one before. Raise FormatError if a shape is wrong, an
+    entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a stage retains a value that the stage before
+    does not have, an op does not have exactly one output of its own, or the number of computes exceeds the limit.
 
     Examples
     --------
@@ -219,13 +214,9 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
     """Return the schedule of a list of register operations.
 
     ``["alloc", register, node, bytes]`` allocates a register, ``["compute", node, register, {input node: register},
-    cost]`` fills it, ``["free", register, node]`` releases it. An alloc belongs to the compute that follows.
-
-    Raises
-    ------
-    FormatError
-        Naming the operation that is malformed, uses a register with another value, contradicts the graph's sizes or
-        costs, or holds one value in two registers at once, which a schedule cannot express.
+    cost]`` fills it, ``["free", register, node]`` releases it. An alloc belongs to the compute that follows. Raise
+    FormatError, naming the operation that is malformed, uses a register with another value, contradicts the graph's
+    sizes or costs, or holds one value in two registers at once, which a schedule cannot express.
     """
     values = node_values(graph)
     order = graph.arrays.order.tolist()
@@ -264,10 +255,8 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 def node_values(graph: ComputeGraph) -> list[int]:
     """Return the one output tensor of each op, in reference order.
 
-    Raises
-    ------
-    FormatError
-        Naming an op with no or several outputs, or a tensor with several producers, which Checkmate does not have.
+    Raise FormatError, naming an op with no or several outputs, or a tensor with several producers, which Checkmate does
+    not have.
     """
     arrays = graph.arrays
     several = np.flatnonzero(arrays.op_outputs.counts != 1)

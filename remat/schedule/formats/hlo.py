@@ -19,12 +19,8 @@ from remat.schedule.simulate import simulate_valid
 def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) -> Schedule:
     """Return the schedule of a program, for its own graph or for one that has all its ops.
 
-    `graph` may be that of the same module before XLA's rematerialisation.
-
-    Raises
-    ------
-    FormatError
-        If the program is not scheduled, or runs an op that `graph` does not have.
+    `graph` may be that of the same module before XLA's rematerialisation. Raise FormatError if the program is not
+    scheduled, or runs an op that `graph` does not have.
     """
     if not program.is_scheduled:
         raise FormatError("the module does not say is_scheduled=true: its text is no order of execution")

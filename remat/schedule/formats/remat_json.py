@@ -78,10 +78,7 @@ def schedule_from_document(document: Any) -> Schedule:
 def schedule_to_text(schedule: Schedule) -> str:
     """Return the canonical text of a schedule: same content, same text; one step per line; ASCII.
 
-    Raises
-    ------
-    FormatError
-        If `meta` has values that JSON cannot express.
+    Raise FormatError if `meta` has values that JSON cannot express.
     """
     names = [[json.dumps(name) for name in table] for table in (schedule.op_names, schedule.tensor_names)]
     words = ("compute", "free")

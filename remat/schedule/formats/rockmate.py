@@ -62,10 +62,7 @@ PHANTOMS = " phantoms"
 def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | None = None) -> Schedule:
     """Return the schedule of a list of Rockmate's operations.
 
-    Raises
-    ------
-    FormatError
-        Naming the operation that is malformed, names an op that the graph does not have, or offloads.
+    Raise FormatError, naming the operation that is malformed, names an op that the graph does not have, or offloads.
 
     Examples
     --------
@@ -120,12 +117,8 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 def operations_of_schedule(graph: ComputeGraph, schedule: Schedule) -> list[list[Any]]:
     """Return the operations of a schedule; reading them back gives the schedule with implied frees written out.
 
-    A compute is a fast-forward one if the frees right after it are those of the phantoms that it newly makes.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the first violation, if the schedule does not run on `graph`.
+    A compute is a fast-forward one if the frees right after it are those of the phantoms that it newly makes. Raise
+    ScheduleError, naming the first violation, if the schedule does not run on `graph`.
 
     Examples
     --------

@@ -71,11 +71,8 @@ class Operation:
 def operations_of_text(text: str) -> list[Operation]:
     """Return the operations of a sequence.
 
-    Raises
-    ------
-    FormatError
-        Naming the first operation that is unknown, moves a value to or from the memory of the host, or selects an
-        option of its block.
+    Raise FormatError, naming the first operation that is unknown, moves a value to or from the memory of the host, or
+    selects an option of its block.
 
     Examples
     --------
@@ -123,12 +120,8 @@ class ChainOps:
         """Find the blocks by the phases of the ops, or else by their positions around the middle of the order.
 
         In some graphs, such as Checkmate's, the gradient op of a forward op also reads the output of the next forward
-        op. It is then the backward part of the next block, and the last gradient op is part of the loss.
-
-        Raises
-        ------
-        FormatError
-            If the graph is not such a chain, naming an op that shows it.
+        op. It is then the backward part of the next block, and the last gradient op is part of the loss. Raise
+        FormatError if the graph is not such a chain, naming an op that shows it.
         """
         order, phases = graph.arrays.order.tolist(), [op.phase for op in graph.ops]
         if any(phases):
@@ -240,12 +233,8 @@ class _Run:
 def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation]) -> Schedule:
     """Return the schedule of a sequence, with its frees; graph outputs are never freed.
 
-    `graph` is a chain with one forward and one backward op per block, and the loss between them.
-
-    Raises
-    ------
-    FormatError
-        If the graph is not a chain, or lacks a block of the sequence.
+    `graph` is a chain with one forward and one backward op per block, and the loss between them. Raise FormatError if
+    the graph is not a chain, or lacks a block of the sequence.
 
     Examples
     --------

@@ -50,10 +50,7 @@ class Timeline:
     ) -> Timeline:
         """Simulate `schedule` and return its timeline.
 
-        Raises
-        ------
-        ScheduleError
-            Naming the first violation, if the schedule does not run on `graph`.
+        Raise ScheduleError, naming the first violation, if the schedule does not run on `graph`.
         """
         keep = tuple(keep) if not isinstance(keep, str) else keep
         run = simulate_valid(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)

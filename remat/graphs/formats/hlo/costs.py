@@ -55,10 +55,8 @@ class Costs:
     def of_instruction(self, instruction: Instruction) -> int:
         """Return the operations of one execution of an instruction.
 
-        Raises
-        ------
-        FormatError
-            Naming the line, for more than 2^62 operations, and for dimensions that the operands do not have.
+        Raise FormatError, naming the line, for more than 2^62 operations, and for dimensions that the operands do not
+        have.
         """
         cost = self._cost(instruction)
         if cost >= MAX_TOTAL:

@@ -102,10 +102,7 @@ class ShapeReader:
     def read(self, position: int, depth: int = 0) -> tuple[Shape, int]:
         """Return the shape at `position`, nested in `depth` tuples, and its end.
 
-        Raises
-        ------
-        FormatError
-            Without a place; the caller adds it.
+        Raise FormatError without a place; the caller adds it.
         """
         position = self._blank(position)
         if not self._text.startswith("(", position):
@@ -147,10 +144,7 @@ class ShapeReader:
 def array_shape(element: str, axes: str, layout: str) -> ArrayShape:
     """Return the shape of an array from the parts of its text.
 
-    Raises
-    ------
-    FormatError
-        Naming the element type or the axis.
+    Raise FormatError, naming the element type or the axis.
 
     Examples
     --------

@@ -137,11 +137,8 @@ class Module:
 def read_module(text: str) -> Module:
     """Parse the module in a text.
 
-    Raises
-    ------
-    FormatError
-        Naming the line that cannot be parsed or is wrong: duplicate names, operands or computations that are not yet
-        defined, numbers or nesting beyond the limits, no entry computation, more than one module.
+    Raise FormatError, naming the line that cannot be parsed or is wrong: duplicate names, operands or computations that
+    are not yet defined, numbers or nesting beyond the limits, no entry computation, more than one module.
     """
     check_count(text.count("\n"), "lines")
     return ModuleReader(text).module()

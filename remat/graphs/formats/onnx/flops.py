@@ -58,10 +58,7 @@ class Costs:
     def cost(self, node: Node) -> int:
         """Return the FLOPs of a node.
 
-        Raises
-        ------
-        FormatError
-            Naming the node, if its attributes do not match its shapes.
+        Raise FormatError, naming the node, if its attributes do not match its shapes.
         """
         written = sum(self._values[name].elements for name in node.outputs if name)
         inputs = [self._values[name].shape if name else None for name in node.inputs]

@@ -32,10 +32,7 @@ _MOST = 2**62
 def expanded(model: Any) -> Any:
     """Return the model with every call of its own functions replaced by the nodes of the function.
 
-    Raises
-    ------
-    FormatError
-        If a function calls itself, or the expansion exceeds a safety limit or the budget of the file.
+    Raise FormatError if a function calls itself, or the expansion exceeds a safety limit or the budget of the file.
     """
     if not model.functions:
         return model

@@ -101,10 +101,7 @@ class Inference:
     def run(self) -> Network:
         """Return the network.
 
-        Raises
-        ------
-        FormatError
-            Naming the node or the tensor, for any fault and any unknown type or shape.
+        Raise FormatError, naming the node or the tensor, for any fault and any unknown type or shape.
         """
         if len(self._graph.node) > MAX_NODES:
             raise FormatError(f"{len(self._graph.node):,} nodes, more than the {MAX_NODES:,} that are read")

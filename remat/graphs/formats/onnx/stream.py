@@ -48,10 +48,7 @@ def looks_like_model(data: bytes) -> bool:
 def without_weights(stream: BinaryIO) -> bytes:
     """Read a model from the stream, without the content of tensors of more than :data:`KEPT` bytes.
 
-    Raises
-    ------
-    FormatError
-        Naming the byte, if the stream ends too early or holds no message; or if the rest is too large.
+    Raise FormatError, naming the byte, if the stream ends too early or holds no message; or if the rest is too large.
     """
     stream.seek(0, 2)
     end = stream.tell()

@@ -110,10 +110,8 @@ class Dimensions:
 def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
     """Return the value with this ``TypeProto``, whose dimensions must all be known.
 
-    Raises
-    ------
-    FormatError
-        Naming the tensor, if it is no tensor, a tensor of text, or one with too many or too large dimensions.
+    Raise FormatError, naming the tensor, if it is no tensor, a tensor of text, or one with too many or too large
+    dimensions.
     """
     kind = type_.WhichOneof("value")
     if kind != "tensor_type":

@@ -43,6 +43,8 @@ def graph_from_tflite(
 ) -> ComputeGraph:
     """Return the graph of a TensorFlow Lite model.
 
+    Raise FormatError if the package ``tflite`` is missing or the file is ill-formed; names the op or the tensor.
+
     Parameters
     ----------
     data : bytes
@@ -63,11 +65,6 @@ def graph_from_tflite(
     ComputeGraph
         Sizes in bytes, costs in multiply-accumulates. An op that runs once writes the inputs, so that their memory is
         free after their last use. Weights and variables are constant memory.
-
-    Raises
-    ------
-    FormatError
-        If the package ``tflite`` is missing or the file is ill-formed; names the op or the tensor.
     """
     check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks

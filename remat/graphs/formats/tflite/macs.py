@@ -21,10 +21,7 @@ _RECURRENT = frozenset({
 def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int | None:
     """Return the multiply-accumulates of a matrix product or a convolution; None for other ops.
 
-    Raises
-    ------
-    FormatError
-        If its tensors do not match the op.
+    Raise FormatError if its tensors do not match the op.
     """
     kind = operator.kind
     inputs = [tensors[position].shape if position >= 0 else () for position in operator.inputs]

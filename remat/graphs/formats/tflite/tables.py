@@ -96,10 +96,7 @@ class ModelTables:
 def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
     """Return the tables of a subgraph, given by its position (0 is the main one) or name.
 
-    Raises
-    ------
-    FormatError
-        If the package is missing, offsets lead outside the file, or there is no such subgraph.
+    Raise FormatError if the package is missing, offsets lead outside the file, or there is no such subgraph.
     """
     try:
         import tflite
