@@ -17,14 +17,12 @@ import pytest
 from helpers import ONE, at_most
 from refusals import refused
 
-import remat.solving.bounding
 from remat import GraphBuilder, Problem, solve
 from remat.backends.base import Backend
 from remat.backends.highs import Highs
 from remat.backends.pyomo import Pyomo
-from remat.bounds.base import Bound
 from remat.config import Config
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.errors import ModelError, ProblemError
 from remat.formulations.h_ilp import HIlp, HIlpOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.eviction import Eviction
@@ -40,7 +38,6 @@ from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tasks import Answer, Task
 from remat.problem import Objective
-from remat.problem.scope import EVERY_SCHEDULE
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, StopReason
 from remat.solving.method import FormulationMethod
@@ -450,13 +447,6 @@ def test_ctrl_c_keeps_the_best_schedule() -> None:
     result = solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=interrupt)
     assert result.stop is StopReason.INTERRUPTED
     assert result.certificate is not None and result.certificate.accepted
-
-
-def test_contradicted_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Bound(10_000, "a wrong bound", EVERY_SCHEDULE, 17)
-    monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: wrong)
-    with pytest.raises(BackendError, match=r"a wrong bound claims .*, but the schedule of .* costs"):
-        solve(Problem(unit_chain(8), 5), "hierarchical", method_options=replace(QUICK, depth=1, polish=True))
 
 
 def ten_groups() -> Hierarchy:

@@ -1,4 +1,4 @@
-"""Objectives as objects, and nothing else that names one."""
+"""Objectives as objects, named by few modules."""
 
 import ast
 import copy
@@ -32,7 +32,7 @@ NAMED = {
 }
 
 
-def test_objectives_are_words_and_single_objects() -> None:
+def test_objectives_are_singletons_and_equal_their_names() -> None:
     peak = Objective.LEAST_PEAK
     assert peak == "least-peak" == f"{peak}" and hash(peak) == hash("least-peak")
     for same in (Objective("least-peak"), Objective(peak), pickle.loads(pickle.dumps(peak)), copy.deepcopy(peak)):
@@ -50,8 +50,8 @@ def test_third_objective_takes_one_class(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_modules_ask_the_objective() -> None:
-    """Branches and searches that name one are listed; the others hold for any objective."""
+def test_only_listed_modules_name_an_objective() -> None:
+    """Other branches and searches hold for any objective."""
     words = {str(each) for each in Objective}
     names = {word.upper().replace("-", "_") for word in words}
 

@@ -27,7 +27,7 @@ class LeastTime(Objective, name="least-time"):
         return int(graph.base_cost)
 
 
-# What uses objectives is imported after the definition, as if that were in remat/problem/objective.py.
+# Users of objectives are imported after the definition, as if it were in remat/problem/objective.py.
 from remat import Problem, SolveOptions, solve
 from remat.cli import main
 from remat.config import Config, schema
