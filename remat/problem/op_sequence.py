@@ -273,7 +273,7 @@ def stages_of(problem: Problem, sequence: Int) -> Int:
     Raises
     ------
     ProblemError
-        If stages cannot express the sequence; see :func:`remat.formulations.staging.run_stages`.
+        If stages cannot express the sequence; see :func:`run_stages`.
     """
     graph = problem.graph
     return run_stages(
