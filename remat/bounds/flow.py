@@ -37,14 +37,8 @@ class BoundaryNetwork:
 
     OR-Tools computes the maximum flow.
 
-    Parameters
-    ----------
-    predecessors, successors : Csr
-        Of each op.
-    writes, reads : Csr
-        Tensors of each op.
-    live, kept : bool arrays, shape (tensors,)
-        Tensors that are live at the start, and those that must be live at the end.
+    `predecessors`, `successors`, `writes` and `reads` list ops and tensors by op. `live` are tensors that are live at
+    the start, `kept` those that must be live at the end.
     """
 
     predecessors: Csr

@@ -97,15 +97,8 @@ def useful_runs(nodes: RunNodes, stages: Int, *, most_extra: int | None, ahead: 
     that reads it. It therefore comes with runs of all nodes on a path of readers that ends before such a first run. The
     cheapest path is the least extra cost.
 
-    Parameters
-    ----------
-    nodes : RunNodes
-    stages : int64 array
-        Stages, which are independent of each other.
-    most_extra : int or None
-        Largest extra cost of a schedule; None: no limit.
-    ahead : bool
-        False: the path must end before the stage's own node and lie within the stage.
+    `stages` are independent of each other; `most_extra` is the largest extra cost of a schedule. Without `ahead`, the
+    path must end before the stage's own node and lie within the stage.
     """
     readers, cost, can, kept = nodes
     count = len(cost)

@@ -259,12 +259,7 @@ class GraphArrays:
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
         """Return, for each tensor, the first place of a writer and the last place of a writer or reader.
 
-        Ops whose `place` is −1 are skipped.
-
-        Returns
-        -------
-        first, last : int64 arrays, shape (tensors,)
-            ``len(place)`` and −1 for tensors whose ops are all skipped.
+        Ops whose `place` is −1 are skipped. If all ops of a tensor are, the places are ``len(place)`` and −1.
         """
         num_ops = len(place)
         first = self.producers.lowest(np.where(place < 0, num_ops, place), num_ops)

@@ -14,14 +14,7 @@ def name_faults(
 ) -> list[str]:
     """Return all faults of the names of a graph, each in a few words.
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-    ops : sequence of Op
-    inputs, outputs : sequence of str
-        Those of the graph.
-    order : sequence of str
-        Op names; checked only if no two ops share a name.
+    `order` is checked only if no two ops share a name.
 
     Examples
     --------

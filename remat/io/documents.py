@@ -35,12 +35,8 @@ class ForeignDocument(BaseModel):
 class Shape:
     """One message for any fault inside a value, for an ``Annotated`` type.
 
-    Parameters
-    ----------
-    message : str
-        Message for a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}`` itself.
-    kind : str
-        Expected kind, for other values; empty: `message` is used for all values.
+    `message` is for a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}`` itself.
+    `kind` is the kind expected of other values; without it they have the same message.
     """
 
     def __init__(self, message: str, kind: str = "a list") -> None:
@@ -72,13 +68,7 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
 
     Raise RematError on one line, with all faults and their places: missing or unknown keys, values of another type.
 
-    Parameters
-    ----------
-    value : JSON value
-    at : str
-        Place of the value, for messages; empty for a whole document.
-    error : type
-        Class of the error.
+    `at` is the place of the value, for messages; empty for a whole document. `error` is the class of the error.
 
     Examples
     --------
@@ -96,12 +86,7 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
 
 
 def check_header(document: Any, name: str, version: int) -> None:
-    """Refuse a document of another format or version, before any other check.
-
-    Raises
-    ------
-    FormatError
-    """
+    """Refuse a document of another format or version, before any other check."""
     if type(document) is not dict:
         raise FormatError(f"the document must be an object, not {short(document)}", "header")
     if document.get("format") != name:
@@ -179,13 +164,7 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
 
     Raise FormatError if JSON cannot express `meta`.
 
-    Parameters
-    ----------
-    fields : mapping of key to JSON value or :class:`Lines`
-    meta : mapping, optional
-        Written last, with its keys sorted.
-    owner : str
-        Owner of `meta`, for messages.
+    `meta` is written last, with its keys sorted; `owner` is its owner, for messages.
 
     Examples
     --------

@@ -123,12 +123,8 @@ def _new_budget() -> Budget:
 def draw(memory: float = 0, seconds: float = 0) -> None:
     """Draw from the budget of the current file.
 
-    Parameters
-    ----------
-    memory : float
-        Estimated bytes that the caller is about to fill.
-    seconds : float
-        Time of the next piece of work, if it cannot be stopped early.
+    `memory` is what the caller is about to fill, by estimate; `seconds` the time of the next piece of work, if it
+    cannot be stopped early.
 
     Raises
     ------
@@ -151,12 +147,7 @@ def draw_json(text: str) -> None:
 
 
 def check_count(count: int, what: str, memory: int = CELL_MEMORY) -> None:
-    """Refuse more than :data:`MAX_STEPS` items, such as ``"steps"``, and draw `memory` for each.
-
-    Raises
-    ------
-    FormatError
-    """
+    """Refuse more than :data:`MAX_STEPS` items, such as ``"steps"``, and draw `memory` for each."""
     if count > MAX_STEPS:
         raise FormatError(f"{count:,} {what}, more than the {MAX_STEPS:,} that are read")
     draw(memory * count)

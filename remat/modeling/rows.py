@@ -111,17 +111,8 @@ def difference_rows(
 ) -> Linear:
     """Return rows ``greater − smaller >= distance`` (or ``==``), one for each element.
 
-    Parameters
-    ----------
-    name : str
-        Name of the record.
-    greater, smaller : int64 arrays, shape (rows,)
-        Variables.
-    distance : float, or float array of shape (rows,)
-    enforce : int array, shape (rows,), optional
-        Literals; a row is required only if its literal is true.
-    exact : bool
-        True: equality.
+    `greater`, `smaller` and `distance` have an entry per row, `enforce` a literal without which the row is not
+    required. With `exact`, the rows are equalities.
     """
     row, upper = np.arange(len(greater), dtype=np.int64), distance if exact else np.inf
     terms = ((row, greater, 1), (row, smaller, -1))
@@ -140,13 +131,9 @@ def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:
 
 
 def expand(counts: ArrayLike) -> tuple[Int, Int]:
-    """Return owner and rank of every element of groups of the given sizes.
+    """Return owner and rank, one array each, of every element of groups of the given sizes.
 
     Replaces two nested loops: "for each group, for each of its elements".
-
-    Returns
-    -------
-    owner, rank : int64 arrays, shape (sum of counts,)
 
     Examples
     --------

@@ -17,15 +17,8 @@ from remat.schedule.accesses import DEAD, Accesses, Mode
 def moved_blocks(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
     """Return the numbers of blocks that are fetched again, written, and fetched for the first time.
 
-    Parameters
-    ----------
-    trace : Accesses
-    room : int
-        Blocks on the chip.
-    block : int
-        Bytes per block.
-    times : list of int
-        Time of each access, ascending; equal times let clean blocks leave first.
+    `room` is the number of blocks on the chip, `block` their bytes. `times` of accesses are ascending; equal ones let
+    clean blocks leave first.
     """
     chip = Chip(room, times)
     blocks = [-(-size // block) for size in trace.graph.arrays.size.tolist()]

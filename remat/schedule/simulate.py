@@ -276,13 +276,8 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
     The output is allocated at the step, and the input, which is older, is freed before the next compute. Each output
     and each input is in at most one pair.
 
-    Parameters
-    ----------
-    ops : int64 array, shape (steps,)
-        -1 at free steps.
-    is_compute : bool array, shape (steps,)
-    found : Intervals
-        Instances; `end` is the step of the free, or the step right after which it happens, or the number of steps.
+    `ops` is -1 at free steps. In `found`, `end` is the step of the free, or the step right after which it happens, or
+    the number of steps.
     """
     arrays = graph.arrays
     taken: list[tuple[int, int, int]] = []

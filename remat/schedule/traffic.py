@@ -85,11 +85,6 @@ def off_chip_traffic(
     keep : iterable of str
         Tensors that must be live at the end, besides the graph outputs.
 
-    Returns
-    -------
-    list of Traffic
-        One for each capacity.
-
     Raises
     ------
     ScheduleError

@@ -82,11 +82,7 @@ def _table(rows: Collection[tuple[int, ...]]) -> Csr:
 def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, Int]:
     """Return the ancestors of every op, and the pairs (predecessor, op) that no longer path implies.
 
-    Returns
-    -------
-    earlier : bool array, shape (ops, ops)
-        ``earlier[v, u]``: u is an ancestor of v.
-    arcs : int64 array, shape (2, arcs)
+    ``earlier[v, u]`` is true if u is an ancestor of v; the pairs have shape (2, arcs).
     """
     before = predecessors.lists()
     earlier = np.zeros((len(order), len(order)), dtype=np.bool_)

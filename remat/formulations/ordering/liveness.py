@@ -57,15 +57,8 @@ def add_memory(
     is not done before the step, *wanted*. Since not begun implies wanted, its bytes count begun + wanted − 1 times.
     With a single first or last op, begun or wanted is a literal of that op, and no variable.
 
-    Parameters
-    ----------
-    done, before : int64 arrays, shape (ops, steps)
-        Literals, or constants, that are true if an op is done by the end of a step, and before it.
-    limit : MemoryLimit
-    number : str
-        Number of the constraints, for the names of the records.
-    deadline : Deadline
-        Checked between parts of the work.
+    `done` and `before`, of shape (ops, steps), are literals, or constants, that are true if an op is done by the end of
+    a step, and before it. `number` is that of the constraints, for the names of the records.
     """
     capacity, unit, tau = limit
     steps = done.shape[1]
@@ -102,11 +95,8 @@ def _largest(
 ) -> tuple[tuple[Int, Int], Int]:
     """Return a literal for each group and step that is at least those of all ops of the group, and add its rows.
 
-    Returns
-    -------
-    variable, literal : int64 arrays, shape (rows,)
-        Pairs that the rows state, for literals that are new variables.
-    largest : int64 array, shape (groups, steps)
+    The results are the pairs (variable, literal) that the rows state, for literals that are new variables; and the
+    literals, of shape (groups, steps).
     """
     if not len(groups):
         model.implied(name, 0, 0, 1)

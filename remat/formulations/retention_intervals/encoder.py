@@ -45,13 +45,7 @@ class IntervalsEncoder:
     Raise ProblemError if a node has more runs than copies, runs are not staged although the order is fixed, or a run
     reads a tensor that no earlier run makes for others.
 
-    Parameters
-    ----------
-    layout : IntervalsLayout
-    runs : RunSequence
-    named : callable
-        Maps a node to its name in messages.
-    gap : Gap, optional
+    `named` maps a node to its name in messages.
     """
 
     def __init__(

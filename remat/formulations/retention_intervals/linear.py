@@ -49,13 +49,7 @@ class StagedCopies(Stages):
     from its copy to that read, which is (5). (6) to (9) of Stages are the memory at every event that computes, which is
     (4). Conversely, each staged schedule with at most C_j copies gives R, S and L: see ``Stages.encode``.
 
-    Parameters
-    ----------
-    problem : Problem
-        With the fixed order.
-    copies : int64 array, shape (ops,)
-    rise : Rise, optional
-        Phase 1; None: phase 2.
+    The order is fixed. `rise` is None in phase 2.
     """
 
     name = "retention-intervals in stages"

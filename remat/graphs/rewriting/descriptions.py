@@ -134,14 +134,8 @@ def convolution(
 ) -> Description | None:
     """Describe a convolution of a tensor with constant weights and, as an optional third input, a constant bias.
 
-    Parameters
-    ----------
-    layout : str
-        ``"NCHW"`` or ``"NHWC"``: channels second, or last.
-    axes : (int, int)
-        The axes of the weights for output channels and for input channels.
-    activation : str, optional
-        Fused function of :data:`~remat.graphs.rewriting.reference_kernels.FUNCTIONS`.
+    `layout` is ``"NCHW"`` or ``"NHWC"``: channels second, or last. `axes` are those of the weights for output and input
+    channels, `activation` one of :data:`~remat.graphs.rewriting.reference_kernels.FUNCTIONS`.
     """
     x, weights, (out, reads) = site.data(0), site.constant(1), axes
     if x is None or weights is None or len(site.inputs) > 3 or len(weights) != len(x) or len(site.output) != len(x):

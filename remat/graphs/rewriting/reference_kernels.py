@@ -57,10 +57,7 @@ MOST_POSITIONS = 2**16
 def compute(call: Call) -> Array:
     """Compute the output of a described op; partial sums omit the activation, and all but one the bias.
 
-    Raises
-    ------
-    ValueError, LookupError, TypeError
-        If the description is incomplete or does not match the shapes.
+    Raise ValueError, LookupError or TypeError if the description is incomplete or does not match the shapes.
     """
     part = call.part
     with np.errstate(all="ignore"):

@@ -92,11 +92,6 @@ def chrome_trace(
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
 
-    Returns
-    -------
-    dict
-        JSON value.
-
     Raises
     ------
     ScheduleError

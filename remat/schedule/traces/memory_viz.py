@@ -38,7 +38,6 @@ def memory_snapshot(
     ``recomputed`` from its second instance on, ``input``, ``constant``, ``workspace``. Its frames give the instance,
     tensor, op, step and module, and the lines of the user's program (``meta["modules"]``, ``meta["source_lines"]``).
 
-
     Parameters
     ----------
     schedule : Schedule
@@ -48,11 +47,6 @@ def memory_snapshot(
         Default: one segment, each buffer in the lowest gap when it starts.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
-
-    Returns
-    -------
-    dict
-        Of dicts, lists, strings and integers.
 
     Raises
     ------

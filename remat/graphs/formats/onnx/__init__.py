@@ -39,6 +39,8 @@ def graph_from_onnx(
 ) -> ComputeGraph:
     """Return the graph of a serialised ONNX model.
 
+    Sizes are in bytes, costs in FLOPs; parameters and other constants are constant memory.
+
     Parameters
     ----------
     data : bytes
@@ -53,11 +55,6 @@ def graph_from_onnx(
         Let activations write in place of their input, as kernels of ONNX Runtime's CPU provider do.
     remarks : list of str, optional
         Receives omissions and assumptions.
-
-    Returns
-    -------
-    ComputeGraph
-        Sizes in bytes, costs in FLOPs; parameters and other constants are its constant memory.
 
     Raises
     ------

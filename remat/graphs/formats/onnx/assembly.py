@@ -29,14 +29,8 @@ _QUOTED = re.compile(r"'([^']*)'")
 class Assembly:
     """Builder of the graph of a network.
 
-    Parameters
-    ----------
-    fold_views : bool
-        Treat views as other names of their base, or as ops that cost nothing and write a tensor.
-    in_place : bool
-        Let ops of :data:`IN_PLACE` write in place of their input.
-    remarks : list of str
-        Receives omissions and assumptions.
+    With `fold_views`, views are other names of their base, otherwise ops that cost nothing and write a tensor. With
+    `in_place`, ops of :data:`IN_PLACE` write in place of their input. `remarks` receives omissions and assumptions.
 
     Attributes
     ----------

@@ -45,6 +45,9 @@ def graph_from_tflite(
 
     Raise FormatError if the package ``tflite`` is missing or the file is ill-formed; names the op or the tensor.
 
+    Sizes are in bytes, costs in multiply-accumulates. An op that runs once writes the inputs, so that their memory is
+    free after their last use. Weights and variables are constant memory.
+
     Parameters
     ----------
     data : bytes
@@ -59,12 +62,6 @@ def graph_from_tflite(
         Let ops write in place of an input, as TensorFlow Lite Micro's reference kernels do under an offline plan.
     remarks : list of str, optional
         Receives omissions and assumptions.
-
-    Returns
-    -------
-    ComputeGraph
-        Sizes in bytes, costs in multiply-accumulates. An op that runs once writes the inputs, so that their memory is
-        free after their last use. Weights and variables are constant memory.
     """
     check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks
