@@ -240,12 +240,8 @@ class Given:
     def run(self, graph: str | None, *required: str) -> Config:
         """Return the configuration of the file, if any, overridden by the options.
 
-        Raises
-        ------
-        RematError
-            As :meth:`remat.config.Config.from_file`.
-        typer.BadParameter
-            Without a file, if the graph or a `required` key of the problem is missing.
+        Raise RematError as :meth:`remat.config.Config.from_file`, and typer.BadParameter without a file, if the graph
+        or a `required` key of the problem is missing.
         """
         from remat.config import Config
 

@@ -79,12 +79,7 @@ def make_options(
 def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
     """Refuse solvers of levels or stages that name a file, as for ``[solve]`` and ``[backends]``.
 
-    Raises
-    ------
-    BackendError
-        With the prefix `where`.
-    RematError
-        For options of a stage that its method refuses.
+    Raise BackendError with the prefix `where`, and RematError for options of a stage that its method refuses.
     """
     if isinstance(options, AutoOptions):
         for stage in options.stages or ():

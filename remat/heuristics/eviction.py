@@ -92,10 +92,8 @@ class Making:
 class Machine:
     """Simulated memory during a run; ops and tensors by number.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline, also during construction: 20,000 ops and half a million links take half a second.
+    Raise OverdueError at the deadline, also during construction: 20,000 ops and half a million links take half a
+    second.
     """
 
     def __init__(self, problem: Problem, order: list[int], most: int, deadline: Deadline) -> None:

@@ -96,10 +96,7 @@ class _Buffer:
 class _Pass:
     """One pass; see :class:`Xla`.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    Raise OverdueError at the deadline.
     """
 
     def __init__(self, problem: Problem, order: Sequence[int], options: XlaOptions, deadline: Deadline) -> None:

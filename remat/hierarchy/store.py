@@ -45,12 +45,7 @@ class OptionsDocument(Document):
 class Store:
     """Options by key, in a folder; a run reads the options of an earlier, possibly interrupted run.
 
-    The folder is created if it does not exist.
-
-    Raises
-    ------
-    ProblemError
-        If `folder` is not a folder and cannot be created.
+    The folder is created if it does not exist. Raise ProblemError if `folder` is not a folder and cannot be created.
 
     Examples
     --------

@@ -12,10 +12,7 @@ from remat.solving.session import Session
 def raise_bounds(session: Session, deadline: Deadline) -> None:
     """Compute all bounds until the deadline, as a step of the session, which keeps the best.
 
-    Raises
-    ------
-    BackendError
-        If a bound exceeds the cost of a known schedule, or claims that there is none; names both.
+    Raise BackendError, naming both, if a bound exceeds the cost of a known schedule or claims that there is none.
     """
 
     def take(bound: Bound) -> bool:

@@ -56,13 +56,9 @@ class ModelSolve:
     def run(self, warm_start: Schedule | None = None) -> None:
         """Build and solve the model.
 
-        Raises
-        ------
-        BackendError
-            If the backend is not available, fails before finding anything, or its answer contradicts the schedule.
-        ProblemError
-            If the formulation cannot state the problem or does not accept the options, or its model exceeds the memory
-            and no schedule is known.
+        Raise BackendError if the backend is not available, fails before finding anything, or its answer contradicts the
+        schedule; ProblemError if the formulation cannot state the problem or does not accept the options, or its model
+        exceeds the memory and no schedule is known.
         """
         session, availability = self.session, self.backend.ready()
         if not availability.ready:

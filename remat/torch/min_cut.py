@@ -113,10 +113,7 @@ def _load() -> None:
 class _JointGraph:
     """Training step in the form that torch's partitioner takes.
 
-    Raises
-    ------
-    ProblemError
-        If the graph is no training graph, if several ops write one buffer, or if the partitioner fails.
+    Raise ProblemError if the graph is no training graph, if several ops write one buffer, or if the partitioner fails.
     """
 
     def __init__(self, problem: Problem) -> None:

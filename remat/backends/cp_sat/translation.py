@@ -42,12 +42,8 @@ class CpSatModel:
 
     `deadline` is that of the translation, which takes some microseconds per row.
 
-    Raises
-    ------
-    ModelError
-        For continuous variables and fractional coefficients; names the block or record.
-    OverdueError
-        If the deadline passes.
+    Raise ModelError, naming the block or record, for continuous variables and fractional coefficients, and OverdueError
+    if the deadline passes.
     """
 
     def __init__(self, model: Model, deadline: Deadline | None = None) -> None:

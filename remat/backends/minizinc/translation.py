@@ -92,14 +92,9 @@ class RecordProgram:
 
     Variables are renumbered: Booleans, then integers, then reals, each in the order of the model.
 
-    With `reals`, variables that are only implied to be integral stay real numbers, as MIP solvers prefer.
-
-    Raises
-    ------
-    ModelError
-        For a kind of record or a number that cannot be expressed; names the record.
-    OverdueError
-        If the deadline passes.
+    With `reals`, variables that are only implied to be integral stay real numbers, as MIP solvers prefer. Raise
+    ModelError, naming the record, for a kind of record or a number that cannot be expressed, and OverdueError if the
+    deadline passes.
     """
 
     def __init__(self, model: Model, *, reals: bool, deadline: Deadline | None = None) -> None:

@@ -28,12 +28,7 @@ class Message:
 def write(connection: Connection, message: Message) -> None:
     """Send `message`.
 
-    Raises
-    ------
-    TypeError
-        If the head is not JSON.
-    OSError
-        If the reader has closed the connection.
+    Raise TypeError if the head is not JSON, and OSError if the reader has closed the connection.
 
     Examples
     --------

@@ -19,12 +19,8 @@ from remat.torch.captured import Traced
 def trace_joint(world: FakeWorld) -> Traced:
     """Trace the joint forward and backward graph of a module.
 
-    Raises
-    ------
-    CaptureError
-        If an input or output of the graph is of a kind that a captured step has no place for.
-    Exception
-        From torch, if it cannot trace the module.
+    Raise CaptureError if an input or output of the graph is of a kind that a captured step has no place for, and
+    Exception from torch, if it cannot trace the module.
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:

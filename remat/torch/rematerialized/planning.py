@@ -144,10 +144,7 @@ class StepOptions(SearchOptions, total=False):
 class Settings:
     """Settings for capturing, solving and running steps; the same for each kind of call.
 
-    Raises
-    ------
-    ProblemError
-        If a setting is unknown.
+    Raise ProblemError if a setting is unknown.
     """
 
     budget: str | int | float | None
@@ -190,12 +187,8 @@ def planned(
 ) -> tuple[Split, Report]:
     """Solve, or use the given schedule; certify, split and report the predictions.
 
-    Raises
-    ------
-    ProblemError
-        If no schedule within the budget exists or was found.
-    ScheduleError
-        If the schedule does not belong to this step, or exceeds the budget.
+    Raise ProblemError if no schedule within the budget exists or was found, and ScheduleError if the schedule does not
+    belong to this step, or exceeds the budget.
     """
     seconds = {"capture": capture_seconds}
     problem = _problem(captured, settings)
