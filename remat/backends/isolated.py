@@ -40,10 +40,6 @@ class Isolated(Backend):
 
     The class of the backend, and that of every record, must be importable by name.
 
-    Parameters
-    ----------
-    backend : Backend
-
     Examples
     --------
     >>> from remat.backends.highs import Highs

@@ -155,15 +155,11 @@ def planned(
         AllocationProblem(buffers, alignment=ALIGNMENT), time_limit=time_limit, options=options
     )  # fmt: skip
     assert found.addresses is not None  # without a capacity there always are
-    offset = np.where(buffer_of >= 0, found.addresses.offset[buffer_of], np.where(_is_held(file), 0, ONLINE))
+    is_fixed = np.array([bool(t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
+    offset = np.where(buffer_of >= 0, found.addresses.offset[buffer_of], np.where(is_fixed, ONLINE, 0))
     result = file.with_plan(offset.tolist())
     check_plan(result, found.addresses.arena, scratch)
     return result, found
-
-
-def _is_held(file: TfliteFile) -> np.ndarray:
-    """Mask of tensors that are neither constant nor variable."""
-    return np.array([not (t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
 
 
 def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:

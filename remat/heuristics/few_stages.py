@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -159,9 +160,8 @@ class _Search:
             if asked is not None:
                 self.bound, self.solved = max(self.bound, asked), True
             return None
-        self._raise(
-            relaxation, raw.bound if asked is None else _at_most(raw.bound, (asked - self.base) / relaxation.unit)
-        )
+        most = math.inf if asked is None else (asked - self.base) / relaxation.unit
+        self._raise(relaxation, None if raw.bound is None else min(raw.bound, most))
         return raw
 
     def _raise(self, relaxation: StageRelaxation, extra: float | None) -> None:
@@ -184,10 +184,6 @@ class _Search:
             if added == self.heuristic.options.more:
                 break
         return added > 0
-
-
-def _at_most(value: float | None, most: float) -> float | None:
-    return None if value is None else min(value, most)
 
 
 def stage_memory(problem: Problem, schedule: Schedule) -> Int:

@@ -158,7 +158,8 @@ class _Pass:
                 effort += 1
                 saving = self._saving(block, self.sequence[place])
                 if saving > 0:
-                    own = 0 if self.free and not any(_placed_users(each) for each in block) else self.limit // saving
+                    users = (user for each in block for buffer in each.writes for user in buffer.users)
+                    own = 0 if self.free and not any(user.placed for user in users) else self.limit // saving
                     if own < cost:
                         best, cost = block, own
         return best, effort
@@ -218,7 +219,3 @@ def _use(item: _Item, buffer: _Buffer) -> None:
         item.reads.append(buffer)
         buffer.users.append(item)
         buffer.unfinished += 1
-
-
-def _placed_users(item: _Item) -> bool:
-    return any(user.placed for buffer in item.writes for user in buffer.users)

@@ -106,18 +106,14 @@ class Recursion:
 
     def run(self) -> list[Composite]:
         """Return the composites of the highest level, in op numbers of the graph; skip groups that cannot run alone."""
-        levels = self._levels()
+        inside = sorted(self.hierarchy.groups(), key=lambda group: group.height)[:-1]  # the root is the highest
+        levels = [list(level) for _, level in groupby(inside, key=lambda group: group.height)]
         sizes = [sum(group.num_ops for group in level) for level in levels]
         for number, level in enumerate(levels):
             share = sizes[number] / max(1, sum(sizes[number:]) + sizes[number])
             remaining = self.deadline.remaining
             self._level(level, f"level {number + 1} of {len(levels)}", self.deadline.earlier(share * remaining))
         return self.composites(self.hierarchy.root, None)
-
-    def _levels(self) -> list[list[Group]]:
-        """Return the groups below the root by height, lowest first."""
-        inside = sorted(self.hierarchy.groups(), key=lambda group: group.height)[:-1]  # the root is the highest
-        return [list(level) for _, level in groupby(inside, key=lambda group: group.height)]
 
     def composites(self, group: Group, part: SubProblem | None) -> list[Composite]:
         """Return the children of a group as composites, in op numbers of its sub-problem; None: of the graph."""

@@ -160,7 +160,8 @@ class Inliner:
         if self.trace.boundary is None and TRANSPOSED in scope:
             self.trace.boundary = len(self.trace.steps)
         if name in PER_DEVICE:
-            raise CaptureError(f"{name} cannot be captured: its sizes are those of one device ({_place(equation)})")
+            place = source_line(equation) or "in a place that jax does not say"
+            raise CaptureError(f"{name} cannot be captured: its sizes are those of one device ({place})")
         if name in CALLS and CALLS[name] in equation.params:
             return self._call(equation, read, scope)
         if name == "scan" and self.unroll:
@@ -407,10 +408,6 @@ def renamed(value: Value, names: Mapping[Any, Any]) -> Value:
 
 def _joined(scope: str, part: str) -> str:
     return "/".join(filter(None, (scope, part)))
-
-
-def _place(equation: Any) -> str:
-    return source_line(equation) or "in a place that jax does not say"
 
 
 def source_line(equation: Any) -> str:

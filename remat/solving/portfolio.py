@@ -89,12 +89,7 @@ class Stage(Options):
 
 
 class Policy:
-    """Runs a table of stages on one session.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """Runs a table of stages on one session."""
 
     #: Stages that are methods of the policy, by name; they receive a deadline, and return False if they did not run.
     steps: ClassVar[Mapping[str, Callable[[Any, Deadline], object]]] = {}

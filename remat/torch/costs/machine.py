@@ -71,8 +71,10 @@ def _measured(kind: str, machine: str) -> Device:  # `machine` changes with the 
     is_stale = not 0 <= time.time() - table["time"] <= AGE or any(table[name] != fact for name, fact in facts.items())
     if is_stale or doubt(table):
         rounds, agree = _rounds(kind)
+        # The greatest rate, and the least time of a small op: other load on the machine can only slow it down.
+        best = {name: min(each) if name == "launch" else max(each) for name, each in rounds.items()}
         table = {
-            **{name: max(1, round(_best_round(name, each))) for name, each in rounds.items()},
+            **{name: max(1, round(figure)) for name, figure in best.items()},
             **facts,
             "time": int(time.time()),
         }
@@ -131,11 +133,6 @@ def _agree(name: str, figures: list[float]) -> bool:
     """Return whether the best two figures differ by at most :data:`AGREE`."""
     best = sorted(figures)[:2] if name == "launch" else sorted(figures)[-2:]
     return max(best) <= AGREE * min(best)
-
-
-def _best_round(name: str, figures: list[float]) -> float:
-    """Return the greatest rate, or the least time of a small op: other load on the machine can only slow it down."""
-    return min(figures) if name == "launch" else max(figures)
 
 
 def _measure(kind: str) -> list[float]:

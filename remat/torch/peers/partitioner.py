@@ -106,10 +106,11 @@ def _schedule(captured: Captured, forward: Any, backward: Any, *, source: str, m
     first, second = (_ops_of(graph, captured, random) for graph in (forward, backward))
     ops = captured.graph.op_index
     between = [BEGIN_BACKWARD] if BEGIN_BACKWARD in ops else []
-    return Schedule.of_computes(
-        captured.graph, [ops[op] for op in (*first, *between, *second)], source=source,
-        meta={**meta, "unsafe": _unsafe(captured, set(first), backward)},
-    )  # fmt: skip
+    again = {node.name for node in backward.graph.nodes if node.op == "call_function"}
+    # redrawn in the backward graph without their state, which makes gradients wrong
+    unsafe = [op for op in captured.random_ops if op in again and op in first]
+    computes = [ops[op] for op in (*first, *between, *second)]
+    return Schedule.of_computes(captured.graph, computes, source=source, meta={**meta, "unsafe": unsafe})
 
 
 def _ops_of(graph: Any, captured: Captured, random: dict[torch.fx.Node, str]) -> list[str]:
@@ -155,9 +156,3 @@ def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch
                 raise ScheduleError(f"node {node.name!r} of torch's partition has the state of no known random op")
             found[node] = states[state]
     return found
-
-
-def _unsafe(captured: Captured, first: set[str], backward: Any) -> list[str]:
-    """Return random ops that the backward graph redraws without their state, which makes gradients wrong."""
-    again = {node.name for node in backward.graph.nodes if node.op == "call_function"}
-    return [op for op in captured.random_ops if op in again and op in first]

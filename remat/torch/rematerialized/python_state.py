@@ -37,7 +37,7 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
         with quiet_torch(), torch.enable_grad():
             with kept_attributes(module):
                 changed, once = _two_runs(world)
-            if random.getstate() != state[0] or not _equal(_numpy_state(), state[1]):
+            if random.getstate() != state[0] or not all(map(np.array_equal, _numpy_state(), state[1])):
                 raise ExecutionError(
                     f"module {name!r} draws random numbers of Python or NumPy in forward, which a captured step would "
                     "not draw again; use torch.rand",
@@ -151,7 +151,3 @@ def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
 
 def _numpy_state() -> Any:
     return np.random.get_state()  # noqa: NPY002 (the module's generator)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
