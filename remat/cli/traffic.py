@@ -60,7 +60,7 @@ def command(
     else:
         _print(rows)
     if plot is not None:
-        from remat.schedule.traffic_plots import save_traffic_plot
+        from remat.schedule.plots import save_traffic_plot
 
         outputs.draw(plot, lambda where: save_traffic_plot(loaded.name, mine, theirs, where))
     outputs.leave(OK)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.schedule.accesses import Accesses
-from remat.schedule.belady import moved_blocks
+from remat.schedule.belady import Accesses, moved_blocks
 from remat.schedule.schedule import Schedule
 
 #: Default block size in bytes.

@@ -16,9 +16,9 @@ from remat.problem import Problem
 from remat.registry import load
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, simulate
-from remat.schedule.accesses import DEAD, Accesses, Mode
+from remat.schedule.belady import DEAD, Accesses, Mode
+from remat.schedule.plots import plot_traffic, save_traffic_plot
 from remat.schedule.traffic import off_chip_traffic
-from remat.schedule.traffic_plots import plot_traffic, save_traffic_plot
 
 KIB = 1024
 

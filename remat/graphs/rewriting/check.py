@@ -8,9 +8,9 @@ import numpy as np
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.rewriting.annotations import part_of
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import MOST_ELEMENTS, Shrink, elements, run
-from remat.graphs.rewriting.parts import part_of
 from remat.graphs.rewriting.reference_kernels import Array
 from remat.runtime.deadline import Deadline
 

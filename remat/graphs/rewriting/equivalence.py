@@ -7,12 +7,11 @@ from itertools import pairwise
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op
-from remat.graphs.rewriting.annotations import Attributes
+from remat.graphs.rewriting.annotations import PART_OF, Attributes, PartOf, part_of
 from remat.graphs.rewriting.axes import Role
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import KIND, Kind
 from remat.graphs.rewriting.operands import KEYS
-from remat.graphs.rewriting.parts import PART_OF, PartOf, part_of
 from remat.graphs.rewriting.pieces import Piece, PieceRole, pieces
 from remat.graphs.rewriting.splitting import cuts
 

@@ -27,9 +27,9 @@ from enum import StrEnum
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.rewriting.annotations import JOIN_OF, part_of
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.parts import JOIN_OF, part_of
 from remat.graphs.rewriting.reference_kernels import cut_constant
 
 

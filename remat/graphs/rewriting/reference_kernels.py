@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from remat.graphs.rewriting.annotations import Attributes, Shape
+from remat.graphs.rewriting.annotations import Attributes, PartOf, Shape
 from remat.graphs.rewriting.axes import Roles
 from remat.graphs.rewriting.kinds import Kind
-from remat.graphs.rewriting.parts import PartOf
 
 Array = np.ndarray
 
@@ -86,7 +85,7 @@ def cut_constant(
     """Return axis, start and stop of the slice of a constant that a part of an op reads; None for the whole constant.
 
     `entry` is one of the attribute ``constants``; for the other parameters see
-    :class:`~remat.graphs.rewriting.parts.PartOf`.
+    :class:`~remat.graphs.rewriting.annotations.PartOf`.
 
     Examples
     --------

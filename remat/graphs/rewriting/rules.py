@@ -9,12 +9,20 @@ from math import prod
 from typing import Any, ClassVar
 
 from remat.graphs.graph import Op
-from remat.graphs.rewriting.annotations import Attributes, axis_of, is_whole
+from remat.graphs.rewriting.annotations import (
+    FINISH_OF,
+    JOIN_OF,
+    PART_OF,
+    Attributes,
+    PartOf,
+    axis_of,
+    is_whole,
+    part_of,
+)
 from remat.graphs.rewriting.axes import Role
 from remat.graphs.rewriting.draft import Draft, NewOp
 from remat.graphs.rewriting.kinds import KIND, PARTIAL, Kind
 from remat.graphs.rewriting.operands import KEYS, Operand, Part, whole
-from remat.graphs.rewriting.parts import FINISH_OF, JOIN_OF, PART_OF, PartOf, part_of
 from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions, RuleName
 from remat.graphs.rewriting.splitting import cuts, expanded, merged, share
 
