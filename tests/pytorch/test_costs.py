@@ -29,7 +29,7 @@ from remat.torch.costs import (  # noqa: E402
     Roofline,
     cost_model,
     flops,
-    matrix,
+    products,
 )
 from remat.torch.costs.calls import Call, call_of  # noqa: E402
 from remat.torch.costs.products import product_flops  # noqa: E402
@@ -137,7 +137,7 @@ def test_ops_of_training_steps_are_known_and_not_free(name: str, sizes: dict) ->
 def test_tables_name_existing_ops_once() -> None:
     tables = (
         flops.PER_OUTPUT, flops.PER_INPUT, flops.PER_TRAFFIC, flops.NOTHING, flops.TAPS,
-        flops.WINDOWS, flops.SORTS, matrix.OWN,
+        flops.WINDOWS, flops.SORTS, products.OWN,
     )  # fmt: skip
     names = [name for table in tables for name in table]
     assert sorted(set(names)) == sorted(names)
