@@ -1,4 +1,4 @@
-"""Every method on random tiny problems, with each answer tally_of by exhaustive search and a clock.
+"""Every method on random tiny problems, with each answer checked by exhaustive search and a clock.
 
     python benchmarks/count_claims.py [--graphs N] [--first SEED] [--jobs N] [--seconds S] [--minutes M]
         [--every K] [--methods A,B]

@@ -69,6 +69,8 @@ class _Item:
     reads: list[_Buffer] = field(default_factory=list)
     writes: list[_Buffer] = field(default_factory=list)
     placed: bool = False
+    stays: bool = False
+    """True if its first compute stays in the sequence: by the order rule, or since readers of a buffer wait for it."""
     denied: bool = False
     moved: bool = False
     """True for a copy of an op without earlier readers."""
@@ -103,7 +105,6 @@ class _Pass:
         arrays = problem.graph.arrays
         standing, workspace = standing_buffers(problem)
         self.options, self.deadline = options, deadline
-        self.free = problem.order is OrderRule.FREE
         self.budget = problem.budget_bytes
         self.limit = (self.budget or 0) - arrays.input_bytes - problem.constant_bytes
         self.workspace = workspace.tolist()
@@ -114,6 +115,7 @@ class _Pass:
         inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
         buffers: dict[int, _Buffer] = {}
         for item in deadline.each(self.sequence):
+            item.stays = problem.order is OrderRule.FIXED or not ordinary[outputs[item.op]].all()
             for t in outputs[item.op]:
                 if t in buffers:  # a further contribution reads the buffer
                     _use(item, buffers[t])
@@ -134,7 +136,7 @@ class _Pass:
             for buffer in item.reads:
                 buffer.unfinished -= 1
             self.memory -= sum(b.size for b in (*item.reads, *item.writes) if not b.live)
-        return [item.op for item in self.sequence if not (self.free and item.dead)]
+        return [item.op for item in self.sequence if item.stays or not item.dead]
 
     def _reduce(self, place: int) -> None:
         """Recompute blocks later until the op at `place` fits, or no block helps."""
@@ -159,7 +161,8 @@ class _Pass:
                 saving = self._saving(block, self.sequence[place])
                 if saving > 0:
                     users = (user for each in block for buffer in each.writes for user in buffer.users)
-                    own = 0 if self.free and not any(user.placed for user in users) else self.limit // saving
+                    moves = not any(each.stays for each in block) and not any(user.placed for user in users)
+                    own = 0 if moves else self.limit // saving
                     if own < cost:
                         best, cost = block, own
         return best, effort

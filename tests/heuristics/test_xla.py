@@ -72,8 +72,9 @@ def test_blocks_save_memory_that_single_ops_do_not() -> None:
 @pytest.mark.parametrize("options", [XlaOptions(), XlaOptions(block_size_limit=8, block_factor=4)])
 def test_schedules_are_valid_except_for_the_budget(options: XlaOptions) -> None:
     within = 0
-    for seed, order, limit in product(range(20), ("fixed", "free"), (None, 2)):
-        graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8)
+    graphs = [random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8) for seed in range(20)]
+    graphs += [random_graph(seed, buffers=True) for seed in (114, 117)]  # an op adds to a buffer and writes a value
+    for graph, order, limit in product(graphs, ("fixed", "free"), (None, 2)):
         for budget in range(graph.structural_bound.peak, graph.reference_peak, 5):
             problem = Problem(graph, budget, order, limit)
             schedule = Xla(options).run(problem, RUN)
