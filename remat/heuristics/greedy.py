@@ -66,6 +66,7 @@ class _Functions(NamedTuple):
 
     start: Any
     change_many: Any
+    heap: Any
 
 
 @cache
@@ -82,7 +83,9 @@ def _functions() -> _Functions:
         state.memory[first : last + 1] += amount
 
     instead = {"excess_change": excess_change, "add": add}  # memory as one array instead of blocks
-    return _Functions(interpreted(stages_kernel.start), interpreted(search_kernel.change_many, instead))
+    return _Functions(
+        interpreted(stages_kernel.start), interpreted(search_kernel.change_many, instead), search_kernel.DropHeap
+    )
 
 
 def _descent(problem: Problem, order: Int, leaning: float, deadline: Deadline) -> Int:
@@ -103,7 +106,7 @@ def _descent(problem: Problem, order: Int, leaning: float, deadline: Deadline) -
         for op, stage in sorted(again, key=lambda each: (-net.cost[each[0]], *each)):
             if deadline.expired:
                 break
-            functions.change_many(net, state, [], [], 0, [], 0, 1.0, 1.0, [op], [stage])
+            functions.change_many(net, state, functions.heap([], [], []), 0, 0, (1.0, 1.0), ([op], [stage]))
     computes = [(stage, net.position[op], op) for (op, i), stage in runs.items() if i < state.times[op]]
     return np.array([op for _, _, op in sorted(computes)], dtype=np.int64)
 
@@ -112,13 +115,13 @@ def _drop(net: Any, state: Any, leaning: float, deadline: Deadline) -> bool:
     """Take the best drop across the worst stage, or across one of the next worst; return whether there was one."""
     from remat.heuristics.drops.stages_kernel import BUDGET
 
-    found = [0] * CHAINS[-1]
+    functions = _functions()
     over = np.flatnonzero(state.memory > state.number[BUDGET])
     for stage in over[np.argsort(-state.memory[over], kind="stable")][:WORST].tolist():
         items = _across(net, state, stage)
-        keys, left = [0.0] * len(items), len(items)
+        heap, left = functions.heap([0.0] * len(items), items, [0] * CHAINS[-1]), len(items)
         while left and not deadline.expired:
-            left, taken = _functions().change_many(net, state, keys, items, left, found, 1, leaning, SLACK, [], [])
+            left, taken = functions.change_many(net, state, heap, left, 1, (leaning, SLACK), ([], []))
             if taken:
                 return True
     return False

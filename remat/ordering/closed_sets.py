@@ -78,12 +78,13 @@ class BestFirstOrder(OrderSearch):
         heap = kernel.Heap(*np.zeros((2, 2 * capacity), dtype=np.int64), np.zeros(capacity, dtype=np.int32))
         heap.peak[0] = floor
         found = np.array([0, 1, ENDLESS, 1, 0], dtype=np.int64)
+        store = kernel.Store(states, table, found)
         answer = kernel.WORKING if floor < limit else kernel.EMPTY
         if answer == kernel.WORKING and sets.table_bytes > self.options.memory:
             answer = kernel.FULL
         while answer == kernel.WORKING and not clock.expired:
             steps = max(1, PIECE // sets.words)
-            answer = kernel.best_first(sets.tables, states, limit - 1, heap, table, found, steps)
+            answer = kernel.best_first(sets.tables, limit - 1, heap, store, steps)
         count = int(found[kernel.COUNT])
         if answer == kernel.EMPTY:
             return Ordering(None, None, limit, count)

@@ -74,6 +74,14 @@ class States(NamedTuple):
     op: Array
 
 
+class Store(NamedTuple):
+    """Place of new states: a hash table of them, and the fields :data:`NEXT` to :data:`TAKEN`."""
+
+    states: States
+    table: NDArray[np.int32]
+    found: Int
+
+
 class Heap(NamedTuple):
     """States to expand, by rising peak, and the number of ops done in each state."""
 
@@ -177,8 +185,9 @@ def safe_op(tables, states, state):
 
 
 @inner
-def follow(tables, states, state, op, budget, following, table, found):
+def follow(tables, states, state, op, budget, store):
     """Store the state after `op`, or its lower peak; -1 if nothing is new, the peak exceeds the budget, or no room."""
+    following, table, found = store
     size = allocated(tables, states, state, op)
     peak = max(states.peak[state], size + tables.workspace[op])
     if peak > budget:
@@ -211,12 +220,13 @@ def follow(tables, states, state, op, budget, following, table, found):
 
 
 @kernel
-def expand(tables, states, begin, end, budget, following, table, found, narrow):
+def expand(tables, states, begin, end, budget, store, narrow):
     """Compute each ready op in the states from `begin` to `end`, and store the results in the next level.
 
     It stops before a state for which the next level may lack room; ``found[NEXT]`` is that state. In a `narrow` level
     it discards states without room instead, and expands a state by a safe op only.
     """
+    found, room = store.found, store.states.live.shape[0] - 1
     for state in range(begin, end):
         found[NEXT] = state
         safe = safe_op(tables, states, state) if narrow else -1
@@ -227,9 +237,9 @@ def expand(tables, states, begin, end, budget, following, table, found, narrow):
                 rest ^= bit
                 if safe >= 0 and op != safe:
                     continue
-                if not narrow and found[COUNT] == following.live.shape[0] - 1:
+                if not narrow and found[COUNT] == room:
                     return
-                follow(tables, states, state, op, budget, following, table, found)
+                follow(tables, states, state, op, budget, store)
     found[NEXT] = end
 
 
@@ -280,8 +290,9 @@ def pop(heap, live, found):
 
 
 @kernel
-def best_first(tables, states, budget, heap, table, found, steps):
+def best_first(tables, budget, heap, store, steps):
     """Expand `steps` states, lowest peak first; the state in ``found[TAKEN]`` is the last one, or a complete order."""
+    states, found = store.states, store.found
     num_ops = len(tables.workspace)
     for _ in range(steps):
         if found[HEAP] == 0:
@@ -303,7 +314,7 @@ def best_first(tables, states, budget, heap, table, found, steps):
                 rest ^= bit
                 if safe >= 0 and op != safe:
                     continue
-                other = follow(tables, states, state, op, budget, states, table, found)
+                other = follow(tables, states, state, op, budget, store)
                 if other >= 0:
                     heap.num_done[other] = heap.num_done[state] + 1
                     push(heap, states.live, other, states.peak[other], found)

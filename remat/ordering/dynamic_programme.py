@@ -182,7 +182,8 @@ class Programme(ClosedSets):
                 begin = int(found[kernel.NEXT])
                 with pieces:
                     end = min(begin + pieces.amount, count)
-                    kernel.expand(self.tables, level, begin, end, budget, following, table, found, width is not None)
+                    store = kernel.Store(following, table, found)
+                    kernel.expand(self.tables, level, begin, end, budget, store, width is not None)
             count = int(found[kernel.COUNT])
             states += count
             if width is not None and count > width:

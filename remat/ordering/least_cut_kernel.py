@@ -6,7 +6,7 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
 # Tables are separate arguments: a tuple of arrays would take longer to compile than the function itself.
-# ruff: noqa: PLR0917
+# ruff: noqa: PLR0913, PLR0917
 
 from __future__ import annotations
 
@@ -106,36 +106,30 @@ def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
 
 
 @inner
-def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, work):
-    """Return whether no closed set between two states has a smaller boundary than the later one.
-
-    The later state is the current one; the ops between are `path[row, begin:end]`. If a set has a smaller boundary,
-    `nodes[MEMBER]` marks the ops (by place in the path, from 0) between the earlier state and the smallest closed set
-    of least boundary. `number[work]` increases by the work done.
-
-    Nodes: ops (in the set if on the side of the source), and for each tensor one node for begun and one for all users
-    done. Arcs: a tensor that is begun and not ended costs its size. Unlimited arcs enforce three conditions: an op in
-    the set has its predecessors there, it begins the tensors it writes, and an ended tensor has all users in the set.
-    """
-    width = end - begin
-    tensors_here = 0
-    for i in range(width):
+def number_nodes(ops, tensors, links, nodes, path, row, begin, end):
+    """Number the ops between two states and their tensors, which `nodes[QUEUE]` lists; return how many tensors."""
+    count = 0
+    for i in range(end - begin):
         op = path[row, begin + i]
         ops[OP_NODE, op] = i
         for kind in range(2):
             for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
                 tensor = links[k]
                 if tensors[TENSOR_NODE, tensor] < 0:
-                    tensors[TENSOR_NODE, tensor] = tensors_here
+                    tensors[TENSOR_NODE, tensor] = count
                     tensors[INSIDE, tensor] = 0
-                    nodes[QUEUE, tensors_here] = tensor
-                    tensors_here += 1
+                    nodes[QUEUE, count] = tensor
+                    count += 1
                 if kind == 0:
                     tensors[INSIDE, tensor] += 1
+    return count
+
+
+@inner
+def add_tensors(tensors, nodes, arcs, width, tensors_here):
+    """Add the arcs of tensors; return the number of arcs, and the boundary of the later state."""
     source = width + 2 * tensors_here
     sink = source + 1
-    for node in range(sink + 1):
-        nodes[FIRST, node] = -1
     count = 0
     whole = 0
     for i in range(tensors_here):
@@ -150,6 +144,28 @@ def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, wo
         count = add_arc(nodes, arcs, count, begun, ended, tensors[SIZE, tensor])
         if old:
             count = add_arc(nodes, arcs, count, source, begun, UNLIMITED)
+    return count, whole
+
+
+@inner
+def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, work):
+    """Return whether no closed set between two states has a smaller boundary than the later one.
+
+    The later state is the current one; the ops between are `path[row, begin:end]`. If a set has a smaller boundary,
+    `nodes[MEMBER]` marks the ops (by place in the path, from 0) between the earlier state and the smallest closed set
+    of least boundary. `number[work]` increases by the work done.
+
+    Nodes: ops (in the set if on the side of the source), and for each tensor one node for begun and one for all users
+    done. Arcs: a tensor that is begun and not ended costs its size. Unlimited arcs enforce three conditions: an op in
+    the set has its predecessors there, it begins the tensors it writes, and an ended tensor has all users in the set.
+    """
+    width = end - begin
+    tensors_here = number_nodes(ops, tensors, links, nodes, path, row, begin, end)
+    source = width + 2 * tensors_here
+    sink = source + 1
+    for node in range(sink + 1):
+        nodes[FIRST, node] = -1
+    count, whole = add_tensors(tensors, nodes, arcs, width, tensors_here)
     for i in range(width):
         op = path[row, begin + i]
         for k in range(ops[PREDECESSORS, op], ops[PREDECESSORS, op + 1]):

@@ -8,7 +8,7 @@ the end cannot be reached), `nodes` and `arcs` (room for cuts) and `number`.
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
 # Tables are separate arguments: a tuple of arrays would take longer to compile than the function itself.
-# ruff: noqa: PLR0917
+# ruff: noqa: PLR0913, PLR0917
 
 from __future__ import annotations
 

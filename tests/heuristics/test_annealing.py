@@ -38,7 +38,7 @@ def test_optimum_of_most_tiny_graphs():
 @pytest.mark.parametrize("fixed", [False, True])
 def test_incremental_memory_equals_simulation(fixed):
     """After thousands of moves, segment tree and sums match a simulation and a rebuild from scratch."""
-    from remat.heuristics.annealing.moves_kernel import anneal
+    from remat.heuristics.annealing.moves_kernel import Energy, anneal
     from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, INSTANCES, REPEATED, SOFT, fill
 
     recomputed = 0
@@ -48,7 +48,7 @@ def test_incremental_memory_equals_simulation(fixed):
         search = _Search(problem, SHORT, RUN)
         state = search._state(search.begin)
         for part in range(5):
-            anneal(search.net, state, part, 2000, search.budget, fixed, 3.0, 0.5, 0.5, 2.0, 0.5)
+            anneal(search.net, state, Energy(3.0, search.budget, 0.5, 0.5, 2.0), part, 2000, fixed, 0.5)
             ops = state.held[state.held >= 0]
             run = simulate(graph, Schedule.of_computes(graph, ops), keep=problem.keep)
             assert run.violations == ()
@@ -166,7 +166,7 @@ def test_deadline_is_checked_within_a_step(monkeypatch):
     moves = []
 
     def anneal(*given):
-        moves.append(given[3])
+        moves.append(given[4])
         return 0.5
 
     assert Annealing().prepared()

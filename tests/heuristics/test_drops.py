@@ -149,8 +149,8 @@ def test_evaluations_per_drop_are_bounded_on_repeated_layers(monkeypatch: pytest
 
     def counted(*given: Any) -> Any:
         nonlocal evaluations, drops
-        steps = min(given[6], 1) * 1_000  # 0 when recomputations are removed
-        left, taken = whole(*given[:6], steps, *given[7:])
+        steps = min(given[4], 1) * 1_000  # 0 when recomputations are removed
+        left, taken = whole(*given[:4], steps, *given[5:])
         evaluations, drops = evaluations + steps, drops + taken
         return left, taken
 

@@ -339,21 +339,20 @@ class _Search:
 
     def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
         """Run one batch of moves at the given fraction (0 .. 1) of the way from hot to cold."""
-        from remat.heuristics.annealing.moves_kernel import anneal
+        from remat.heuristics.annealing.moves_kernel import Energy, anneal
         from remat.heuristics.annealing.slots_kernel import BEST
 
         options, began = self.options, time.perf_counter()
         heat = hot * (self.cold / hot) ** along
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.tree[1, 0]) - self.budget)
+        tau = max(width, self.narrow, over / 100)
+        energy = Energy(heat, self.budget, way.per_byte, way.per_byte * width, tau)
         met, done, looks = 0.0, 0, math.isfinite(self.call.deadline.seconds)
         piece = min(PIECE, max(BATCH, int(CHECK_INTERVAL * self.rate))) if looks else PIECE
         while done == 0 or (done < self.batch and not self._over()):
             moves = min(piece, self.batch - done)
-            met += moves * anneal(
-                self.net, state, -1 if done else seed, moves, self.budget, self.fixed, heat, way.per_byte,
-                way.per_byte * width, max(width, self.narrow, over / 100), options.again,
-            )  # fmt: skip
+            met += moves * anneal(self.net, state, energy, -1 if done else seed, moves, self.fixed, options.again)
             done += moves
         way.follow(met / done)
         self.rate = done / max(1e-9, time.perf_counter() - began)

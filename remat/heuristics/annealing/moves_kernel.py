@@ -10,6 +10,7 @@ A schedule is valid iff every op's first slot lies after the first slots of its 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,22 @@ CHAIN, REACH = 48, 256
 SHIFT, GUIDED, ANY = 0.45, 0.60, 0.75
 #: Random draws of a tensor that lives across a slot.
 TRIES = 24
+#: Result of a move that was impossible or refused; energies are not negative.
+REFUSED = -1.0
+
+
+class Energy(NamedTuple):
+    """Temperature and weights of the energy of a schedule.
+
+    `heat` is the temperature, in cost units; `budget` has bytes. `per_byte` is the cost of a byte of the peak above the
+    budget, `per_soft` that of the soft excess, whose width is `tau` bytes.
+    """
+
+    heat: float
+    budget: int
+    per_byte: float
+    per_soft: float
+    tau: float
 
 
 @inner
@@ -238,105 +255,113 @@ def choose_chain(net, state, fixed, again, most, op, read):
 
 
 @inner
-def penalty(state, budget, tau, per_byte, per_soft):
+def penalty(state, energy):
     """Return the energy of the memory, in cost units."""
-    over = state.tree[1, HIGHEST] - budget
-    return per_byte * max(over, 0.0) + per_soft * math.log1p(state.tree[1, SOFT])
+    over = state.tree[1, HIGHEST] - energy.budget
+    return energy.per_byte * max(over, 0.0) + energy.per_soft * math.log1p(state.tree[1, SOFT])
+
+
+@inner
+def attempt(net, state, energy, gone, added, price, bar):
+    """Remove a run, add others, and revert both unless the energy stays within `bar`.
+
+    `gone` is an op and its slot, -1 for none; `added` is the number of entries of `chain`; `price` is the change of the
+    cost. Returns the energy of the memory, or `REFUSED`.
+    """
+    op, slot = gone
+    chain = state.chain
+    begin(state)
+    if slot >= 0:
+        touch_op(net, state, op)
+        remove(state, op, slot)
+    for k in range(added):
+        touch_op(net, state, chain[k, CHAIN_OP])
+        insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
+    apply(net, state)
+    if slot >= 0:
+        work(net, state, op, slot, GOES, energy.tau)
+    for k in range(added):
+        work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES, energy.tau)
+    after = penalty(state, energy)
+    if price + after <= bar:
+        state.number[COST] += price
+        if slot >= 0:
+            note_repeated(state, op)
+        for k in range(added):
+            note_repeated(state, chain[k, CHAIN_OP])
+        return after
+    for k in range(added):
+        remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
+    if slot >= 0:
+        insert(state, op, slot)
+    undo(net, state)
+    for k in range(added):
+        work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], GOES, energy.tau)
+    if slot >= 0:
+        work(net, state, op, slot, COMES, energy.tau)
+    return REFUSED
+
+
+@inner
+def draw_shift(net, state, fixed):
+    """Draw a run and another slot for it, the first entry of `chain`; return op, slot and 1, or -1, -1, 0."""
+    op = np.random.randint(len(net.ops) - 1)
+    i = np.random.randint(state.ops[op, RUNS])
+    old = state.slots[op, i]
+    low, high = window(net, state, op, i, fixed)
+    new = target(net, state, op, old, low, high) if high - low >= 2 else -1
+    if new < 0 or new == old:
+        return -1, -1, 0
+    state.chain[0, CHAIN_OP], state.chain[0, CHAIN_SLOT] = op, new
+    return op, old, 1
+
+
+@inner
+def draw_recomputation(net, state, fixed):
+    """Draw a run of an op that runs more than once; return op, slot and change of cost, or -1, -1, 0."""
+    number = state.number
+    if number[REPEATED] == 0:
+        return -1, -1, 0
+    op = state.ops[np.random.randint(number[REPEATED]), REPEATED_OP]
+    i = np.random.randint(state.ops[op, RUNS])
+    if i == 0 and (fixed or state.slots[op, 1] >= first_before(net, state, op)):
+        return -1, -1, 0
+    return op, state.slots[op, i], -net.ops[op, OP_COST]
 
 
 @kernel
-def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau, again):
-    """Try `moves` moves at temperature `heat` (cost units); return the share of them that met the budget.
+def anneal(net, state, energy, seed, moves, fixed, again):
+    """Try `moves` moves; return the share of them that met the budget.
 
     The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess). With a negative
     `seed` it continues the last call of this thread, with the same `tau`.
     """
     if seed >= 0:
         np.random.seed(seed)
-        plant(net, state, budget, tau)
+        plant(net, state, energy.budget, energy.tau)
     number, tree = state.number, state.tree
     met = 0
-    now = penalty(state, budget, tau, per_byte, per_soft)
+    now = penalty(state, energy)
     for _ in range(moves):
-        met += tree[1, HIGHEST] <= budget
-        bar = now - heat * math.log(1.0 - np.random.random())
+        met += tree[1, HIGHEST] <= energy.budget
+        bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
+        op, slot, added, price = -1, -1, 0, 0
         if kind < SHIFT:
-            op = np.random.randint(len(net.ops) - 1)
-            i = np.random.randint(state.ops[op, RUNS])
-            old = state.slots[op, i]
-            low, high = window(net, state, op, i, fixed)
-            new = target(net, state, op, old, low, high) if high - low >= 2 else -1
-            if new < 0 or new == old:
-                continue
-            begin(state)
-            touch_op(net, state, op)
-            remove(state, op, old)
-            insert(state, op, new)
-            apply(net, state)
-            work(net, state, op, old, GOES, tau)
-            work(net, state, op, new, COMES, tau)
-            after = penalty(state, budget, tau, per_byte, per_soft)
-            if after <= bar:
-                now = after
-            else:
-                remove(state, op, new)
-                insert(state, op, old)
-                undo(net, state)
-                work(net, state, op, new, GOES, tau)
-                work(net, state, op, old, COMES, tau)
-                continue
+            op, slot, added = draw_shift(net, state, fixed)
         elif kind < ANY:
-            op, read = read_beyond(net, state, hot_slot(tree)) if kind < GUIDED else any_read(net, state)
-            if op < 0:
-                continue
-            length, price = choose_chain(net, state, fixed, again, bar, op, read)
-            if length == 0:
-                continue
-            begin(state)
-            for k in range(length):
-                touch_op(net, state, state.chain[k, CHAIN_OP])
-                insert(state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT])
-            apply(net, state)
-            for k in range(length):
-                work(net, state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT], COMES, tau)
-            after = penalty(state, budget, tau, per_byte, per_soft)
-            if price + after <= bar:
-                now = after
-                number[COST] += price
-                for k in range(length):
-                    note_repeated(state, state.chain[k, CHAIN_OP])
-            else:
-                for k in range(length):
-                    remove(state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT])
-                undo(net, state)
-                for k in range(length):
-                    work(net, state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT], GOES, tau)
-                continue
+            writer, read = read_beyond(net, state, hot_slot(tree)) if kind < GUIDED else any_read(net, state)
+            if writer >= 0:
+                added, price = choose_chain(net, state, fixed, again, bar, writer, read)
         else:
-            if number[REPEATED] == 0:
-                continue
-            op = state.ops[np.random.randint(number[REPEATED]), REPEATED_OP]
-            i = np.random.randint(state.ops[op, RUNS])
-            if i == 0 and (fixed or state.slots[op, 1] >= first_before(net, state, op)):
-                continue
-            old = state.slots[op, i]
-            begin(state)
-            touch_op(net, state, op)
-            remove(state, op, old)
-            apply(net, state)
-            work(net, state, op, old, GOES, tau)
-            after = penalty(state, budget, tau, per_byte, per_soft)
-            if after - net.ops[op, OP_COST] <= bar:
-                now = after
-                number[COST] -= net.ops[op, OP_COST]
-                note_repeated(state, op)
-            else:
-                insert(state, op, old)
-                undo(net, state)
-                work(net, state, op, old, COMES, tau)
-                continue
-        if tree[1, HIGHEST] <= budget and (number[BEST] < 0 or number[COST] < number[BEST]):
+            op, slot, price = draw_recomputation(net, state, fixed)
+        if slot < 0 and added == 0:
+            continue
+        after = attempt(net, state, energy, (op, slot), added, price, bar)
+        if after == REFUSED:
+            continue
+        now = after
+        if tree[1, HIGHEST] <= energy.budget and (number[BEST] < 0 or number[COST] < number[BEST]):
             number[BEST] = number[COST]
             for slot in range(len(state.held)):
                 state.best[slot] = state.held[slot]

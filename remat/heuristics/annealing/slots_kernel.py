@@ -168,8 +168,13 @@ def update_spans(net, state, tensor):
 
 
 @inner
-def switch(net, state, tensor, old, i_old, num_old, new, i_new, num_new):
-    """Change the memory of `tensor` from the instances `old[i_old]` to `new[i_new]` where they differ."""
+def switch(net, state, tensor, before, after):
+    """Change the memory of `tensor` from its instances before to those after, where they differ.
+
+    Both are an array of spans, its row for this tensor, and the number of instances.
+    """
+    old, i_old, num_old = before
+    new, i_new, num_new = after
     if num_old == num_new:
         for i in range(num_old):
             first, last = old[i_old, i, 0], old[i_old, i, 1]
@@ -241,7 +246,8 @@ def apply(net, state):
             state.old_spans[k, i, 0] = state.spans[tensor, i, 0]
             state.old_spans[k, i, 1] = state.spans[tensor, i, 1]
         update_spans(net, state, tensor)
-        switch(net, state, tensor, state.old_spans, k, count, state.spans, tensor, state.tensors[tensor, INSTANCES])
+        after = state.spans, tensor, state.tensors[tensor, INSTANCES]
+        switch(net, state, tensor, (state.old_spans, k, count), after)
 
 
 @inner
@@ -249,7 +255,8 @@ def undo(net, state):
     """Restore the memory from before :func:`apply`."""
     for k in range(state.number[TOUCHED] - 1, -1, -1):
         tensor, count = state.tensors[k, TOUCHED_TENSOR], state.tensors[k, OLD_INSTANCES]
-        switch(net, state, tensor, state.spans, tensor, state.tensors[tensor, INSTANCES], state.old_spans, k, count)
+        before = state.spans, tensor, state.tensors[tensor, INSTANCES]
+        switch(net, state, tensor, before, (state.old_spans, k, count))
         state.tensors[tensor, INSTANCES] = count
         for i in range(count):
             state.spans[tensor, i, 0] = state.old_spans[k, i, 0]

@@ -122,12 +122,13 @@ class Measure:
         if self._latest is None or self._latest[0] is not ends:
             array = np.array(ends, dtype=np.int64)
             self._latest = ends, array, first_backward_of(self.step, array)
-        when, low, high = plan.events(*self._latest[1:])
+        events = plan.events(*self._latest[1:])
+        _, low, high = events
         num_ops, num_tensors = len(self.tables.cost), len(self.tables.size)
         length = num_ops + int((high - low).sum()) + 2
         room = SequenceRoom(*(np.empty(size, dtype=np.int64) for size in (num_tensors, num_tensors, length, length)))
         found = np.zeros(3, dtype=np.int64)
-        sequence_of(self.tables, room, when, low, high, self.always, 2 if plan.inner else 1, found)
+        sequence_of(self.tables, room, events, self.always, 2 if plan.inner else 1, found)
         steps, peak, cost = found.tolist()
         order = self.step.problem.graph.arrays.order
         return cost, peak, order[room.steps[:steps][::-1]]

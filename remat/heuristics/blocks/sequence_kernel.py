@@ -44,13 +44,15 @@ class SequenceRoom(NamedTuple):
 
 
 @kernel
-def sequence_of(tables, room, when, low, high, start, depth, found):
+def sequence_of(tables, room, events, start, depth, found):
     """Fill `room.steps` with the computes (positions), the last one first, and `found` with length, peak and cost.
 
-    Before the backward op at position ``when[e]`` (ascending), dropped values of the ops ``low[e] .. high[e] - 1`` that
-    later steps need are recomputed. Dropped are values that no forward op outside of these ops reads, and no backward
-    op before that step. Everything else is computed once, in order. Frees are implied.
+    `events` are the arrays `when`, `low` and `high`. Before the backward op at position ``when[e]`` (ascending),
+    dropped values of the ops ``low[e] .. high[e] - 1`` that later steps need are recomputed. Dropped are values that no
+    forward op outside of these ops reads, and no backward op before that step. Everything else is computed once, in
+    order. Frees are implied.
     """
+    when, low, high = events
     size, again, kept = tables.size, tables.again, tables.kept
     latest, left, change, steps = room.latest, room.left, room.change, room.steps
     num_ops = len(tables.cost)

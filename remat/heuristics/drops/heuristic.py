@@ -218,21 +218,20 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     slack = SLACK if num_ops < MANY else SLACK_OF_MANY
     slices = Slices(BATCH, 100 * BATCH, CHECK_INTERVAL)
     for chain in CHAINS:
-        found = np.empty(chain, dtype=np.int64)
         slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # long chains take longer
         while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
-            keys, items = np.empty(room), np.empty(room, dtype=np.int64)
+            heap = search.DropHeap(np.empty(room), np.empty(room, dtype=np.int64), np.empty(chain, dtype=np.int64))
             over = np.empty(num_ops + 2, dtype=np.int64)
             uses = np.empty(int(state.times[net.readers].sum()) + len(net.size), dtype=np.int64)
             left = taken = 0
             for first in range(0, num_ops, BATCH):
                 last = min(first + BATCH, num_ops)
-                left = search.candidates(net, state, keys, items, left, first, last, over, uses)
+                left = search.candidates(net, state, heap, left, (first, last), over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
                 with slices:
                     left, more = search.change_many(
-                        net, state, keys, items, left, found, slices.amount, leaning, slack, NONE, NONE
+                        net, state, heap, left, slices.amount, (leaning, slack), (NONE, NONE)
                     )
                 taken += more
             if not taken:
@@ -243,12 +242,13 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     again = again[again[:, 1] > 0]
     ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
     costliest = np.lexsort((stages, ops, -net.cost[ops]))
+    nothing = search.DropHeap(NO_KEYS, NONE, NONE)
     part = 0
     while part < len(costliest) and not deadline.expired:
         some = costliest[part : part + slices.amount]
         part += len(some)
         with slices:
-            search.change_many(net, state, NO_KEYS, NONE, 0, NONE, 0, 1.0, 1.0, ops[some], stages[some])
+            search.change_many(net, state, nothing, 0, 0, (1.0, 1.0), (ops[some], stages[some]))
 
 
 def sequence(net: StageGraph, state: StagedSchedule) -> Int:

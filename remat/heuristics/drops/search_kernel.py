@@ -11,7 +11,7 @@ rate of cost per byte.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,19 @@ from remat.heuristics.drops.stages_kernel import (
     instance,
     last_use,
 )
+from remat.runtime.arrays import Float, Int
 from remat.runtime.compiled import inner, kernel
+
+
+class DropHeap(NamedTuple):
+    """Heap of drops, by the least cost per byte, and room for the ops that one drop recomputes.
+
+    The drop of op ``x`` in stage ``s`` is the item ``x * stages + s``.
+    """
+
+    keys: Float
+    items: Int
+    chain: Int
 
 
 @inner
@@ -46,19 +58,104 @@ def hold(net, state, tensor, stage, amount):
 
 
 @inner
-def plan(net, state, op, stage, rate, leaning, found, best):
-    """Plan the recomputation of `op` in `stage`: fill `found` with the ops to run there, latest first.
+def hold_outputs(net, state, op, stage, what):
+    """Hold the dropped outputs of `op` again up to `stage` (`ADD`), or no longer (`TAKE`)."""
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        tensor = net.outputs[k]
+        if state.tensor_stamp[tensor] == state.number[TOKEN]:
+            hold(net, state, tensor, stage, net.size[tensor] if what > 0 else -net.size[tensor])
 
-    Tensors held for it are priced in the memory that remains after the drop itself. Only the first op is considered if
-    its own recomputation costs more than `best` per byte.
+
+@inner
+def drop_gain(net, state, op, stage, previous, following):
+    """Return the excess removed by dropping the outputs of `op` up to `stage`, and stamp those that can be dropped."""
+    gain = 0
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        tensor = net.outputs[k]
+        if last_use(net, state, tensor, previous, following) >= stage:
+            before = last_use(net, state, tensor, previous, stage)
+            gain -= excess_change(state, before + 1, stage - 1, -net.size[tensor])
+            state.tensor_stamp[tensor] = state.number[TOKEN]
+    return gain
+
+
+@inner
+def cost_again(net, state, op, stage):
+    """Return the cost of running `op` in `stage`, with the writers of inputs that are not live there."""
+    cost = float(net.cost[op])
+    for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
+        tensor = net.inputs[k]
+        writer = net.writer[tensor]
+        if writer >= 0 and state.op_stamp[writer] == state.number[TOKEN]:
+            continue
+        start, limit = instance(net, state, tensor, stage)
+        if last_use(net, state, tensor, start, limit) < stage:
+            cost += net.cost[writer] if writer >= 0 else np.inf
+    return cost
+
+
+@inner
+def take_latest(net, chain, place, number):
+    """Swap the latest of the ops from `place` on to `place`, and return it."""
+    pick = place
+    for i in range(place + 1, number):
+        if net.position[chain[i]] > net.position[chain[pick]]:
+            pick = i
+    chain[place], chain[pick] = chain[pick], chain[place]
+    return chain[place]
+
+
+@inner
+def supply(net, state, op, stage, chain, number, rate):
+    """Hold each missing input of `op`, or add its writer to the chain if that is cheaper at `rate` (cost per byte).
+
+    Returns
+    -------
+    number of ops in the chain, bytes held in `stage`
+    """
+    token, held = state.number[TOKEN], 0
+    for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
+        tensor = net.inputs[k]
+        writer = net.writer[tensor]
+        if (writer >= 0 and state.op_stamp[writer] == token) or state.tensor_stamp[tensor] == token:
+            continue
+        begin, limit = instance(net, state, tensor, stage)
+        end = last_use(net, state, tensor, begin, limit)
+        if end >= stage:
+            continue
+        price = excess_change(state, end + 1, stage - 1, net.size[tensor])
+        if (
+            price > 0
+            and writer >= 0
+            and may_run(net, state, writer, number)
+            and number < len(chain)
+            and cost_again(net, state, writer, stage) < rate * price
+        ):
+            chain[number] = writer
+            state.op_stamp[writer] = token
+            number += 1
+            continue
+        state.tensor_stamp[tensor] = token
+        hold(net, state, tensor, stage, net.size[tensor])
+        held += net.size[tensor]
+    return number, held
+
+
+@inner
+def plan(net, state, op, stage, chain, prices):
+    """Plan the recomputation of `op` in `stage`: fill `chain` with the ops to run there, latest first.
+
+    Tensors held for it are priced in the memory that remains after the drop itself. `prices` are the current rate of
+    cost per byte, its factor for inputs, and a price: only the first op is considered if its own recomputation costs
+    more than that per byte.
 
     Returns
     -------
     number of ops (0: impossible), cost, excess removed
     """
+    rate, leaning, best = prices
     state.number[TOKEN] += 1
-    token = state.number[TOKEN]
-    runs, times, size = state.runs, state.times, net.size
+    token, runs, times = state.number[TOKEN], state.runs, state.times
     after = times[op]
     while runs[op, after - 1] > stage:
         after -= 1
@@ -66,73 +163,32 @@ def plan(net, state, op, stage, rate, leaning, found, best):
     following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
     if previous == stage or not may_run(net, state, op, 0):
         return 0, 0, 0
-    gain = 0
-    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-        tensor = net.outputs[k]
-        if last_use(net, state, tensor, previous, following) >= stage:
-            before = last_use(net, state, tensor, previous, stage)
-            gain -= excess_change(state, before + 1, stage - 1, -size[tensor])
-            state.tensor_stamp[tensor] = token
+    gain = drop_gain(net, state, op, stage, previous, following)
     if gain == 0:
         return 0, 0, 0
-    found[0] = op
+    chain[0] = op
     state.op_stamp[op] = token
     number, cost, here = 1, 0, 0
     if net.cost[op] > best * gain:
         return 1, net.cost[op], gain
     rate = leaning * max(rate, net.cost[op] / gain)
     excess = state.number[EXCESS]
-    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-        if state.tensor_stamp[net.outputs[k]] == token:
-            hold(net, state, net.outputs[k], stage, -size[net.outputs[k]])
+    hold_outputs(net, state, op, stage, TAKE)
     place = 0
-    while place < number:
-        # The latest op not yet considered: all ops that may read from an op are decided before it.
-        pick = place
-        for i in range(place + 1, number):
-            if net.position[found[i]] > net.position[found[pick]]:
-                pick = i
-        found[place], found[pick] = found[pick], found[place]
-        current = found[place]
+    while place < number:  # all ops that may read from an op are decided before it
+        current = take_latest(net, chain, place, number)
         place += 1
         cost += net.cost[current]
-        for k in range(net.in_ptr[current], net.in_ptr[current + 1]):
-            tensor = net.inputs[k]
-            writer = net.writer[tensor]
-            if (writer >= 0 and state.op_stamp[writer] == token) or state.tensor_stamp[tensor] == token:
-                continue
-            begin, limit = instance(net, state, tensor, stage)
-            end = last_use(net, state, tensor, begin, limit)
-            if end >= stage:
-                continue
-            price = excess_change(state, end + 1, stage - 1, size[tensor])
-            if price > 0 and writer >= 0 and may_run(net, state, writer, number) and number < len(found):
-                again = float(net.cost[writer])
-                for j in range(net.in_ptr[writer], net.in_ptr[writer + 1]):
-                    other = net.inputs[j]
-                    source = net.writer[other]
-                    if source >= 0 and state.op_stamp[source] == token:
-                        continue
-                    start, until = instance(net, state, other, stage)
-                    if last_use(net, state, other, start, until) < stage:
-                        again += net.cost[source] if source >= 0 else np.inf
-                if again < rate * price:
-                    found[number] = writer
-                    state.op_stamp[writer] = token
-                    number += 1
-                    continue
-            state.tensor_stamp[tensor] = token
-            hold(net, state, tensor, stage, size[tensor])
-            here += size[tensor]
+        number, held = supply(net, state, current, stage, chain, number, rate)
+        here += held
     gain = excess - state.number[EXCESS] - excess_change(state, stage, stage, here)
     for i in range(number):  # restore the memory
-        for k in range(net.in_ptr[found[i]], net.in_ptr[found[i] + 1]):
-            if state.tensor_stamp[net.inputs[k]] == token:
-                state.tensor_stamp[net.inputs[k]] = 0
-                hold(net, state, net.inputs[k], stage, -size[net.inputs[k]])
-    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-        if state.tensor_stamp[net.outputs[k]] == token:
-            hold(net, state, net.outputs[k], stage, size[net.outputs[k]])
+        for k in range(net.in_ptr[chain[i]], net.in_ptr[chain[i] + 1]):
+            tensor = net.inputs[k]
+            if state.tensor_stamp[tensor] == token:
+                state.tensor_stamp[tensor] = 0
+                hold(net, state, tensor, stage, -net.size[tensor])
+    hold_outputs(net, state, op, stage, ADD)
     return number, cost, gain
 
 
@@ -206,12 +262,14 @@ def uses_of(net, state, op, uses):
 
 
 @kernel
-def candidates(net, state, keys, items, number, begin, end, over, uses):
-    """Push the drops of ops `begin` .. `end` that could remove excess onto a heap, keyed by the least cost per byte.
+def candidates(net, state, heap, number, part, over, uses):
+    """Push the drops that could remove excess onto a heap, for the ops from ``part[0]`` to before ``part[1]``.
 
-    `over` has one entry per stage and one more, and is filled in at ``begin == 0``; `uses` has room for all stages in
+    `over` has one entry per stage and one more, and is filled in for the first op; `uses` has room for all stages in
     which outputs of one op are read, and one more for each output.
     """
+    begin, end = part
+    keys, items = heap.keys, heap.items
     stages = len(net.order) + 1
     if begin == 0:
         over[0] = 0
@@ -238,22 +296,29 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
 
 
 @kernel
-def change_many(net, state, keys, items, number, found, steps, leaning, slack, ops, stages):
-    """Run :func:`take_back` and :func:`take`; one kernel, since they share nearly all compiled code."""
+def change_many(net, state, heap, number, steps, factors, again):
+    """Run :func:`take_back` and :func:`take`; one kernel, since they share nearly all compiled code.
+
+    `again` has ops and stages of recomputations to take back.
+    """
+    ops, stages = again
     take_back(net, state, ops, stages)
-    return take(net, state, keys, items, number, found, steps, leaning, slack)
+    return take(net, state, heap, number, steps, factors)
 
 
 @inner
-def take(net, state, keys, items, number, found, steps, leaning, slack):
+def take(net, state, heap, number, steps, factors):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` drops were evaluated.
 
-    A drop is taken if its price is at most `slack` times the least possible price of the next one.
+    `factors` are leaning and slack: the factor of the rate at which inputs are recomputed instead of held, and that of
+    the least possible price of the next drop, above which a drop is not taken.
 
     Returns
     -------
     entries left on the heap, drops taken
     """
+    leaning, slack = factors
+    keys, items, found = heap.keys, heap.items, heap.chain
     stages = len(net.order) + 1
     taken = 0
     while number > 0 and steps > 0 and state.number[EXCESS] > 0:
@@ -263,7 +328,7 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
         number -= 1
         op, stage = item // stages, item % stages
         best = slack * max(keys[0], rate) if number > 0 else np.inf
-        chain, cost, gain = plan(net, state, op, stage, rate, leaning, found, best)
+        chain, cost, gain = plan(net, state, op, stage, found, (rate, leaning, best))
         if chain == 0 or gain <= 0:
             continue
         now = cost / gain

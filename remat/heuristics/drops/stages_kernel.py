@@ -166,8 +166,11 @@ def measure(memory, lazy, low, high, block):
 
 
 @inner
-def stage_peak(net, state, stage):
-    """Return the peak of the steps of a stage, without tensors that live through all of it."""
+def find_last_places(net, state, stage):
+    """Set `last_at` for the tensors of a stage, and return the bytes that they hold at its start.
+
+    It is the place of the last step that uses the tensor, or -1 if the tensor lives on after the stage.
+    """
     state.number[TOKEN] += 1
     token = state.number[TOKEN]
     last_at, stamp = state.last_at, state.tensor_stamp
@@ -195,6 +198,14 @@ def stage_peak(net, state, stage):
         if node < 0:
             break
         node = state.node_next[node]
+    return live
+
+
+@inner
+def stage_peak(net, state, stage):
+    """Return the peak of the steps of a stage, without tensors that live through all of it."""
+    live, last_at = find_last_places(net, state, stage), state.last_at
+    final = stage < len(net.order)
     peak = place = 0
     node = state.first[stage]
     while node >= 0 or final:
