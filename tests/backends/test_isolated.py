@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from fragile_backend import Fragile
+from fragile_backend import Fragile, small_model
 from helpers import options
 from refusals import refused
 from shell import finish, start
@@ -19,7 +19,7 @@ from remat.backends import isolated_worker
 from remat.backends.highs import Highs
 from remat.backends.isolated import Isolated
 from remat.errors import BackendError, ModelError
-from remat.modeling import Linear, Model, violations
+from remat.modeling import violations
 from remat.runtime.processes import wire
 from remat.runtime.solve_options import Status, StopReason
 from remat.testing.backend_checks import knapsack
@@ -27,15 +27,6 @@ from remat.testing.backend_checks import knapsack
 #: Takes more than a few seconds, with several incumbents.
 HARD = knapsack(120)
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-
-
-def small():
-    """Feasible at its upper bounds, with objective 9 there."""
-    model = Model("small")
-    x = model.integers("x", 3, 0, 3)
-    model.add(Linear.rows("sum", [0, 0, 0], x.index, 1, lower=[4]))
-    model.minimize(x.index, 1)
-    return model
 
 
 def children():
@@ -93,7 +84,7 @@ def test_incumbent_survives_a_failing_child(variant, seconds, words):
         seen.append(incumbent.objective)
         family.extend(children())
 
-    raw = Isolated(Fragile(variant)).solve(small(), options(seconds), on_incumbent=report)
+    raw = Isolated(Fragile(variant)).solve(small_model(), options(seconds), on_incumbent=report)
     message = f"the process of backend 'fragile:{variant}' {words}"
     if variant == "first_abort":  # no solution yet
         assert (raw.status, raw.stop, raw.values, raw.bound) == (Status.ERROR, StopReason.OTHER, None, None)
@@ -111,12 +102,12 @@ def test_incumbent_survives_a_failing_child(variant, seconds, words):
 
 def test_errors_keep_their_class():
     with pytest.raises(ModelError, match="record 'r' is too odd"):
-        Isolated(Fragile("first_refuse")).solve(small(), options())
+        Isolated(Fragile("first_refuse")).solve(small_model(), options())
 
 
 @pytest.mark.parametrize("variant", ["exhaust_memory", "first_exhaust_memory"])
 def test_memory_limit(variant):
-    raw = Isolated(Fragile(variant)).solve(small(), options(60, memory_limit=300 * 2**20))
+    raw = Isolated(Fragile(variant)).solve(small_model(), options(60, memory_limit=300 * 2**20))
     assert raw.stop is StopReason.OTHER
     assert raw.status is (Status.FEASIBLE if variant == "exhaust_memory" else Status.UNKNOWN)
     assert raw.objective == (9.0 if variant == "exhaust_memory" else None)
@@ -149,12 +140,12 @@ def test_error_in_a_callback_ends_the_child():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Isolated(Fragile("hang")).solve(small(), options(60), on_incumbent=fail)
+        Isolated(Fragile("hang")).solve(small_model(), options(60), on_incumbent=fail)
 
 
 def test_output_of_the_child_is_discarded(capfd):
     lines = []
-    raw = Isolated(Fragile("print")).solve(small(), options(log=lines.append))
+    raw = Isolated(Fragile("print")).solve(small_model(), options(log=lines.append))
     assert lines == ["a line"]
     assert raw.message == "no solution"
     # the status of the child is unknown, but its incumbent counts
@@ -167,12 +158,12 @@ def test_local_backend_is_refused():
         pass
 
     with refused("model.not-importable"):
-        Isolated(Local("exit")).solve(small(), options())
+        Isolated(Local("exit")).solve(small_model(), options())
 
 
 def test_unpicklable_options_are_refused():
     with pytest.raises(BackendError, match="no child process: Can't pickle"):
-        Isolated(Highs()).solve(small(), options(solver={"time_limit": lambda: 1}))
+        Isolated(Highs()).solve(small_model(), options(solver={"time_limit": lambda: 1}))
 
 
 PARENT = """
@@ -214,7 +205,7 @@ def test_ctrl_c_waits_for_the_end_of_a_message():
 
 @pytest.mark.parametrize(("variant", "times"), [("wait", 1), ("hang", 2)])
 def test_second_ctrl_c_kills_a_child_that_ignores_the_first(variant, times):
-    process = start(variant, PARENT, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)})
+    process = start(variant, PARENT, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])})
     assert process.stdout.readline() == "incumbent\n"
     assert finish(process, *[signal.SIGINT] * times, seconds=30).out == "result feasible interrupted 9.0\n"
 
@@ -222,8 +213,8 @@ def test_second_ctrl_c_kills_a_child_that_ignores_the_first(variant, times):
 def test_hint_survives_a_child_without_messages():
     """The deadline may expire while the process starts."""
     isolated = Isolated(Fragile("first_abort"))
-    raw = isolated.solve(small(), options(60), np.array([3.0, 1.0, 0.0]))
+    raw = isolated.solve(small_model(), options(60), np.array([3.0, 1.0, 0.0]))
     assert (raw.status, raw.objective, raw.values.tolist()) == (Status.FEASIBLE, 4, [3, 1, 0])
     assert raw.message.endswith("the best solution before that is kept")
-    wrong = isolated.solve(small(), options(60), np.array([3.0, 0.0, 0.0]))
+    wrong = isolated.solve(small_model(), options(60), np.array([3.0, 0.0, 0.0]))
     assert (wrong.status, wrong.values) == (Status.ERROR, None)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fragile_backend import ForkedFragile
+from fragile_backend import ForkedFragile, small_model
 from helpers import options, wait_for_end, wait_for_files
 from shell import start
-from test_isolated import small
 
 from remat.backends.isolated import Isolated
 from remat.errors import BackendError
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork se
 
 
 def run(variant, seconds=60, **other):
-    return Isolated(ForkedFragile(variant)).solve(small(), options(seconds, **other))
+    return Isolated(ForkedFragile(variant)).solve(small_model(), options(seconds, **other))
 
 
 def server():
@@ -120,7 +119,7 @@ def test_main_program_runs_once_and_leaves_nothing(how, tmp_path):
     """Ends normally, killed, or after forks that have their own servers; without a main guard."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(tmp_path)}
     program = subprocess.run(
         [sys.executable, "-" if how == "input" else str(script), how], capture_output=True, text=True, timeout=60,
         env=environment, input=PROGRAM if how == "input" else None, check=False,

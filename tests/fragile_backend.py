@@ -114,3 +114,12 @@ class ForkedFragile(Fragile):
 
     def do_first_threads(self) -> NoReturn:
         raise RuntimeError(f"{len(list(Path(f'/proc/{os.getppid()}/task').iterdir()))} thread in the parent")
+
+
+def small_model() -> Model:
+    """Return a model that is feasible at its upper bounds, with objective 9 there."""
+    model = Model("small")
+    x = model.integers("x", 3, 0, 3)
+    model.add(Linear.rows("sum", [0, 0, 0], x.index, 1, lower=[4]))
+    model.minimize(x.index, 1)
+    return model
