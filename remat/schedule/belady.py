@@ -132,18 +132,13 @@ class Chip:
     """Blocks on the chip, in groups: by the access that reads them next, clean and dirty ones apart.
 
     A group is a list of runs (first block, number after the last), ascending; the last block of a group is read last.
-
-    Attributes
-    ----------
-    free : int
-        Number of free blocks.
-    written : int
-        Number of blocks written.
     """
 
     def __init__(self, room: int, times: list[int]) -> None:
         self.free = room
+        """Number of free blocks."""
         self.written = 0
+        """Number of blocks written."""
         self._times = times
         self._groups: dict[int, deque[list[int]]] = {}
         self._latest: list[int] = []  # a heap of negated ranks of groups, some of which may be empty

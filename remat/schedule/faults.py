@@ -11,20 +11,14 @@ from remat.schedule.schedule import Schedule, StepKind
 
 
 class Faults:
-    """Violations of a graph's semantics; the first ones are described, the others counted.
-
-    Attributes
-    ----------
-    found : list of Violation
-        At most `limit`, by step, then those at the end.
-    count : int
-        Number of violations, described or not.
-    """
+    """Violations of a graph's semantics; the first ones are described, the others counted."""
 
     def __init__(self, graph: ComputeGraph, schedule: Schedule, ops: Int, limit: int) -> None:
         self.graph, self.schedule, self.ops, self.limit = graph, schedule, ops, limit
         self.found: list[Violation] = []
+        """At most `limit`, by step, then those at the end."""
         self.count = 0
+        """Number of violations, described or not."""
 
     def _has_room(self) -> bool:
         """Count a violation; return whether it is to be described."""

@@ -42,22 +42,15 @@ class Phases:
 
     `may[t, k]` is true if node k may run in phase t. `now` lists the phases of its rows, ascending, if these are only a
     sample; only `until`, `active` and `phantom_runs` are then valid.
-
-    Attributes
-    ----------
-    run_phase, run_node : int64 arrays, shape (slots,)
-        Every (phase, node) that may run, sorted by phase, then node.
-    slot : int64 array, shape (T, T)
-        Number of the slot, or NONE.
-    until : int64 array, shape (data,)
-        Last phase into which retaining the datum can be useful; T if it is kept to the end.
     """
 
     def __init__(self, tables: Tables, may: Bool, now: Int | None = None) -> None:
         self.at, self.may = tables, may
         now = np.arange(tables.T) if now is None else now
         self.run_phase, self.run_node = np.nonzero(may)
+        """Every (phase, node) that may run, sorted by phase, then node."""
         self.slot = np.full(may.shape, NONE, dtype=np.int64)
+        """[phase, node]: number of the slot, or NONE."""
         self.slot[self.run_phase, self.run_node] = np.arange(len(self.run_phase))
         last_run = np.where(may.any(axis=0), now[::-1][may[::-1].argmax(axis=0)], 0)
         last_run = self.last_run = np.maximum(last_run, np.arange(tables.T))  # the first compute is in phase k
@@ -65,6 +58,7 @@ class Phases:
         np.maximum.at(until, tables.read_data, last_run[tables.read_node])
         until[tables.kept] = tables.T
         self.until = until
+        """Last phase into which retaining the datum can be useful; T if it is kept to the end."""
 
     @cached_property
     def sure(self) -> Bool:

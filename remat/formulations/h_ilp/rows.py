@@ -26,16 +26,6 @@ class Program:
     """Model of the choices in `phases`; the rows have the numbers of :class:`HIlp`.
 
     `clock` is checked between its parts.
-
-    Attributes
-    ----------
-    at : Tables
-    model : Model
-    x : Named
-        Its variables.
-    R : Vars
-    levels : Levels
-        Columns of liveness.
     """
 
     def __init__(self, name: str, phases: Phases, clock: Deadline) -> None:
@@ -61,6 +51,7 @@ class Program:
         before, after = self._making(p, first)
         over = self._over(after)
         self.levels = Levels(p, first, live, following, before, after, over, phantom, sp)
+        """Columns of liveness."""
         clock.check()
         self._runs()
         self._phantoms()
@@ -72,6 +63,7 @@ class Program:
         sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
         model.minimize(R.index[priced], at.cost[choice[priced]], sure)
         self.x = model.named
+        """Variables of the model."""
 
     def _computes(self, t: Int, node: Int) -> tuple[Int, Int]:
         """Return (index, column of R) of all choices of nodes in phases; none for nodes that cannot run."""

@@ -19,22 +19,13 @@ Complete = Callable[[Float], Float]
 
 
 class LoweringContext:
-    """Model under construction, with the state that its bridges share.
-
-    Attributes
-    ----------
-    model : Model
-        Starts with the variables of the source model, with the same indices.
-    domains : Domains
-        Values of the source model's variables.
-    order : OrderEncoding
-    deadline : Deadline
-        Checked by every method that builds something.
-    """
+    """Model under construction, with the state that its bridges share."""
 
     def __init__(self, source: Model, deadline: Deadline | None = None) -> None:
         self.deadline = deadline or Deadline()
+        """Checked by every method that builds something."""
         self.model = source.copy(source.name)
+        """Starts with the variables of the source model, with the same indices."""
         self.model.records = []
         self.domains = Domains(source, self.model)
         self.order = OrderEncoding(self.model, self.domains, self.add_vars)

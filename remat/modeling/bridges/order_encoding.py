@@ -22,11 +22,6 @@ class Domains:
     """Values of integer variables, by their bounds and the source's :class:`Domain` records.
 
     `model` has the variables of `source` and may grow.
-
-    Attributes
-    ----------
-    impossible : int64 array
-        Variables with no listed value within their bounds.
     """
 
     def __init__(self, source: Model, model: Model) -> None:
@@ -39,6 +34,7 @@ class Domains:
         owner = np.repeat(listed, sizes)
         inside = (values >= source.lower[owner]) & (values <= source.upper[owner])
         self.impossible = np.setdiff1d(listed, owner[inside])
+        """Variables with no listed value within their bounds."""
         # These get one value too, which simplifies the rest: the model is infeasible in any case.
         owner = np.concatenate([owner[inside], self.impossible])
         values = np.concatenate([values[inside], np.floor(source.lower[self.impossible]).astype(np.int64)])

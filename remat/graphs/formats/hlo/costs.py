@@ -31,18 +31,13 @@ _GEMM_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([0-9",]*)\]')
 
 
 class Costs:
-    """Costs of the instructions and computations of one module, each computed once.
-
-    Attributes
-    ----------
-    remarks : list of str
-        Assumptions where the text is incomplete.
-    """
+    """Costs of the instructions and computations of one module, each computed once."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
         self._known: dict[str, int] = {}
         self.remarks: list[str] = []
+        """Assumptions where the text is incomplete."""
 
     def of_computation(self, computation: Computation, *, fused: bool = False) -> int:
         """Return the sum over the instructions of a computation, each counted once."""

@@ -31,11 +31,6 @@ class Assembly:
 
     With `fold_views`, views are other names of their base, otherwise ops that cost nothing and write a tensor. With
     `in_place`, ops of :data:`IN_PLACE` write in place of their input. `remarks` receives omissions and assumptions.
-
-    Attributes
-    ----------
-    position_of : dict of str to int
-        Node of the network by the name of its op, set by :meth:`graph`.
     """
 
     def __init__(self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str]) -> None:
@@ -46,6 +41,7 @@ class Assembly:
         self._base: dict[str, str] = {}
         self._nodes: list[Node] = []
         self.position_of: dict[str, int] = {}
+        """Node of the network by the name of its op, set by :meth:`graph`."""
 
     def graph(self, name: str, source: str) -> ComputeGraph:
         """Return the graph; raise FormatError or GraphError if the network has none."""
