@@ -26,20 +26,14 @@ def some_stages(count: int) -> Int:
 
 @dataclass(frozen=True)
 class TensorUses:
-    """Positions of writers and readers in the reference order.
-
-    Attributes
-    ----------
-    first_writer, last_writer : int64 arrays, shape (tensors,)
-        The number of ops, and 0, for graph inputs.
-    tensor, op : int64 arrays, shape (uses,)
-        Every read of a tensor that some op writes, by tensor, then position of the reader.
-    """
+    """Positions of writers and readers in the reference order."""
 
     first_writer: Int
     last_writer: Int
+    """`first_writer` and `last_writer`, of each tensor, are the number of ops and 0 for graph inputs."""
     tensor: Int
     op: Int
+    """`tensor` and `op` are every read of a tensor that some op writes, by tensor, then position of the reader."""
 
     @classmethod
     def of(cls, problem: Problem) -> TensorUses:

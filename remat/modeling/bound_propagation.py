@@ -40,21 +40,14 @@ class InfeasibleError(Exception):
 
 @dataclass
 class Bounds:
-    """Bounds of all variables; they only tighten.
-
-    Attributes
-    ----------
-    lower, upper : float64 arrays, shape (variables,)
-    whole : bool array, shape (variables,)
-        Integer variables.
-    changed : bool
-        True if a bound was tightened since this was last reset.
-    """
+    """Bounds of all variables; they only tighten."""
 
     lower: Float
     upper: Float
     whole: Bool
+    """True for integer variables."""
     changed: bool = False
+    """True if a bound was tightened since this was last reset."""
 
     @classmethod
     def of(cls, model: Model, lower: Float, upper: Float) -> Bounds:

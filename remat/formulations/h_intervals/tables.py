@@ -19,25 +19,18 @@ Profile = Literal["exact", "peak"]
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of a run, divided where one of its interfaces is made or freed; each has the peak of its sub-steps.
-
-    Attributes
-    ----------
-    demand : int64 array, shape (segments,)
-        Bytes held in addition to interfaces.
-    begin, last : int64 arrays, shape (interfaces of the run,)
-        Segment in which each is made (0 if it is live before), and the last that touches it.
-    of_step : int64 array, shape (sub-steps,)
-        Segment of each sub-step.
-    memory : int64 array, shape (sub-steps,)
-        Bytes held in addition to interfaces at each sub-step.
-    """
+    """Segments of a run, divided where one of its interfaces is made or freed; each has the peak of its sub-steps."""
 
     demand: Int
+    """Bytes held in addition to interfaces; shape (segments,)."""
     begin: Int
+    """Segment in which each interface of the run is made; 0 if it is live before."""
     last: Int
+    """Last segment that touches each interface."""
     of_step: Int
+    """Segment of each sub-step."""
     memory: Int
+    """Bytes held in addition to interfaces at each sub-step."""
 
     @classmethod
     def of(cls, run: Run, size: Int, is_buffer: Bool, profile: Profile) -> Segments:

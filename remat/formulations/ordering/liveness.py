@@ -21,16 +21,11 @@ ENTRIES = 1_000_000
 
 @dataclass(frozen=True)
 class Liveness:
-    """Variables that mark when tensors are held, each with the literals that bound it from below.
-
-    Attributes
-    ----------
-    entry, literal : int64 arrays, shape (entries,)
-        Pairs of a variable and a literal; each variable is the largest of its literals.
-    """
+    """Variables that mark when tensors are held, each with the literals that bound it from below."""
 
     entry: Int
     literal: Int
+    """`entry` and `literal` are pairs of a variable and a literal; each variable is the largest of its literals."""
 
     def fill(self, values: Float) -> None:
         """Set the values of these variables from those of all others."""

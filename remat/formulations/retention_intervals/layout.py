@@ -20,12 +20,7 @@ def grid_event(stage: Int, slot: Int) -> Int:
 
 @dataclass(frozen=True)
 class CopiedTouches:
-    """:class:`Touches` of every copy of each node, sorted by copy.
-
-    Attributes
-    ----------
-    copy, tensor, begin, last, runs : int64 arrays of one shape
-    """
+    """:class:`Touches` of every copy of each node, sorted by copy."""
 
     copy: Int
     tensor: Int
