@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -48,6 +49,12 @@ class Greedy(Heuristic):
     """
 
     name = "greedy"
+
+    def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
+        """Import what the search interprets, which takes longer than the search of a small graph."""
+        del deadline, on_wait
+        _functions()
+        return True
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:

@@ -143,6 +143,7 @@ class FormulationMethod(Method):
 
     def run(self, session: Session) -> None:
         assert session.solver is not None
+        session.solver.check_ready()
         if not session.call.from_nothing:
             (self._begin_with_orders if session.asks_peak else self._begin)(session)
         if not session.enough:

@@ -60,10 +60,8 @@ class ModelSolve:
         schedule; ProblemError if the formulation cannot state the problem or does not accept the options, or its model
         exceeds the memory and no schedule is known.
         """
-        session, availability = self.session, self.backend.ready()
-        if not availability.ready:
-            reason = f"{availability.state}, {availability.reason}"
-            raise BackendError(f"backend {self.backend.full_name!r} cannot be used: {reason}", "unavailable")
+        session = self.session
+        self.backend.check_ready()
         for phase in ("build", "preliminary", "solve"):
             session.timings.setdefault(phase, 0.0)
         session.enter("build")
