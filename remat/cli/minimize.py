@@ -17,7 +17,7 @@ def command(
     method: str = typer.Option(
         "auto",
         "--method",
-        "-f",
+        "-m",
         help="auto, retention-intervals, a heuristic that runs at lower and lower budgets, or MODULE:CLASS.",
     ),
     backend: SearchBackend = "cp-sat",

@@ -26,7 +26,7 @@ def command(
     graph: Graph,
     *,
     method: str = typer.Option(
-        "auto", "--method", "-f",
+        "auto", "--method", "-m",
         help="auto, serenity, kahn or another method for the least peak (`remat backends` lists them), "
         "or MODULE:CLASS.",
     ),
