@@ -1,4 +1,4 @@
-"""Deployed models in and out: what each runtime counts, writers of ONNX and TensorFlow Lite, checks in the runtime."""
+"""Deployed models: rules of runtimes, writers of ONNX and TensorFlow Lite, and checks in the runtime."""
 
 from remat.deploy.comparison import Comparison, compare_outputs, comparing_runtime
 from remat.deploy.deployment import (

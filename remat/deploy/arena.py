@@ -1,4 +1,4 @@
-"""Arena of TensorFlow Lite Micro: lifetimes, its own planner, and better offsets.
+"""Arena of TensorFlow Lite Micro: lifetimes of tensors, the runtime's planner, and better offsets.
 
 Source: tflite-micro 90b983c, ``micro_allocation_info.cc`` (lifetimes), ``memory_planner/greedy_memory_planner.cc``.
 """
@@ -17,27 +17,28 @@ from remat.runtime.arrays import Int
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.schedule import Buffers, check_addresses
 
-#: Bytes that all tensors are aligned to, and sizes rounded up to.
+#: Alignment of tensors in bytes; sizes are rounded up to multiples of it.
 ALIGNMENT = 16
-#: Subgraphs within subgraphs.
+#: Largest nesting depth of subgraphs.
 MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Scopes in which the tensors of a file are held, both ends included: 0 is before the first operator."""
+    """First and last scope in which each tensor of a file is held; scope 0 is before the first operator."""
 
     first: Int
+    """First scope of each tensor; -1 if no operator reads or writes it. Shape (tensors of all subgraphs,)."""
     last: Int
-    """`first` and `last`: -1 for a tensor that no operator touches. Shape (tensors of all subgraphs,)."""
+    """Last scope, in the same form."""
     size: Int
-    """Bytes; 0 for constants and variables, which are not planned. Shape (tensors of all subgraphs,)."""
+    """Bytes, in the same form; 0 for constants and variables, which are not planned."""
     scopes: list[tuple[int, int]]
-    """Those of the operators of the main subgraph."""
+    """First and last scope of each operator of the main subgraph."""
 
 
 def lifetimes(file: TfliteFile) -> Lifetimes:
-    """Return when the runtime holds each tensor: subgraphs that an operator runs lie within its scope."""
+    """Return the lifetimes of tensors in the runtime; subgraphs that an operator runs lie within its scope."""
     count = file.bases[-1]
     first, last = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     entries = [entry for each in file.tables for entry in each.tensors]
@@ -67,7 +68,7 @@ def lifetimes(file: TfliteFile) -> Lifetimes:
             began = scope
             begin(entry.outputs, base)
             for called in file.calls(subgraph, position):
-                scope += 1  # what one of them gives back is not held while the next begins
+                scope += 1  # outputs of one subgraph are not held while the next begins
                 run(called, depth + 1)
             use((*entry.inputs, *entry.outputs), base)
             if not depth:
@@ -80,9 +81,9 @@ def lifetimes(file: TfliteFile) -> Lifetimes:
 
 
 def runtime_head(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> int:
-    """Return the bytes that the runtime needs for the file as it is: tensors with an offset, then largest first.
+    """Return the bytes that the runtime needs: it places tensors with an offset, then the others, largest first.
 
-    `scratch`: bytes that the kernels of operators of the main subgraph ask for.
+    `scratch`: bytes that kernels request, by operator of the main subgraph.
     """
     held, fixed = lifetimes(file), file.plan()
     rows = [
@@ -110,7 +111,7 @@ def _up(size: int) -> int:
 
 
 def roots(file: TfliteFile) -> Int:
-    """Return for each tensor of the file the one whose bytes it shares: folded views have those of their base."""
+    """Return for each tensor of the file the one whose bytes it uses: a folded view uses those of its base."""
     found = np.arange(file.bases[-1], dtype=np.int64)
     for view, base in file.assembly.base.items():
         found[view] = base
@@ -118,7 +119,7 @@ def roots(file: TfliteFile) -> Int:
 
 
 def arena_buffers(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> tuple[Buffers, Int]:
-    """Return what needs bytes in the arena, and for each tensor of the file its buffer, -1 without one."""
+    """Return the buffers of the arena, and the buffer of each tensor of the file; -1 if it has none."""
     held, root = lifetimes(file), roots(file)
     buffer_of = np.full(len(root), -1, dtype=np.int64)
     planned = np.flatnonzero((held.size > 0) & (held.first >= 0))
@@ -144,11 +145,11 @@ def planned(
     time_limit: float | None,
     options: SolveOptions = DEFAULT_OPTIONS,
 ) -> tuple[TfliteFile, Allocation]:
-    """Return the file with offsets of the least arena found, and what was found.
+    """Return the file with the offsets of the smallest arena found, and the allocation.
 
-    Tensors that no operator touches lie at 0, constants and variables are left to the runtime, and so is scratch: the
-    gap that is kept for it is the one that the runtime's planner finds. Raise FormatError if two tensors that are held
-    at once would share bytes, by the account of the file that is returned.
+    Tensors that no operator reads or writes have offset 0. The runtime places constants, variables and scratch; its
+    planner finds the gap reserved for scratch. Raise FormatError if two tensors with overlapping lifetimes in the new
+    file share bytes.
     """
     buffers, buffer_of = arena_buffers(file, scratch)
     found = allocate(
@@ -163,11 +164,11 @@ def planned(
 
 
 def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:
-    """Check the offsets in a file, which the runtime does not.
+    """Check the offsets in a file, which the runtime does not check.
 
-    `arena`: bytes that all tensors must lie in.
+    `arena`: size in bytes, which all tensors must fit.
 
-    Raise FormatError, naming the tensors that overlap, or the one that is misplaced; or if the runtime would need more.
+    Raise FormatError with the names of overlapping or misplaced tensors, or if the runtime would need more.
     """
     plan = file.plan()
     if plan is None:

@@ -1,4 +1,4 @@
-"""Outputs of a model and of the model that was made of it by rewriting, compared up to rounding."""
+"""Comparison of the outputs of a model and its rewritten version, up to rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remat.errors import RematError, VerificationError
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest difference of outputs, relative to the largest value of each (at least 1), and what computed them."""
+    """Largest difference of outputs, relative to the largest value of each (at least 1), and the runtime used."""
 
     outputs: int
     difference: float
@@ -29,12 +29,12 @@ class Comparison:
 
 
 def comparing_runtime(file: ModelFile) -> Runtime | None:
-    """Return the runtime that compares models of this format; None: ONNX's reference does.
+    """Return the runtime for comparing models of this format; None for ONNX's reference evaluator.
 
     Raises
     ------
     RematError
-        If the file is one of TensorFlow Lite and no runtime is installed.
+        If the file is a TensorFlow Lite model and no runtime for it is installed.
     """
     wanted = [runtime for runtime in (Runtime.LITERT, Runtime.TFLM, Runtime.ONNXRUNTIME)
               if isinstance(file, RULES[runtime].file)]  # fmt: skip
@@ -47,7 +47,7 @@ def comparing_runtime(file: ModelFile) -> Runtime | None:
 
 
 def compare_outputs(before: ModelFile, after: ModelFile) -> Comparison:
-    """Run two models on the same random inputs in a runtime; ONNX's reference where ONNX Runtime is not installed.
+    """Run two models on the same random inputs and compare outputs; without ONNX Runtime use ONNX's reference.
 
     Partial sums are added in another order, so an output may differ by the square root of its type's machine epsilon
     (3.5e-4 for float32): half of the digits.
@@ -55,9 +55,9 @@ def compare_outputs(before: ModelFile, after: ModelFile) -> Comparison:
     Raises
     ------
     RematError
-        If no runtime of TensorFlow Lite models is installed.
+        If no runtime for TensorFlow Lite models is installed.
     VerificationError
-        If a model does not run, or an output differs by more.
+        If a model does not run, or outputs differ by more than that.
     """
     runtime = comparing_runtime(before)
     if runtime is None and isinstance(before, OnnxFile) and isinstance(after, OnnxFile):

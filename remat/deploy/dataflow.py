@@ -1,7 +1,7 @@
-"""Operators of a model file: the sequence that a schedule makes of them, and what they compute.
+"""Operators of a model file: their sequence for a schedule, and a check that it computes the same.
 
-The sequence is written by one function and checked by another that shares nothing with it: two sequences compute the
-same where each output has the same *number*, a digest of all that goes into it.
+:func:`check_same` shares no code with :func:`sequence`. Two sequences compute the same if each output has the same
+*number*, a digest of everything that it is computed from.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class FileOp:
     """An operator of a file."""
 
     label: str
-    """For messages."""
+    """Name in messages."""
     reads: tuple[Value, ...]
+    """Inputs in order; None for a missing optional one."""
     writes: tuple[Value, ...]
-    """`reads` and `writes`: in order; None for what is optional and absent."""
+    """Outputs, likewise."""
     content: bytes = b""
-    """All else that decides what it computes."""
+    """Everything else that affects the result."""
     state: tuple[Value, ...] = ()
-    """What it reads or changes in addition to tensors, such as variables: all that touch one keep their order."""
+    """Variables and other state that it reads or changes; operators that share state keep their order."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Instance:
 
 
 class _Sequence:
-    """Makes the sequence of instances; see :func:`sequence`."""
+    """Sequence of instances under construction; see :func:`sequence`."""
 
     def __init__(self, ops: Sequence[FileOp], scheduled: set[int]) -> None:
         self._ops, self._scheduled = ops, scheduled
@@ -56,7 +57,7 @@ class _Sequence:
         self.found: list[Instance] = []
 
     def run(self, position: int) -> None:
-        """Run an operator, and before it those of the folded ones that it needs."""
+        """Run an operator, after the folded operators that it needs."""
         op = self._ops[position]
         for value in op.reads:
             self.need(value)
@@ -69,7 +70,7 @@ class _Sequence:
         self.found.append(Instance(position, reads, writes))
 
     def need(self, value: Value) -> None:
-        """Run the folded operators without which a value is missing, or one of an earlier instance."""
+        """Run folded operators to make a value that is missing or outdated."""
         waiting = [(value, False)]
         while waiting:
             value, inputs_are_there = waiting.pop()
@@ -85,7 +86,7 @@ class _Sequence:
                 self.run(writer)
 
     def needed(self, outputs: Iterable[Value]) -> set[int]:
-        """Return the folded operators on which a scheduled one or an output depends."""
+        """Return the folded operators that a scheduled operator or an output depends on."""
         waiting = [*outputs, *(value for k in self._scheduled for value in self._ops[k].reads)]
         found: set[int] = set()
         while waiting:
@@ -103,18 +104,18 @@ class _Sequence:
 def sequence(ops: Sequence[FileOp], computes: Sequence[int], outputs: Iterable[Value]) -> list[Instance]:
     """Return the instances of a file's operators in the order of a schedule.
 
-    Operators that are not scheduled are *folded*: views and constants that the graph has no op for. One runs right
-    before what first reads it, again where its input has been recomputed, and right after its inputs where nothing
-    reads it.
+    Operators that are not scheduled are *folded*: views and constants, for which the graph has no op. A folded operator
+    runs right before its first reader, and again if its input has been recomputed. Without a reader it runs right after
+    its inputs.
 
     Parameters
     ----------
     ops : sequence of FileOp
         In the order of the file.
     computes : sequence of int
-        Positions in `ops`, in the order of the schedule; one that stands twice is recomputed.
+        Positions in `ops`, in the order of the schedule; a repeated one is a recomputation.
     outputs : iterable of Value
-        Those of the model.
+        Outputs of the model.
     """
     made = _Sequence(ops, set(computes))
     outputs = list(outputs)
@@ -137,9 +138,9 @@ def sequence(ops: Sequence[FileOp], computes: Sequence[int], outputs: Iterable[V
 
 
 def _without_unread(ops: Sequence[FileOp], instances: Sequence[Instance], outputs: set[Value]) -> list[Instance]:
-    """Return the instances without those that nothing reads, but for one of each operator.
+    """Drop instances without a reader, but keep one of each operator.
 
-    A schedule may compute what it never uses, and ONNX Runtime would hold that to the end.
+    A schedule may compute values that it never uses, and ONNX Runtime would hold them to the end.
     """
     last = {each.op: k for k, each in enumerate(instances)}
     inner = {value for op in ops for value in op.reads} - outputs
@@ -157,9 +158,9 @@ def _without_unread(ops: Sequence[FileOp], instances: Sequence[Instance], output
 
 
 def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
-    """Return a digest for each value of what it is computed by and from, and those of all operators.
+    """Return a digest of the computation of each value, and the digests of all operators.
 
-    Raise FormatError, naming the operator that stands before one that writes what it reads.
+    Raise FormatError with the name of an operator that reads a value before it is written.
     """
     ops = list(ops)
     later = {value: op.label for op in ops for value in op.writes if value is not None}
@@ -191,11 +192,11 @@ def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
 
 
 def check_same(before: Sequence[FileOp], after: Sequence[FileOp], outputs: Iterable[tuple[Value, Value]]) -> None:
-    """Check that a rewritten file computes what it did: same outputs, no operator lost, none made up.
+    """Check that a rewritten file has the same outputs and operators, except for repeated ones.
 
     `outputs`: each output, before and after.
 
-    Raise FormatError, naming the operator or the output.
+    Raise FormatError with the name of an operator or output that differs.
     """
     (old, old_runs), (new, new_runs) = numbers(before), numbers(after)
     for first, second in outputs:

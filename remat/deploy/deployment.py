@@ -1,4 +1,4 @@
-"""A model with the order and the addresses of least memory for a runtime, and the scratch that its kernels ask for."""
+"""Models in the order, and with the addresses, of least memory for a runtime; reading, writing and checking them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 
-#: Seconds for all models of one operator.
+#: Time limit in seconds for the single-operator models that measure scratch.
 SECONDS = 60.0
 
 
 def kernel_scratch(file: ModelFile) -> tuple[dict[int, int], list[str]]:
     """Return the bytes of scratch by operator of the main subgraph, and remarks.
 
-    A model of the operator alone, with all its tensors at offset 0, has a head of its largest tensor and its scratch.
-    Without the package tflite-micro nothing is known. The kernels are those of that package, TFLM's reference kernels
-    on this machine; optimised libraries may ask for more.
+    With all tensors of an operator at offset 0, the head of a model of this operator alone is its largest tensor plus
+    its scratch. The package tflite-micro runs TFLM's reference kernels on this machine; optimised libraries may request
+    more. Without the package nothing is measured.
     """
     assert isinstance(file, TfliteFile)
     if not is_installed(Runtime.TFLM):
@@ -86,15 +86,15 @@ def kernel_scratch(file: ModelFile) -> tuple[dict[int, int], list[str]]:
     return found, [f"scratch of kernels: at most {total:,} bytes for an operator, counted"] * bool(total) + unknown
 
 
-#: Largest model that is read; its references are 32 bits wide.
+#: Largest readable model in bytes; its references are 32 bits wide.
 MAX_MODEL = 2**31 - 1
-#: Seconds for addresses at least, also where the order has used up the time.
+#: Least seconds for addresses, even if the search for an order has used up the time.
 ALLOCATION_SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """A model for a runtime, and what it needs there. Memory in bytes, as the runtime counts.
+    """A model for a runtime, and its memory in bytes as that runtime counts it.
 
     Attributes
     ----------
@@ -102,16 +102,16 @@ class Deployment:
         The model, written and checked.
     runtime : Runtime
     before, after : int
-        What the model needed and needs; for TFLM the head of its arena by its own planner and by certified addresses,
-        for others the peak.
+        Memory of the original and of this model: for TFLM the head of the arena, by the runtime's planner and by
+        certified addresses; for others the peak.
     bound : int
-        No order needs less, with any addresses.
+        Lower bound for any order and any addresses.
     result : Result
-        The search for the order.
+        Result of the search for an order.
     allocation : Allocation or None
-        The search for addresses; None for runtimes that plan them.
+        Result of the search for addresses; None if the runtime plans them itself.
     notes : tuple of str
-        What is left out or remains.
+        Remarks on memory that is not counted, and on settings.
     """
 
     file: ModelFile
@@ -125,13 +125,13 @@ class Deployment:
 
     @property
     def proved(self) -> bool:
-        """True when no order needs less, outputs in place aside."""
+        """True if no order needs less memory; outputs written in place of inputs are not considered."""
         return self.after <= self.bound
 
 
 @dataclass(frozen=True)
 class Check:
-    """Bytes that a runtime reported for the model before and after; the outputs were equal bit by bit."""
+    """Bytes that a runtime reported for the original and the new model, whose outputs were bitwise equal."""
 
     before: int
     after: int
@@ -140,7 +140,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: solver, options, seconds for order and addresses, and what receives progress."""
+    """Settings of a search: solver, options, time limit for order and addresses in seconds, progress callback."""
 
     backend: BackendLike | None = "cp-sat"
     options: SolveOptions = DEFAULT_OPTIONS
@@ -149,12 +149,12 @@ class Search:
 
 
 def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModelFile:
-    """Return the model in a file, found from its content.
+    """Read the model in a file, whose content determines the format.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is neither an ONNX nor a TensorFlow Lite model.
+        With the name of the file, if it is neither an ONNX nor a TensorFlow Lite model.
     """
     data = read_bytes(path, MAX_MODEL)
     if data[4:8] == b"TFL3":
@@ -174,12 +174,12 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
 
 
 def read_rewritable(path: str | os.PathLike[str]) -> ModelFile:
-    """Return the model in a file whose rewriting can be written back.
+    """Read a model whose rewriting can be written back.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is no model, or if no rewriting of it can be written.
+        With the name of the file, if it is not a model or its rewriting cannot be written.
     """
     file = read_model_file(path)
     try:
@@ -190,14 +190,14 @@ def read_rewritable(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def rewritten(file: ModelFile, graph: ComputeGraph) -> ModelFile:
-    """Return the model of a graph made of ``file.graph`` by rewriting; see the functions of the two formats.
+    """Return the model of a graph that rewriting made of ``file.graph``; see the functions of the two formats.
 
     Raises
     ------
     FormatError
-        If the model cannot be written or is not read as expected.
+        If the model cannot be written, or does not read back as expected.
     GraphError
-        Naming the op, where the graph does not compute what the model computes.
+        With the name of the op, if the graph does not compute the same as the model.
     """
     return rewritten_tflite(file, graph) if isinstance(file, TfliteFile) else rewritten_onnx(file, graph)
 
@@ -205,28 +205,28 @@ def rewritten(file: ModelFile, graph: ComputeGraph) -> ModelFile:
 def deploy(
     file: ModelFile, runtime: str | None = None, search: Search = Search(), *, measure: bool = True
 ) -> Deployment:
-    """Return the model with the order, and for TFLM the addresses, that need the least memory found.
+    """Return the model with the order, and for TFLM the addresses, of least memory found.
 
     Parameters
     ----------
     file : TfliteFile or OnnxFile
     runtime : {"tflm", "litert", "onnxruntime"}, optional
-        Default: the first that loads such a model.
+        Default: the first that loads this kind of model.
     search : Search
     measure : bool
-        Measure the scratch of each kernel with TFLM, where it is installed.
+        For TFLM, measure the scratch of each kernel if the package is installed.
 
     Raises
     ------
     FormatError
-        If the model cannot be read or written; names what of it.
+        With the name of the part that cannot be read or written.
     """
     chosen = runtime_for(file, runtime)
     scratch, notes = kernel_scratch(file) if measure and chosen is Runtime.TFLM else ({}, [])
     graph = runtime_graph(file, chosen, scratch)
     apart, clock = outside(file, chosen), Deadline.after(search.time_limit)
     result = order(graph, "auto", search.backend, stop=clock, options=search.options, on_progress=search.on_progress)
-    assert result.schedule is not None  # there is no budget, and the reference order is one
+    assert result.schedule is not None  # without a budget the reference order is a schedule
     schedule = result.schedule if (result.peak or 0) < graph.reference_peak else Schedule.reference(graph)
     made = file.scheduled(schedule)
     before, after, allocation = graph.reference_peak, result.peak or 0, None
@@ -248,7 +248,7 @@ def deploy(
 
 
 def _remains(runtime: Runtime, reference: int, result: Result, allocation: Allocation | None) -> list[str]:
-    """Return what the figures leave out or contain in addition to the tensors."""
+    """Return remarks on memory that the figures omit, and on gaps that they include."""
     if runtime is Runtime.LITERT:
         return ["LiteRT plans addresses while it loads the model: gaps between tensors come on top"]
     if runtime is Runtime.ONNXRUNTIME:
@@ -261,12 +261,12 @@ def _remains(runtime: Runtime, reference: int, result: Result, allocation: Alloc
 
 
 def deployed(file: ModelFile, schedule: Schedule, deadline: Deadline | None = None) -> ModelFile:
-    """Return the model that runs by a schedule, with addresses where it is one of TensorFlow Lite.
+    """Return the model with operators in the order of a schedule; a TensorFlow Lite model also gets addresses.
 
     Parameters
     ----------
     schedule : Schedule
-        Of ``file.graph``; ops that it recomputes stand more than once in the model.
+        Schedule of ``file.graph``; the model repeats the ops that it recomputes.
 
     Raises
     ------
@@ -288,12 +288,12 @@ def deployed(file: ModelFile, schedule: Schedule, deadline: Deadline | None = No
 
 
 def write_model(file: ModelFile, path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
-    """Write a model that was made from the file `source`.
+    """Write a model derived from the file `source`.
 
     Raises
     ------
     FormatError
-        If it cannot be written, or its weights lie in files that it would no longer find.
+        If it cannot be written, or would no longer find the files of its weights.
     """
     here, there = Path(source).resolve().parent, Path(path).resolve().parent
     if isinstance(file, OnnxFile) and file.has_external_data and here != there:
@@ -304,7 +304,7 @@ def write_model(file: ModelFile, path: str | os.PathLike[str], source: str | os.
 
 
 def write_answer(schedule: Schedule, path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
-    """Write a schedule, or under a model's suffix the model `source` that runs by it.
+    """Write a schedule or, if `path` has the suffix of a model, the model `source` with this schedule.
 
     Raises
     ------
@@ -330,7 +330,7 @@ def check_models(
     RematError
         If the runtime is not installed.
     VerificationError
-        If one does not run, or an output differs in a bit.
+        If a model does not run, or outputs are not bitwise equal.
     """
     title = RULES[runtime].title
     with tempfile.TemporaryDirectory(prefix="remat-") as folder:

@@ -1,7 +1,7 @@
-"""Flat buffers edited without a schema compiler: an old buffer stays byte for byte, new tables stand in front of it.
+"""Editing of flat buffers without a schema compiler: new tables come before the old buffer, which stays unchanged.
 
-References of a flat buffer point forward. New objects in front can therefore refer to anything in the old buffer, which
-moves as a whole, and nothing that this module does not read is touched.
+References in a flat buffer point forward, so new objects in front can refer to anything in the old buffer. It moves as
+a whole; content unknown to this module stays intact.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from remat.errors import FormatError
 
-#: Kind of a field that refers to a vector, a string or a table; other kinds are sizes in bytes.
+#: Kind of a field that refers to a vector, string or table; other kinds are sizes in bytes.
 LINK = 0
-#: The old buffer moves by multiples of this: weights stay aligned.
+#: The old buffer moves by multiples of this, so that weights stay aligned.
 SHIFT = 64
-#: The largest buffer: references are 32 bits wide, those of tables to their layout signed.
+#: Largest buffer in bytes: references have 32 bits, and those of tables to their layout are signed.
 MAX_SIZE = 2**31 - 1
 
 Fields = Mapping[int, int]
@@ -29,14 +29,14 @@ class FlatBuffer:
     data: bytes
 
     def number(self, code: str, position: int) -> int:
-        """Return the number at a position, by its ``struct`` code; raises FormatError beyond the end."""
+        """Return the number at a position, given its ``struct`` code. Raise FormatError beyond the end."""
         try:
             return int(struct.unpack_from(f"<{code}", self.data, position)[0])
         except struct.error:
             raise FormatError(f"byte {position:,}: an offset leads outside the file", "flat-buffer") from None
 
     def target(self, position: int) -> int:
-        """Return the position that the reference at `position` leads to."""
+        """Return the target of the reference at a position."""
         return position + self.number("I", position)
 
     @property
@@ -45,19 +45,19 @@ class FlatBuffer:
         return self.target(0)
 
     def place(self, table: int, number: int) -> int | None:
-        """Return the position of a field of a table; None where it is absent."""
+        """Return the position of a field of a table; None if absent."""
         layout = table - self.number("i", table)
         slot = 4 + 2 * number
         offset = self.number("H", layout + slot) if slot < self.number("H", layout) else 0
         return table + offset if offset else None
 
     def scalar(self, table: int, number: int, code: str, default: int = 0) -> int:
-        """Return a field that is a number."""
+        """Return the number in a field."""
         place = self.place(table, number)
         return default if place is None else self.number(code, place)
 
     def link(self, table: int, number: int) -> int | None:
-        """Return the position of what a field refers to; None where it is absent."""
+        """Return the target of the reference in a field; None if absent."""
         place = self.place(table, number)
         return None if place is None else self.target(place)
 
@@ -78,9 +78,9 @@ class FlatBuffer:
         return tuple(self.target((start or 0) + 4 + 4 * k) for k in range(count))
 
     def fields(self, table: int, known: Fields, what: str) -> dict[int, bytes | int]:
-        """Return the fields that a table has: bytes of numbers, positions of what it refers to.
+        """Return the fields of a table: numbers as bytes, references as target positions.
 
-        Raise FormatError if the table has a field that is not `known`: copied without it, the model would change.
+        Raise FormatError for a field that is not `known`: a copy without it would change the model.
         """
         layout = table - self.number("i", table)
         found: dict[int, bytes | int] = {}
@@ -100,9 +100,9 @@ class FlatBuffer:
 
 @dataclass(eq=False)
 class Piece:
-    """A new object: its bytes, and references at positions in them, to other new objects or into the old buffer.
+    """A new object: its bytes, and references in them to new objects or into the old buffer, by position.
 
-    `anchor` is the position in its bytes that references lead to, and a multiple of `align` in the file.
+    `anchor` is the target of references to it: a position in its bytes, a multiple of `align` in the file.
     """
 
     data: bytearray
@@ -154,14 +154,14 @@ def text(value: bytes) -> Piece:
 
 
 def content(value: bytes) -> Piece:
-    """Return a vector of bytes whose first byte is aligned to 16, as the content of a buffer is."""
+    """Return a vector of bytes for the content of a buffer, aligned to 16."""
     return Piece(bytearray(12) + struct.pack("<I", len(value)) + value, anchor=12, align=16)
 
 
 def in_front(root: Piece, old: bytes) -> bytes:
     """Return a buffer with `root` as its main table and the bytes of `old` at its end.
 
-    Raise FormatError if it would be larger than :data:`MAX_SIZE`.
+    Raise FormatError if it would exceed :data:`MAX_SIZE`.
     """
     starts: dict[Piece, int] = {}
     end = 8

@@ -1,4 +1,4 @@
-"""ONNX models in and out: nodes in another order, or twice. All other bytes of the file stay as they are."""
+"""ONNX models with nodes reordered or repeated; all other bytes of the file stay the same."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from remat.graphs.formats.onnx.stream import encoded, without_weights
 from remat.io.limits import MAX_BYTES
 from remat.schedule import Schedule
 
-#: Field numbers of messages (``onnx.proto``), and what tells their kinds.
+#: Field numbers of messages (``onnx.proto``), and the wire type of fields with bytes.
 _GRAPH, _NODE, _BYTES = 7, 1, 2
 _SIZES = {1: 8, 5: 4}
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxFile:
-    """A model as its nodes."""
+    """An ONNX model as a sequence of nodes."""
 
     data: bytes
     dims: dict[str, int] = field(default_factory=dict)
-    """Sizes of open dimensions; they stay open in what is written."""
+    """Sizes of open dimensions, which stay open in written models."""
     remarks: list[str] = field(default_factory=list)
 
     @cached_property
     def reading(self) -> ModelReading:
-        """The reader's account of the model; weights of large ones are left out."""
+        """Result of the reader; without the weights of large models."""
         data = without_weights(BytesIO(self.data)) if len(self.data) > MAX_BYTES else self.data
         return read_model(
             data, dims=self.dims, fold_views=True, control_flow="op", in_place=False, remarks=self.remarks
@@ -42,12 +42,12 @@ class OnnxFile:
 
     @property
     def graph(self) -> ComputeGraph:
-        """The graph of the model."""
+        """Graph of the model."""
         return self.reading.graph
 
     @cached_property
     def operators(self) -> tuple[FileOp, ...]:
-        """The nodes, in the order of the file."""
+        """Nodes in the order of the file."""
         return tuple(
             FileOp(
                 f"node {node.name!r} ({node.type})",
@@ -60,16 +60,16 @@ class OnnxFile:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """Values that the model gives back."""
+        """Outputs of the model."""
         return tuple(self.reading.network.outputs)
 
     @property
     def has_external_data(self) -> bool:
-        """True when weights lie in separate files, named relative to the folder of the model."""
+        """True if weights are in separate files, named relative to the folder of the model."""
         return any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(self.reading.model.graph))
 
     def scheduled(self, schedule: Schedule) -> OnnxFile:
-        """Return the model with its nodes in the order of a schedule, those that it recomputes more than once.
+        """Return the model with nodes in the order of a schedule, one per compute.
 
         Functions of the model are expanded. Raise FormatError if the model cannot be written, or would compute
         something else.
@@ -99,7 +99,7 @@ class OnnxFile:
         return data[:start] + bytes([_GRAPH << 3 | _BYTES]) + encoded(len(graph)) + graph + data[end:]
 
     def expanded(self) -> bytes:
-        """Return the file without functions of its own."""
+        """Return the file with the functions of the model expanded."""
         import onnx
 
         from remat.graphs.formats.onnx.functions import expanded
@@ -110,7 +110,7 @@ class OnnxFile:
         return whole
 
     def _nodes(self, nodes: Sequence[bytes], instances: Sequence[Instance]) -> Iterator[bytes]:
-        """Yield the nodes of the instances; the last version of each value has its name."""
+        """Yield the nodes of the instances; the last version of each value keeps its name."""
         import onnx
 
         last = {
@@ -146,7 +146,7 @@ class OnnxFile:
 
 
 def _rename(proto: Any, name_of: Callable[[str], str]) -> None:
-    """Rename what a node reads, in the graphs inside it, too: names are unique across these."""
+    """Rename the inputs of a node and of the graphs inside it, across which names are unique."""
     proto.input[:] = [name_of(name) for name in proto.input]
     for graph in inner_graphs(proto):
         for node in graph.node:
@@ -156,7 +156,7 @@ def _rename(proto: Any, name_of: Callable[[str], str]) -> None:
 
 
 def _content(node: Node) -> bytes:
-    """Return a node without the names of what it reads and writes."""
+    """Return a node without its name and the names of its inputs and outputs."""
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     place = {name: f"%{k}" for k, name in enumerate(node.captured)}
@@ -181,12 +181,12 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, begin, begin of the content and end of each field of a message.
+    """Yield the number, start, start of the content, and end of each field of a message.
 
     Raises
     ------
     FormatError
-        Where the message does not end with a field.
+        If the message does not end with a field.
     """
     position = start
     while position < end:

@@ -17,23 +17,24 @@ from remat.graphs.rewriting.equivalence import checked_pieces
 from remat.graphs.rewriting.pieces import ConstantSlice, Piece, PieceRole
 from remat.runtime.text import short
 
-#: Models of these versions of the format list initializers among the inputs; later ones mean defaults by that.
+#: Below this IR version initializers are also listed as inputs; from it on, that makes them defaults of inputs.
 _LISTED = 4
 
 
 def rewritten_onnx(file: OnnxFile, graph: ComputeGraph) -> OnnxFile:
-    """Return the model of a graph that was made of ``file.graph`` by rewriting, nodes in its reference order.
+    """Return the model of a graph that rewriting made of ``file.graph``, with nodes in its reference order.
 
-    Parts of an op are nodes of its type with slices of its weights. Partial sums are added by ``Add`` in the order of
-    the graph, those of ``Gemm`` as its third input. The result is read again: its ops, tensors, shapes and constants
-    must be those expected.
+    Parts of an op are nodes of its type with slices of its weights. ``Add`` adds partial sums in the order of the
+    graph; a ``Gemm`` takes the sum so far as its third input. The result is read back, and its ops, tensors, shapes and
+    constants must be as expected.
 
     Raises
     ------
     FormatError
-        If the model cannot be written or is not read as expected; naming weights in files of their own, or computed.
+        If the model cannot be written or does not read back as expected; with the names of weights that are computed
+        or in separate files.
     GraphError
-        Naming the op, where the graph does not compute what the model computes.
+        With the name of the op, if the graph does not compute the same as the model.
     """
     check_rewritable(file)
     writer = _Writer(file, graph)
@@ -44,7 +45,7 @@ def rewritten_onnx(file: OnnxFile, graph: ComputeGraph) -> OnnxFile:
 
 @dataclass(frozen=True)
 class _Expected:
-    """An op as it must be read again: type, values read, values written."""
+    """Expected op on reading back: type, values read, values written."""
 
     type: str
     reads: tuple[str, ...]
@@ -53,7 +54,7 @@ class _Expected:
 
 @dataclass
 class _Sum:
-    """Addition of partial sums: how many there are and have been emitted, and the value of the sum so far."""
+    """Addition of partial sums: number of terms, number emitted, and value of the sum so far."""
 
     count: int
     done: int = 0
@@ -110,7 +111,7 @@ class _Writer:
         return data
 
     def _with_folded(self, old: list[Any]) -> list[Any]:
-        """Return the nodes with those that the graph has no op for, where they are needed."""
+        """Add the nodes without an op in the graph, where they are needed; return all nodes."""
         scheduled = set(self._position.values())
         there = {*self._stored, *(info.name for info in self._model.graph.input), ""}
         there.update(sparse.values.name for sparse in self._model.graph.sparse_initializer)
@@ -141,7 +142,7 @@ class _Writer:
         return [*node.input, *self._captured.get(tuple(node.output), ())]
 
     def _replace_constants(self, old: list[Any], nodes: list[Any]) -> None:
-        """Add the slices, and remove the weights and descriptions of values that are not used any more."""
+        """Add the slices, and remove weights and value descriptions that are no longer used."""
         graph = self._model.graph
         listed = {info.name: info for info in graph.input}
         graph.initializer.extend(self._slices.values())
@@ -182,7 +183,7 @@ class _Writer:
             self._add(name, node, reads, self._sums[piece.of], outputs[0])
 
     def _piece_node(self, name: str, piece: Piece, operands: list[str]) -> Any:
-        """Return the node of an op of the file, reading operands and slices of constants."""
+        """Return the node of an op of the file that reads `operands` and slices of constants."""
         proto = type(self._model.graph.node[0])()
         proto.CopyFrom(self._model.graph.node[self._position[piece.of]])
         constant = self._file.reading.network.constant
@@ -203,7 +204,7 @@ class _Writer:
         return proto
 
     def _add(self, name: str, node: Any, reads: tuple[str, ...], total: _Sum, output: str) -> None:
-        """Emit a partial sum, and what adds it to the sum so far; a Gemm does both, and the first adds the bias."""
+        """Emit a partial sum and its addition to the sum so far (a Gemm does both); the first term adds the bias."""
         before, number = total.value, total.done
         total.done += 1
         is_last, is_gemm = total.done == total.count, node.op_type == "Gemm"
@@ -242,7 +243,7 @@ class _Writer:
         return str(found.name)
 
     def _unused(self, name: str, like: str | None = None) -> str:
-        """Return a name that no value has; a value of the size and shape of another if `like` is given."""
+        """Return an unused name of a value, and give it the size and shape of `like` if given."""
         while name in self._taken:
             name += "'"
         self._taken.add(name)
@@ -258,7 +259,7 @@ class _Writer:
 
 
 def values_of_tensors(reading: ModelReading) -> dict[str, str]:
-    """Return the value of the model for each tensor of its graph."""
+    """Return the value in the model of each tensor of its graph."""
     found = dict(zip(reading.graph.inputs, reading.network.inputs, strict=True))
     for op in reading.graph.ops:
         node = reading.network.nodes[reading.assembly.position_of[op.name]]
@@ -267,7 +268,7 @@ def values_of_tensors(reading: ModelReading) -> dict[str, str]:
 
 
 def check_rewritable(file: OnnxFile) -> None:
-    """Raise FormatError for a model whose weights cannot be cut: in other files, or named by its training_info."""
+    """Raise FormatError if weights cannot be cut: they are in other files, or training_info names them."""
     if file.has_external_data:
         raise FormatError("weights in files of their own: a rewritten model needs them inside", "external-data")
     if file.reading.model.training_info:
@@ -275,7 +276,7 @@ def check_rewritable(file: OnnxFile) -> None:
 
 
 def _check_read_back(made: OnnxFile, writer: _Writer) -> None:
-    """Check that the model is read as the graph that was written, in its order."""
+    """Check that the model reads back as the written graph, in the same order."""
     graph, value_of = made.graph, values_of_tensors(made.reading)
     shapes = graph.meta["shapes"]
     order = {name: k for k, name in enumerate(graph.order or ())}
@@ -297,7 +298,7 @@ def _check_read_back(made: OnnxFile, writer: _Writer) -> None:
 
 
 def _keep(items: Any, wanted: Any) -> None:
-    """Remove the items of a repeated field that are not wanted."""
+    """Remove unwanted items of a repeated field."""
     kept = [item for item in items if wanted(item)]
     if len(kept) < len(items):
         del items[:]

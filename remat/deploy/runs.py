@@ -1,8 +1,8 @@
-"""Models run by their runtimes, in a process of its own: some end the process when a model does not fit.
+"""Runs of models in their runtimes, in a child process: some runtimes abort if a model does not fit.
 
 ``python -m remat.deploy.runs`` is that process. It loads, and on request runs, each model named on the command line,
-keeps the outputs in ``.npz`` files and prints one line of JSON for each: ``{"bytes": ...}`` as the runtime reports
-them, or ``{"error": ...}``.
+writes its outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime
+reports, or ``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import numpy as np
 from remat.deploy.runtimes import RULES, Runtime
 from remat.errors import RematError
 
-#: Modules of the packages.
+#: Python module of each runtime.
 MODULES = {
     Runtime.TFLM: "tflite_micro",
     Runtime.LITERT: "ai_edge_litert",
     Runtime.ONNXRUNTIME: "onnxruntime",
 }
-#: Most bytes of an arena; TFLM's own default, ten times the file, is often too small.
+#: Bytes of an arena; TFLM's default, ten times the size of the file, is often too small.
 ARENA = 2**30
-#: Runs of a model in ONNX Runtime, whose second differs from the first; what the last one needs counts.
+#: Runs of a model in ONNX Runtime; later runs allocate differently from the first, so the last one counts.
 RUNS = 3
 _HEAD = re.compile(rb"Arena allocation head (\d+) bytes")
 
@@ -50,22 +50,21 @@ def run_models(
     dims: Mapping[str, int] | None = None,
     seconds: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Run models, outputs into ``0.npz``, ``1.npz``, ... of `folder`; inputs are the same for models of one signature.
+    """Run models on inputs that depend only on their signature; write outputs to ``0.npz``, ... in `folder`.
 
     Parameters
     ----------
     invoke : bool
-        False only loads them, which is when TFLM plans its memory.
+        If false, only load the models; TFLM plans its memory then.
     dims : mapping of str to int, optional
-        Sizes of open dimensions by name; 1 for others.
+        Sizes of open dimensions by name; the default is 1.
     seconds : float or None
-        Most time for all.
+        Time limit for all models.
 
     Returns
     -------
     list of dict
-        ``bytes`` that the runtime reports, or ``error``, for each model; for those after one that ended the process,
-        too.
+        For each model ``bytes`` as the runtime reports them, or ``error``, also if an earlier model ended the process.
 
     Raises
     ------
@@ -88,7 +87,7 @@ def run_models(
 
 
 def random_values(shape: Sequence[int], kind: Any, seed: int) -> Any:
-    """Return values for an input: normal, small numbers for integers, which may be positions in something."""
+    """Return random values for an input: normal ones, or small integers, since integers may be indices."""
     random, dtype = np.random.default_rng(seed), np.dtype(kind)
     if dtype.kind in "iu" and dtype.itemsize == 1:
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
@@ -127,7 +126,7 @@ def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any],
 
 
 def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
-    """Run a model without delegates; its bytes are the span of addresses of what is neither constant nor variable."""
+    """Run a model without delegates; its bytes are the address span of tensors except constants and variables."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     from remat.deploy.tflite_file import TfliteFile
@@ -139,7 +138,7 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
     for k, entry in enumerate(TfliteFile(path.read_bytes()).tables[0].tensors):
         try:
             array = None if entry.data or entry.is_variable else model.tensor(k)()
-        except ValueError:  # no operator touches it
+        except ValueError:  # no operator reads or writes it
             continue
         if array is not None and array.nbytes:
             begin = array.__array_interface__["data"][0]
@@ -155,7 +154,7 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
 
 
 def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
-    """Run a model in the order of its file; its bytes are the most that are requested after a kernel."""
+    """Run a model in the order of its file; its bytes are the most requested after any kernel."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -175,7 +174,7 @@ def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[lis
             shape = [size if isinstance(size, int) else dims.get(size, 1) for size in each.shape]
             feeds[each.name] = random_values(shape, kind, k)
         for _ in range(RUNS if invoke else 0):
-            outputs = []  # those of the run before would count
+            outputs = []  # outputs of the previous run would count
             outputs = session.run(None, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     requested = [int(event["args"].get("mem_bytes_requested_in_use", 0)) for event in events if event.get("args")]
@@ -190,7 +189,7 @@ _RUN: dict[Runtime, Callable[[Path, bool, Mapping[str, int]], tuple[list[Any], i
 
 
 def main(task: str, *models: str) -> None:
-    """Run the models and print what they need."""
+    """Run the models and print their memory."""
     todo = json.loads(task)
     for k, model in enumerate(models):
         try:

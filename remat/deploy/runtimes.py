@@ -1,4 +1,4 @@
-"""Memory by the rules of each runtime: the graph whose peak is the memory of a model there."""
+"""Rules of runtimes for counting memory: the peak of :func:`runtime_graph` is the memory of a model there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ModelFile = TfliteFile | OnnxFile
 
 
 class Runtime(StrEnum):
-    """A runtime that takes an order from the file."""
+    """A runtime that follows the order of the file."""
 
     TFLM = "tflm"
     LITERT = "litert"
@@ -27,15 +27,15 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a runtime counts."""
+    """Description of a runtime."""
 
     title: str
     package: str
-    """What ``--check`` needs."""
+    """Package that ``--check`` requires."""
     file: type[ModelFile]
-    """Of the models that it loads."""
+    """Type of the models that it loads."""
     settings: str = ""
-    """What a session must be told so that the order holds; empty where the file's order always does."""
+    """Session settings that keep the order of the file; empty if none are needed."""
 
 
 RULES = {
@@ -50,9 +50,9 @@ RULES = {
 
 
 def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
-    """Return the runtime that is `wanted`, by default the first one that loads such a model.
+    """Return the runtime `wanted`, or by default the first one that loads this kind of model.
 
-    Raise FormatError if there is no such runtime, or it loads other models.
+    Raise FormatError if there is no such runtime, or it does not load this kind of model.
     """
     fitting = [runtime for runtime, rules in RULES.items() if isinstance(file, rules.file)]
     if wanted is None:
@@ -63,10 +63,10 @@ def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
 
 
 def runtime_graph(file: ModelFile, runtime: Runtime, scratch: Mapping[int, int]) -> ComputeGraph:
-    """Return the graph of a model as its runtime counts; op names are those of ``file.graph``.
+    """Return the graph of a model with memory as its runtime counts it; op names are those of ``file.graph``.
 
-    For TFLM sizes are multiples of 16, and an op's workspace is its kernel's scratch and what the subgraphs that it
-    runs hold. LiteRT keeps graph inputs to the end. Operators that touch one variable keep their order.
+    For TFLM sizes are multiples of 16, and an op's workspace is the scratch of its kernel plus the tensors of subgraphs
+    that it runs. LiteRT keeps graph inputs to the end. Operators that share a variable keep their order.
     """
     graph = file.graph
     if not isinstance(file, TfliteFile):
@@ -98,7 +98,7 @@ def runtime_graph(file: ModelFile, runtime: Runtime, scratch: Mapping[int, int])
 
 
 def _held_inside(file: TfliteFile) -> dict[int, int]:
-    """Return the bytes that the subgraphs of each operator hold at most."""
+    """Return the most bytes that the subgraphs of each operator hold."""
     found: dict[int, int] = {}
     if len(file.tables) == 1:
         return found
@@ -112,7 +112,7 @@ def _held_inside(file: TfliteFile) -> dict[int, int]:
 
 
 def outside(file: ModelFile, runtime: Runtime) -> int:
-    """Return the bytes of the graph that the runtime does not count: ONNX Runtime's inputs are the caller's."""
+    """Return the bytes of the graph that the runtime does not count: inputs, which callers of ONNX Runtime own."""
     if runtime is not Runtime.ONNXRUNTIME:
         return 0
     graph = file.graph

@@ -1,6 +1,6 @@
-"""TensorFlow Lite models in and out: operators in another order, or twice, and offsets of tensors in the metadata.
+"""TensorFlow Lite models with operators reordered or repeated, and with offsets of tensors in the metadata.
 
-The file stays byte for byte: new tables stand in front of it (:mod:`remat.deploy.flat`).
+The old file stays unchanged behind new tables (:mod:`remat.deploy.flat`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from remat.graphs.formats.tflite import Assembly
 from remat.graphs.formats.tflite.tables import ModelTables, model_tables
 from remat.schedule import Schedule
 
-#: Metadata that TensorFlow Lite Micro takes offsets from, and the version of its format.
+#: Name of the metadata with offsets for TensorFlow Lite Micro, and the version of its format.
 PLAN_NAME, PLAN_VERSION = b"OfflineMemoryAllocation", 1
-#: Offset of a tensor that gets its place at runtime.
+#: Offset of a tensor that the runtime places.
 ONLINE = -1
 # Field numbers and sizes: the schema of LiteRT 2.3 (``schema.fbs``), in which no field has moved since version 3.
 _MODEL: Fields = {0: 4} | dict.fromkeys(range(1, 10), LINK)
@@ -31,27 +31,27 @@ TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8:
 _TENSOR_NAME = 3
 OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
 _OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _OP_LARGE = 1, 2, 4, 9
-#: Ops that run other subgraphs: fields of their options that name them.
+#: Ops that run other subgraphs, and the fields of their options that name them.
 _CALLS = {"IF": (0, 1), "WHILE": (0, 1), "CALL": (0,), "CALL_ONCE": (0,)}
-#: Ops that read or change what is no tensor of the file.
+#: Ops that read or change state other than tensors of the file.
 _RESOURCES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE",
                         "HASHTABLE_FIND", "HASHTABLE_IMPORT"})  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class TfliteFile:
-    """A model as its main subgraph's operators."""
+    """A TensorFlow Lite model as the operators of its main subgraph."""
 
     data: bytes
     source: TfliteFile | None = None
-    """The file that it was made from, which is the end of `data`."""
+    """Original file, which is the end of `data`."""
     changed: dict[int, Piece] = field(default_factory=dict, repr=False)
-    """The fields of its main table that are not those of the source."""
+    """Fields of the main table that differ from the source."""
     remarks: list[str] = field(default_factory=list)
 
     @cached_property
     def flat(self) -> FlatBuffer:
-        """The tables of the file."""
+        """Tables of the file."""
         return FlatBuffer(self.data)
 
     @cached_property
@@ -76,7 +76,7 @@ class TfliteFile:
 
     @property
     def graph(self) -> ComputeGraph:
-        """The graph of the main subgraph."""
+        """Graph of the main subgraph."""
         return self._read[1]
 
     @cached_property
@@ -97,7 +97,7 @@ class TfliteFile:
 
     @cached_property
     def operators(self) -> tuple[FileOp, ...]:
-        """Those of the main subgraph, in the order of the file."""
+        """Operators of the main subgraph, in the order of the file."""
         found = []
         variable = {k for k, tensor in enumerate(self.tables[0].tensors) if tensor.is_variable}
         origin = 0 if self.source is None else len(self.data) - len(self.source.data)
@@ -122,19 +122,19 @@ class TfliteFile:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """Tensors that the main subgraph gives back."""
+        """Outputs of the main subgraph."""
         return tuple(p for p in self.tables[0].outputs if p >= 0)
 
     @cached_property
     def bases(self) -> tuple[int, ...]:
-        """Positions of tensors over all subgraphs at which each one's begin, and how many there are."""
+        """Number of the first tensor of each subgraph, over all subgraphs; finally the number of all tensors."""
         result = [0]
         for each in self.tables:
             result.append(result[-1] + len(each.tensors))
         return tuple(result)
 
     def plan(self) -> tuple[int, ...] | None:
-        """Return the offsets in the file, one for each tensor of all subgraphs; None without them."""
+        """Return the offsets in the file, one for each tensor of all subgraphs; None if it has none."""
         entry = self._metadata()
         if entry is None:
             return None
@@ -154,7 +154,7 @@ class TfliteFile:
         return None
 
     def scheduled(self, schedule: Schedule) -> TfliteFile:
-        """Return the model with its operators in the order of a schedule, those that it recomputes more than once.
+        """Return the model with operators in the order of a schedule, one per compute.
 
         Raise FormatError if the model cannot be written, or would compute something else.
         """
@@ -203,7 +203,7 @@ class TfliteFile:
         return table(fields)
 
     def with_fields(self, changed: dict[int, Piece]) -> TfliteFile:
-        """Return the file with other fields of its main table."""
+        """Return the file with changed fields of its main table."""
         if self.source is not None:
             return self.source.with_fields({**self.changed, **changed})
         outside = [
@@ -219,7 +219,7 @@ class TfliteFile:
         return TfliteFile(in_front(table({**fields, **changed}), self.data), self, changed)
 
     def alone(self, position: int) -> TfliteFile:
-        """Return a model of one operator of the main subgraph, all its tensors at offset 0, all others empty."""
+        """Return a model of one operator of the main subgraph: its tensors at offset 0, all others empty."""
         main, entry = self.subgraphs[0], self.tables[0].operators[position]
         touched = {p for p in (*entry.inputs, *entry.outputs) if p >= 0}
         known = self.tables[0].tensors
@@ -242,9 +242,9 @@ class TfliteFile:
         return made.with_plan([ONLINE if known[p].data or known[p].is_variable else 0 for p in range(len(known))])
 
     def with_plan(self, offsets: Sequence[int]) -> TfliteFile:
-        """Return the model with these offsets, one for each tensor of all subgraphs, in its metadata.
+        """Return the model with these offsets in its metadata, one for each tensor of all subgraphs.
 
-        -1 leaves a tensor to the runtime. Nothing is checked but their number; a runtime checks no more.
+        The runtime places tensors with offset -1. Like runtimes, this checks only the number of offsets.
         """
         if len(offsets) != self.bases[-1]:
             raise FormatError(f"{len(offsets)} offsets for {self.bases[-1]} tensors", "plan")
@@ -260,7 +260,7 @@ class TfliteFile:
 
 
 def _written(ops: Sequence[FileOp], instances: Sequence[Instance]) -> Iterator[tuple[Instance, Value, int]]:
-    """Yield each value with its version in the order of writing."""
+    """Yield each written value with its instance and version, in the order of writing."""
     for each in instances:
         for value, version in zip(ops[each.op].writes, each.writes, strict=True):
             if value is not None:

@@ -24,33 +24,33 @@ _CODES, _SUBGRAPHS, _BUFFERS, _METADATA = 1, 2, 4, 6
 _TENSORS, _OPERATORS = 0, 3
 _SHAPE, _TYPE, _BUFFER, _NAME = range(4)
 _CODE, _INPUTS, _OUTPUTS, _OPTIONS_TYPE, _OPTIONS = range(5)
-#: Options of ops that are summed in parts: fields, and the one that is the fused activation.
+#: Options of ops that are summed in parts: the fields, and which of them is the fused activation.
 _SUMMED: dict[str, tuple[Fields, int]] = {
     "CONV_2D": ({0: 1, 1: 4, 2: 4, 3: 1, 4: 4, 5: 4, 6: 1}, 3),
     "FULLY_CONNECTED": (dict.fromkeys(range(5), 1), 0),
 }
-#: Numbers of ops and of the types of their options (``BuiltinOperator``, ``BuiltinOptions``).
+#: Name and number of an op, and the type of its options (``BuiltinOperator``, ``BuiltinOptions``).
 _ADD, _CONCAT = ("ADD", 0, 11), ("CONCATENATION", 2, 10)
 #: Numbers of activations (``ActivationFunctionType``).
 _ACTIVATIONS = {None: 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
 _ELEMENTS: dict[str, np.dtype[Any]] = {"FLOAT32": np.dtype("<f4"), "FLOAT16": np.dtype("<f2")}
 
-#: An op as it must be read again: type, tensors read and written, by position.
+#: Expected op on reading back: type, tensors read and written, by position.
 _Expected = tuple[str, frozenset[int], tuple[int, ...]]
 
 
 def rewritten_tflite(file: TfliteFile, graph: ComputeGraph) -> TfliteFile:
-    """Return the model of a graph that was made of ``file.graph`` by rewriting, operators in its reference order.
+    """Return the model of a graph that rewriting made of ``file.graph``, with operators in its reference order.
 
-    The old file stays behind the new tables, its weights included. The result is read again: its ops, tensors and
-    shapes must be those expected.
+    The old file, weights included, stays behind the new tables. The result is read back, and its ops, tensors and
+    shapes must be as expected.
 
     Raises
     ------
     FormatError
-        If the model cannot be written or is not read as expected.
+        If the model cannot be written or does not read back as expected.
     GraphError
-        Naming the op, where the graph does not compute what the model computes.
+        With the name of the op, if the graph does not compute the same as the model.
     """
     check_variables(file)
     writer = _Writer(TfliteFile(file.data), graph)
@@ -60,7 +60,7 @@ def rewritten_tflite(file: TfliteFile, graph: ComputeGraph) -> TfliteFile:
 
 
 def check_variables(file: TfliteFile) -> None:
-    """Raise FormatError for a model with variables or resources: their order is that of the file."""
+    """Raise FormatError for a model with variables or resources, whose operators must keep the order of the file."""
     if any(op.state for op in file.operators):
         raise FormatError("the model has variables or resources: not rewritten", "variables")
 
@@ -120,7 +120,7 @@ class _Writer:
         return name is not None and self._file.data[name + 4 :].startswith(PLAN_NAME + b"\0")
 
     def _with_folded(self) -> list[int | Piece]:
-        """Return the operators with those that the graph has no op for; tensors that none uses become empty."""
+        """Add the operators without an op in the graph; return all. Unused tensors become empty."""
         scheduled = set(self._file.assembly.position_of.values())
         old = self._file.operators
         written = {value for op in old for value in op.writes}
@@ -191,7 +191,7 @@ class _Writer:
     def _add(
         self, piece: PieceOf, kind: str, inputs: list[int], output: int, fields: dict[int, bytes | int | Piece]
     ) -> None:
-        """Emit a partial sum and what adds it to the sum so far; the last addition applies the activation."""
+        """Emit a partial sum and its addition to the sum so far; the last addition applies the activation."""
         before = self._sums.setdefault(piece.of, [])
         number, is_last = len(before), len(before) + 1 == self._count[piece.of]
         shape, name = self._tables.tensors[output].shape, self._tables.tensors[output].name
@@ -228,7 +228,7 @@ class _Writer:
         self._expected.append((kind, frozenset(reads) - constant, tuple(outputs)))
 
     def _new_tensor(self, name: str, shape: tuple[int, ...], like: int, buffer: int = 0) -> int:
-        """Return the position of a new tensor with the element type of another."""
+        """Add a tensor with the element type of another; return its position."""
         fields = self._file.flat.fields(self._place(like), TENSOR, self._tables.tensors[like].label)
         new: dict[int, bytes | int | Piece] = {number: fields[number] for number in (_TYPE,) if number in fields}
         new |= {_SHAPE: numbers(shape), _BUFFER: struct.pack("<I", buffer), _NAME: text(name.encode())}
@@ -237,7 +237,7 @@ class _Writer:
         return len(self._tensors) - 1
 
     def _slice(self, tensor: int, cut: ConstantSlice) -> int:
-        """Return the position of a tensor with a slice of a constant."""
+        """Return the position of the tensor for a slice of a constant."""
         if (tensor, cut) not in self._slices:
             entry, (axis, start, stop) = self._tables.tensors[tensor], cut
             dtype = _ELEMENTS.get(entry.kind)
@@ -256,7 +256,7 @@ class _Writer:
         return self._slices[tensor, cut]
 
     def _zeros(self, tensor: int) -> int:
-        """Return the position of zeros like a bias: LiteRT's convolution needs one."""
+        """Return the position of a bias of zeros, which LiteRT's convolution requires."""
         if tensor not in self._no_bias:
             entry = self._tables.tensors[tensor]
             self._buffers.append(table({0: content(bytes(entry.bytes()))}))
@@ -265,9 +265,9 @@ class _Writer:
         return self._no_bias[tensor]
 
     def check(self, made: TfliteFile) -> None:
-        """Check that the model is read as the graph that was written, in its order.
+        """Check that the model reads back as the written graph, in the same order.
 
-        Raise FormatError, naming the operator or tensor.
+        Raise FormatError with the name of the operator or tensor that differs.
         """
         graph, position = made.graph, {name: p for p, name in made.assembly.name_of.items()}
         order = {name: k for k, name in enumerate(graph.order or ())}

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def difference(self, other: Layout) -> str:
-        """Describe the first difference of `other` to this layout; empty if they are equal."""
+        """Describe the first difference of `other` from this layout; empty if they are equal."""
         for what in ("shape", "dtype", "device", "strides"):
             mine, its = getattr(self, what), getattr(other, what)
             if mine != its:
@@ -57,7 +57,7 @@ class Input:
         Name of the parameter or buffer in the module (the first name of a shared one), or the position of an input
         among the leaves of ``(args, kwargs)`` as :mod:`torch.utils._pytree` flattens them, as text.
     size : int
-        Bytes of its storage; 0 if it is no tensor.
+        Bytes of its storage; 0 if it is not a tensor.
     output : int or None
         Of a tangent: the position of its output among the results of kind ``"output"``.
     """
@@ -82,7 +82,7 @@ class ResultValue:
     name : str
         Position of the output as text, or the name of the parameter, buffer or input (see :class:`Input`).
     value : Any
-        Return value of the module at this position if it is no tensor.
+        Return value of the module at this position if it is not a tensor.
     """
 
     node: torch.fx.Node | None
@@ -111,7 +111,7 @@ class Traced:
 class Captured(Traced):
     """The forward pass, or the forward and backward pass, of a module as a graph, tied to its fx nodes.
 
-    Views, items of tuples and aliases are no ops. Their values live in the storage of another node's value, their
+    Views, items of tuples and aliases are not ops. Their values live in the storage of another node's value, their
     *home*, and are derived again at each reader, at no cost. Parameters, buffers and inputs are constant memory of the
     graph, never its tensors.
 
@@ -129,7 +129,7 @@ class Captured(Traced):
         The fx node of each op; None for :data:`BEGIN_BACKWARD`.
     homes : mapping of torch.fx.Node to tuple of str or None
         For each value of every fx node (one, or one per item of a tuple), the tensor in whose storage it lives; None
-        for values in a parameter, buffer or input, and for values that are no tensors.
+        for values in a parameter, buffer or input, and for values other than tensors.
     inputs : tuple of Input
         Placeholders, in order.
     results : tuple of ResultValue

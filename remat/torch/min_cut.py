@@ -40,7 +40,7 @@ class TorchMinCutOptions(Options):
     knobs: tuple[Annotated[float, Range(0, 1)], ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
     """Values of torch's ``activation_memory_budget``, tried in turn."""
     solver: Literal["dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg"] = "dp"
-    """Of the knapsack (``activation_memory_budget_solver``)."""
+    """Solver of the knapsack (``activation_memory_budget_solver``)."""
 
 
 class TorchMinCut(Heuristic):
@@ -52,7 +52,7 @@ class TorchMinCut(Heuristic):
     tensors, each op at most once and right before its first reader
     (:func:`remat.schedule.saved_sets.schedule_of_saved`). The result is the cheapest schedule within the budget.
 
-    Torch's budget is a share of saved bytes, not a peak, so possibly no knob keeps the budget. For a captured step,
+    Torch's budget is a share of saved bytes, not a peak, so it may happen that no knob fits. For a captured step,
     :func:`remat.torch.peers.partitioner_schedule` lets torch decide by its own classes of ops.
 
     Needs the extra ``torch``. For training graphs without accumulation buffers.
@@ -113,7 +113,7 @@ def _load() -> None:
 class _JointGraph:
     """Training step in the form that torch's partitioner takes.
 
-    Raise ProblemError if the graph is no training graph, if several ops write one buffer, or if the partitioner fails.
+    Raise ProblemError for other graphs, if several ops write one buffer, or if the partitioner fails.
     """
 
     def __init__(self, problem: Problem) -> None:

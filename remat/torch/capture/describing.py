@@ -88,7 +88,7 @@ class _Arguments:
         return self._node.kwargs.get(name, default)
 
     def site(self, *inputs: Any) -> Site | None:
-        """Return arguments as inputs of an op; None if one is no plain tensor, constant or number of the same type."""
+        """Return arguments as inputs of an op; None unless all are plain tensors, constants or numbers of one type."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         found = [self._input(each) for each in inputs]

@@ -44,7 +44,7 @@ def capture(  # noqa: PLR0913 - independent options of users
     Parameters
     ----------
     module : torch.nn.Module
-        In its present mode: a training step records dropout and batch norm as that mode runs them.
+        Captured in its present mode, which determines how dropout and batch norm run.
     args, kwargs
         Sample arguments: real or fake tensors, with the shapes and types of the real ones.
     route : {"auto", "joint", "make_fx"}

@@ -1,4 +1,4 @@
-"""Places in modules and in the user's source: of fx nodes, and of errors of capture."""
+"""Module paths and source lines of fx nodes, and messages for errors of capture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 #: File, line and function.
 Frame = tuple[str, int, str]
 _TORCH = Path(torch.__file__).parent
-#: Prefixes of files that are not the user's; "torch/" rather than "torch", a prefix of torch_geometric.
+#: Prefixes of files that are not the user's; "torch/" rather than "torch", which also begins torch_geometric.
 _OTHERS = (f"{_TORCH}{os.sep}", f"{Path(__file__).parent}{os.sep}", "<")
 #: Folder of installed packages.
 INSTALLED = f"{_TORCH.parent}{os.sep}"

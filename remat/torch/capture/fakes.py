@@ -75,8 +75,9 @@ class FakeWorld:
     module: torch.nn.Module
     mode: FakeTensorMode
     args: tuple[Any, ...]
+    """Positional sample arguments; their tensors are fake."""
     kwargs: Mapping[str, Any]
-    """`args` and `kwargs`: sample arguments; their tensors are fake."""
+    """Keyword sample arguments; their tensors are fake."""
     state: Mapping[str, torch.Tensor]
     """Fake parameters and buffers by name; a shared one has its first name only."""
 
@@ -114,7 +115,7 @@ class FakeWorld:
     def of(cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
         """Make fake tensors for a module and its arguments; the module remains unchanged.
 
-        Raise CaptureError if `args` is no tuple, or a tensor is on the meta device, of another fake mode or sharded.
+        Raise CaptureError if `args` is not a tuple, or a tensor is on the meta device, of another fake mode or sharded.
         """
         if not isinstance(args, tuple | list):
             raise CaptureError(

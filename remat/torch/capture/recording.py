@@ -164,7 +164,7 @@ def _gradients_of(
 
 
 def _check_constants(leaves: Sequence[Any]) -> None:
-    """Refuse outputs with hidden tensors: outputs that are no tensors become constants of the step."""
+    """Refuse outputs with hidden tensors: outputs other than tensors become constants of the step."""
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor | _PLAIN) and leaf is not None:
             raise CaptureError(opaque(type(leaf).__name__, number), "opaque-output")

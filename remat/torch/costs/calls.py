@@ -22,8 +22,9 @@ class Call:
     """Name of the node."""
     target: Any
     args: tuple[Any, ...]
+    """Positional arguments, with fake tensors."""
     kwargs: Mapping[str, Any]
-    """`args` and `kwargs`: arguments, with fake tensors."""
+    """Keyword arguments, with fake tensors."""
     out: Any
     """Result, with fake tensors."""
 

@@ -35,8 +35,7 @@ class Device:
     launch: int = GPU_LAUNCH
     """Least time of any op, in nanoseconds."""
     random: float | None = None
-    """Random numbers per second of a sequential generator (PyTorch's on a CPU). None: as fast as the operations that
-    they take."""
+    """Random numbers per second of a sequential generator (PyTorch's on a CPU); None: limited by operations alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "products", MappingProxyType(dict(self.products)))

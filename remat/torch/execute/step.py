@@ -95,10 +95,10 @@ def scalar_outputs(captured: Captured) -> list[int]:
 def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tuple[Any, list[Any]]:
     """Return the value of `loss`, None without it, and the tangents.
 
-    `values` are those of the outputs, None for those that are no tensors; without `loss` the module computes its own.
+    `values`: the outputs; None for those other than tensors. Without `loss` the module must compute its own.
 
-    Raise ExecutionError if there is no loss and not exactly one differentiable output is a scalar, or the loss returns
-    no scalar.
+    Raise ExecutionError if there is no loss and not exactly one differentiable output is a scalar, or if the
+    loss is not a scalar.
     """
     outputs, wanted = captured.results_of("output"), captured.inputs_of("tangent")
     given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]

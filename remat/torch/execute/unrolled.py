@@ -219,7 +219,7 @@ class _Writer:
         return self._derived[key]
 
     def _computed(self, node: fx.Node) -> fx.Node | None:
-        """Return the same, or None if it is not computed yet."""
+        """Return the same as :meth:`_value`, or None if it is not computed yet."""
         try:
             return self._value(node)
         except KeyError:

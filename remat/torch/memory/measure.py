@@ -51,7 +51,7 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
     """Record the CPU's allocator in a ``with`` block, by ``torch.profiler``.
 
     It covers workspaces inside kernels, compiled code and C++, but not memory that a library allocates without
-    PyTorch's allocator. The first use takes some seconds; each event takes about 1 kB of a temporary file. A process
+    PyTorch's allocator. The first use takes a few seconds; each event takes about 1 kB of a temporary file. A process
     can run only one profiler at a time.
 
     Yields

@@ -65,7 +65,7 @@ def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = 
 
 
 def default_partition_schedule(captured: Captured) -> Schedule:
-    """Return the schedule of torch's ``default_partition``: it saves everything except by tags (`tagged_schedule`).
+    """Return the schedule of torch's ``default_partition``: it saves everything unless tags say otherwise.
 
     Raises
     ------

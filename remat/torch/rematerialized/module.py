@@ -30,9 +30,9 @@ class Constant:
 
     value: torch.Tensor
     path: str
+    """Path of the submodule with the attribute; empty for the module itself."""
     attribute: str
-    """`path` and `attribute`: empty if no attribute of the module or its submodules holds it: it is then always the
-    same tensor."""
+    """Name of the attribute; empty if no attribute holds the tensor, which is then always the same."""
 
     @classmethod
     def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:

@@ -59,7 +59,7 @@ def rematerialize(
     Parameters
     ----------
     module : torch.nn.Module
-        Captured in training mode: if the whole module is in evaluation mode, as after ``.train()``.
+        Captured in training mode; a module in evaluation mode is captured as after ``.train()``.
     sample_args : sequence, or a single tensor
         Arguments of a typical call. Later calls need the same shapes and types, and equal values of other arguments.
     budget : str, int, float or None
@@ -152,7 +152,7 @@ def _check_module(module: Any) -> None:
 
 @contextmanager
 def _training(module: nn.Module) -> Any:
-    """Put a module in training mode if it is in evaluation mode as a whole; restore all modes afterwards."""
+    """Switch a module in evaluation mode to training mode; restore all modes afterwards."""
     with kept_modes(module):
         if not module.training:
             module.train()
