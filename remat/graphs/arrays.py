@@ -1,4 +1,4 @@
-"""Array views of a graph: readers, writers, predecessors and successors as compressed rows."""
+"""Array views of a graph with compressed rows, and functions of sequences and intervals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Csr:
     indptr: Int
     indices: Int
     _lists: list[list[list[int]]] = field(default_factory=list, init=False, repr=False)
-    """Cache of `shared_lists`: at most one item."""
+    """Cache of `shared_lists`; at most one item."""
 
     @classmethod
     def from_pairs(cls, rows: Int, columns: Int, num_rows: int) -> Csr:
@@ -111,19 +111,19 @@ class Csr:
         return running[self.indptr[1:]] - running[self.indptr[:-1]]
 
     def lowest(self, values: Int, most: int) -> Int:
-        """Return, for each row, the minimum of `most` and its `values`, of shape (columns,)."""
+        """Return the minimum of `values`, of shape (columns,), over each row; at most `most`."""
         found = np.full(len(self), most, dtype=np.int64)
         np.minimum.at(found, self.rows, values[self.indices])
         return found
 
     def highest(self, values: Int, least: int) -> Int:
-        """Return, for each row, the maximum of `least` and its `values`, of shape (columns,)."""
+        """Return the maximum of `values`, of shape (columns,), over each row; at least `least`."""
         found = np.full(len(self), least, dtype=np.int64)
         np.maximum.at(found, self.rows, values[self.indices])
         return found
 
     def reachable(self, start: int) -> Int:
-        """Return all items that `start` leads to, without itself; rows and columns must number the same items.
+        """Return all items reachable from `start`, except itself; rows and columns must number the same items.
 
         Examples
         --------
@@ -137,7 +137,7 @@ class Csr:
         return np.sort(breadth_first_order(links, start, return_predecessors=False)[1:]).astype(np.int64)
 
     def shared_lists(self) -> Sequence[Sequence[int]]:
-        """Return :meth:`lists`, computed once and shared; callers must not change it.
+        """Return :meth:`lists`, computed once and shared; callers must not modify the result.
 
         Examples
         --------
@@ -152,7 +152,7 @@ class Csr:
 
 @dataclass(frozen=True, eq=False)
 class GraphArrays:
-    """Read-only arrays of one graph; ops and tensors by their position in ``graph.ops`` and ``graph.tensors``.
+    """Read-only arrays of one graph; ops and tensors are numbered as in ``graph.ops`` and ``graph.tensors``.
 
     Attributes
     ----------
@@ -172,8 +172,8 @@ class GraphArrays:
     order, position : int64 arrays, shape (ops,)
         Reference order as op numbers, and its inverse.
     in_place : int64 array, shape (3, pairs)
-        Op, output and input for each pair where the op may write the output in place of the input. Both have bytes,
-        and the input is no graph input.
+        Op, output and input of each pair such that the op may write the output in place of the input; without pairs
+        of 0 bytes and without graph inputs.
     """
 
     name: str
@@ -205,9 +205,9 @@ class GraphArrays:
         ends: tuple[Sequence[str], Sequence[str]],
         order: Sequence[str],
     ) -> GraphArrays:
-        """Return the arrays of a graph, whose names must be checked already.
+        """Return the arrays of a graph whose names have been checked.
 
-        `ends` are graph inputs and graph outputs, `order` names ops in the reference order.
+        `ends` are the graph inputs and the graph outputs; `order` lists the op names in the reference order.
         """
         num_ops, num_tensors = len(ops), len(tensors)
         tensor = {each.name: number for number, each in enumerate(tensors)}
@@ -259,7 +259,7 @@ class GraphArrays:
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
         """Return, for each tensor, the first place of a writer and the last place of a writer or reader.
 
-        Ops whose `place` is −1 are skipped. If all ops of a tensor are, the places are ``len(place)`` and −1.
+        Ops whose `place` is −1 are skipped. If all ops of a tensor are skipped, the places are ``len(place)`` and −1.
         """
         num_ops = len(place)
         first = self.producers.lowest(np.where(place < 0, num_ops, place), num_ops)
@@ -272,7 +272,7 @@ class GraphArrays:
 
     @cached_property
     def in_place_most(self) -> Int:
-        """Most bytes of outputs that each op can write in place of inputs; shape (ops,)."""
+        """Largest number of output bytes that each op can write in place of inputs; shape (ops,)."""
         most = np.zeros(len(self.cost), dtype=np.int64)
         for op in self.in_place_pairs:
             most[op] = self.size[[output for output, _ in self.written_in_place(op, lambda *_: True)]].sum()
@@ -292,9 +292,9 @@ class GraphArrays:
 
     @cached_property
     def op_bytes(self) -> Int:
-        """Least bytes held at a step of each op: graph inputs, its inputs, outputs and workspace.
+        """Least memory in bytes at a step of each op: graph inputs, and the op's inputs, outputs and workspace.
 
-        Outputs that it may write in place of inputs are not counted.
+        Outputs that the op may write in place of inputs are not counted.
         """
         weights = np.where(self.is_input, 0, self.size)
         touched = self.op_inputs.sums(weights) + self.op_outputs.sums(weights)
@@ -327,7 +327,7 @@ class GraphArrays:
 
 
 def staircase(first: Int, last: Int, weight: Int, length: int) -> Int:
-    """Return, for each place 0 .. `length` − 1, the sum of the weights of the intervals ``first .. last`` there.
+    """Return the total weight of the intervals ``first .. last`` that cover each place 0 .. `length` − 1.
 
     Examples
     --------
@@ -352,7 +352,7 @@ def first_computes(sequence: Int) -> Bool:
 
 
 def occurrences(sequence: Int) -> Int:
-    """Return how often the value at each place of a sequence, such as the op of a step, occurs before that place.
+    """Return, for each place of a sequence, how often its value occurs at earlier places.
 
     Examples
     --------
@@ -366,7 +366,7 @@ def occurrences(sequence: Int) -> Int:
 
 
 def stacked(tables: Sequence[Csr]) -> tuple[list[Int], Int]:
-    """Return where the rows of each table begin in one array, and that array: 0, then the entries of all `tables`.
+    """Return the row limits of each table within one array, and that array: 0, then the entries of all `tables`.
 
     Examples
     --------
@@ -394,7 +394,7 @@ def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, 
 
 
 def _in_place(ops: Sequence[Op], tensor: dict[str, int], inputs: Sequence[str], tensors: Sequence[Tensor]) -> Int:
-    """Return op, output and input of each pair with bytes whose input is no graph input; shape (3, pairs)."""
+    """Return the pairs of :attr:`GraphArrays.in_place`; shape (3, pairs)."""
     given = set(inputs)
     pairs = [
         (number, tensor[output], tensor[source])

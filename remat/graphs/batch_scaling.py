@@ -1,4 +1,4 @@
-"""Graphs at every batch size: memory and cost are affine in the batch."""
+"""Graphs for every batch size: memory and cost are affine in the batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.graphs.graph import ComputeGraph, Op, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``constant + per_sample * batch``, both non-negative integers.
+    """Value ``constant + per_sample * batch``; both coefficients are non-negative integers.
 
     Examples
     --------
@@ -29,12 +29,12 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class AffineGraph:
-    """Graph of any batch size: fixed ops and tensors with sizes, workspaces and costs that are exactly affine in it.
+    """Graph for every batch size: ops and tensors are fixed; sizes, workspaces and costs are affine in the batch size.
 
     Attributes
     ----------
     pattern : ComputeGraph
-        Provides everything except the numbers.
+        Graph that provides everything except the numbers.
     sizes : tuple of Affine
         Bytes, by position in ``pattern.tensors``.
     workspaces, costs : tuple of Affine
@@ -67,13 +67,13 @@ class AffineGraph:
 
     @classmethod
     def fit(cls, graphs: Mapping[int, ComputeGraph]) -> AffineGraph:
-        """Fit a family to graphs of one network at two or more batch sizes: two fix the lines, the others are checked.
+        """Fit a family to graphs of one network: the first two batch sizes determine the lines, the others check them.
 
         Raises
         ------
         GraphError
-            For fewer than two batch sizes; naming the op in which the graphs differ; naming the tensor or op whose
-            numbers are not ``constant + per_sample * batch`` in non-negative integers.
+            For fewer than two batch sizes; for graphs that differ in more than their numbers; for a number that is not
+            ``constant + per_sample * batch`` with non-negative integers, naming its tensor or op.
         """
         if len(graphs) < 2:
             raise GraphError("a line needs graphs at two batch sizes or more")
@@ -118,12 +118,12 @@ class AffineGraph:
         Parameters
         ----------
         batch : int
-            Its batch size.
+            Batch size of `graph`.
         independent : iterable of str
             Tensors (such as gradients of parameters) that do not grow with the batch, and ops whose workspace does
             not grow.
         constant_costs : bool
-            Keep the costs. This does not change overheads, and measured times need not be divisible by the batch.
+            Keep the costs. Overheads stay the same, and measured times need not be divisible by the batch size.
         constant_memory_per_sample : int
             Part of the graph's constant memory that each sample occupies (its input), in bytes.
 
@@ -167,7 +167,7 @@ class AffineGraph:
         Raises
         ------
         GraphError
-            If it is no positive integer, or the graph becomes too large for exact sums.
+            If `batch` is not a positive integer, or the graph becomes too large for exact sums.
         """
         check_batch(batch)
         pattern = self.pattern
@@ -194,9 +194,9 @@ class AffineGraph:
         return any(line.per_sample for line in (*self.sizes, *self.workspaces, self.constant_memory))
 
     def uneven_op(self) -> str | None:
-        """Return an op whose cost grows in another proportion than the others, or None if there is none.
+        """Return an op whose cost does not grow in proportion to the others, or None if there is none.
 
-        Only without such an op is the relative cost of a schedule the same at every batch size.
+        With such an op, the overhead of a schedule depends on the batch size.
         """
         lines = [(op.name, line) for op, line in zip(self.pattern.ops, self.costs, strict=True) if line != Affine(0, 0)]
         for name, line in lines[1:]:
@@ -206,13 +206,13 @@ class AffineGraph:
 
 
 def check_batch(batch: object) -> None:
-    """Refuse a batch size that is no positive integer."""
+    """Refuse a batch size that is not a positive integer."""
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise GraphError(f"a batch size must be a whole number from 1, not {batch!r}")
 
 
 def _line(values: Mapping[int, int], what: str) -> Affine:
-    """Return the line through values at batch sizes."""
+    """Return the line through the values at two or more batch sizes."""
     (one, first), (two, second), *_ = values.items()
     slope, rest = divmod(second - first, two - one)
     line = Affine(first - slope * one, slope)

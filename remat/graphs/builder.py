@@ -1,4 +1,4 @@
-"""Builder of graphs by names."""
+"""Builder of graphs from named ops and tensors."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class GraphBuilder:
         Parameters
         ----------
         inputs : iterable of str
-            Names of tensors; duplicates are merged, since an op depends on a tensor once however often it reads it.
+            Names of tensors; duplicates are merged.
         size : int, optional
-            Bytes of the only output, which is named like the op.
+            Bytes of the only output, which has the name of the op.
         outputs : mapping of name to bytes, or iterable of names already declared, optional
             Outputs, if `size` is not given.
         in_place : iterable of (str, str), optional
-            Outputs and the inputs that they may replace in memory; see :class:`Op`.
+            Pairs of an output and the input that it may replace in memory; see :class:`Op`.
 
         Raises
         ------
@@ -149,7 +149,7 @@ def single_output_graph(
     phases: Mapping[str, str] | None = None,
     **header: Any,
 ) -> ComputeGraph:
-    """Return a graph in which every op has one output, named like the op, as in most papers.
+    """Return a graph in which every op has one output of the same name, as in most papers.
 
     Parameters
     ----------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-#: Largest positions of the shorter and the longer side to enumerate, and largest step or extent of data. Beyond
-#: any of them all pairs are counted, as if there were no padding.
+#: Largest numbers of positions enumerated on the shorter and the longer side, and largest extent, stride, padding or
+#: dilation. Beyond any of these limits all pairs are counted, as if there were no padding.
 _FEW, _MANY, _FAR = 256, 2**20, 2**30
 
 
@@ -27,7 +27,7 @@ def kernel_uses(
 
     Examples
     --------
-    Three outputs of a window of three over three elements, padded by one on each side; the same without padding:
+    A window of three yields three outputs, from three elements padded by one on each side, or from five unpadded ones:
 
     >>> kernel_uses(3, 3, 3, low=1), kernel_uses(5, 3, 3)
     (7, 9)

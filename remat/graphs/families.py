@@ -14,7 +14,7 @@ def unit_chain(n: int) -> ComputeGraph:
 
     Forward ops ``f0..``, ``loss``, gradients ``g(n-1)..g0``. Each op reads the one before it; ``gi`` also reads
     ``fi``. All sizes and costs are 1; the last gradient is the graph output. With budget B >= 3 the optimal cost is
-    ``n + 1 + t(n + 1, B - 2)``, t(l, c) being the advances of REVOLVE (Griewank and Walther 2000).
+    ``n + 1 + t(n + 1, B - 2)``, where REVOLVE makes t(l, c) advances (Griewank and Walther 2000).
 
     Examples
     --------

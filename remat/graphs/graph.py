@@ -48,7 +48,7 @@ class StructuralBound:
     peak: int
     """Bytes."""
     op: str | None
-    """Op that requires them, or None if the graph outputs together do."""
+    """Op that requires this memory, or None if the graph outputs together do."""
 
     def __str__(self) -> str:
         where = f"op {self.op!r}" if self.op is not None else "the graph outputs together"
@@ -177,12 +177,12 @@ class ComputeGraph:
 
     @cached_property
     def in_place(self) -> bool:
-        """True when an op may write an output in place of an input."""
+        """True when any op may write an output in place of an input."""
         return any(op.in_place for op in self.ops)
 
     @cached_property
     def plain(self) -> ComputeGraph:
-        """Graph without outputs in place of inputs, in which every schedule needs at least as much memory."""
+        """The graph without in-place pairs, in which every schedule needs at least as much memory."""
         if not self.in_place:
             return self
         return replace(self, ops=[replace(op, in_place=()) if op.in_place else op for op in self.ops])
@@ -247,7 +247,7 @@ class ComputeGraph:
     def digest(self) -> str:
         """SHA-256 (64 hex digits) of sizes, costs, dependencies, graph inputs and outputs, and the reference order.
 
-        It ignores names of graphs, sources, types, phases, units, `meta` and the order of listing.
+        It ignores the graph's name, source, cost unit and `meta`, the ops' types and phases, and the order of listing.
         """
         content = {
             "tensors": sorted((t.name, t.size) for t in self.tensors),
@@ -318,8 +318,8 @@ class ComputeGraph:
     ) -> ComputeGraph:
         """Return a graph from networkx: either the result of :meth:`to_networkx`, or any directed graph of ops.
 
-        In the second case every node is an op with one output, named by the text of the node; parallel edges are
-        merged. The options apply to this case only.
+        In the second case every node is an op with one output, named ``str(node)``; parallel edges are merged. The
+        options apply to this case only.
 
         Parameters
         ----------
@@ -329,7 +329,7 @@ class ComputeGraph:
         order : iterable of nodes, optional
             Reference order; default: the topological order closest to the order of the nodes.
         name : str, optional
-            Name of the result; default: the networkx name.
+            Name of the result; default: the name of the networkx graph.
         cost_unit : str
         constant_memory : int
             Bytes.
@@ -337,8 +337,8 @@ class ComputeGraph:
         Raises
         ------
         GraphError
-            Naming the node, for an undirected graph, missing or fractional attributes, two nodes with the same text,
-            and any fault that the constructor refuses.
+            For an undirected graph, missing or fractional attributes, two nodes with the same name, and any fault that
+            the constructor refuses; naming the node, if any.
 
         Examples
         --------

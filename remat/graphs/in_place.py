@@ -1,4 +1,4 @@
-"""Pairs of outputs and inputs of in-place ops: checks, and a largest set that takes effect."""
+"""In-place pairs (output, input) of ops: checks, and the largest set that can take effect together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairs = tuple[tuple[str, str], ...]
 def checked_pairs(pairs: Any, op: str) -> Pairs:
     """Return pairs of names as tuples, without duplicates.
 
-    Raise GraphError, naming the op, for items that are no pairs of names, and for more than :data:`MAX_PAIRS` pairs.
+    Raise GraphError, naming the op, for items that are not pairs of names, or for more than :data:`MAX_PAIRS` pairs.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def checked_pairs(pairs: Any, op: str) -> Pairs:
 def check_places(op: str, pairs: Pairs, size: Mapping[str, int], writers: Mapping[str, int]) -> None:
     """Refuse, naming the op, pairs of different sizes and pairs with accumulation buffers.
 
-    `size` and `writers` contain bytes and number of writers by tensor.
+    `size` has the bytes of each tensor, `writers` the number of its writers.
     """
     for output, source in pairs:
         where = f"op {op!r} cannot write {short(output)} in place of {short(source)}"

@@ -41,7 +41,7 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     Warns
     -----
     FormatRemark
-        Naming the file, for notable facts that are no errors, such as ops without a cost.
+        Naming the file, for notable facts that are not errors, such as ops without a cost.
     """
     source = replace(_source(path), options=options)
     with reading():
@@ -52,7 +52,7 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
 
 
 def _source(path: str | os.PathLike[str]) -> Source:
-    """Return the content of a file; of a file too large to read whole, the part that its format needs."""
+    """Return the content of a file, or only what its format needs if the file is too large to read whole."""
     suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
     if suffix and not is_standard_stream(path) and size_of_file(path) > MAX_BYTES:
         for each in graph_formats():
@@ -76,7 +76,7 @@ def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
 
 
 def model_suffixes(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the suffixes under which a model file can be written back; none if the file is no model."""
+    """Return the suffixes with which a model file can be written back; none if the file is not a model."""
     try:
         if not Path(path).is_file():  # a pipe can only be read once
             return ()
@@ -93,7 +93,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     Raises
     ------
     FormatError, GraphError
-        If there is neither, or the file has no well-formed graph.
+        If neither exists, or the file does not contain a well-formed graph.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
 
 
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
-    """Write a graph, whole or not at all, in the format of the suffix of `path`.
+    """Write a graph atomically, in the format that the suffix of `path` selects.
 
     Standard output (``-``), pipes and devices without a suffix get remat's own graph format.
 

@@ -1,7 +1,7 @@
 """Random layered graphs, the benchmark family of Gagrani et al. and Moccasin.
 
-Source: Gagrani et al., *Neural Topological Ordering for Computation Graphs* (NeurIPS 2022), appendix A. Its rules
-are completed from the public instances of that family. Every ``round`` is Python's, half to even.
+Source: Gagrani et al., *Neural Topological Ordering for Computation Graphs* (NeurIPS 2022), appendix A. What it leaves
+open follows the public instances of that family. All rounding is that of Python's ``round`` (half to even).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from remat.graphs.graph import ComputeGraph
 #: Memory in thousands: a mixture of Gaussians, as (weight, mean, standard deviation).
 MIXTURE = ((0.3, 0.5, 0.5), (0.3, 1.0, 1.0), (0.3, 3.0, 1.0), (0.1, 5.0, 1.0))
 
-#: Largest advance along its layer of a skip edge's head over its tail, as a share of the layer.
+#: Largest difference between the positions of a skip edge's head and tail, each as a share of its layer.
 SKIP_DRIFT = 0.2
 
 
@@ -129,7 +129,7 @@ def _between(earlier: range, later: range, density: float, draw: random.Random) 
 
 
 def _skips(layers: list[range], num_edges: int, skip_density: float, draw: random.Random) -> set[tuple[int, int]]:
-    """Return edges that skip at least one layer; never from the source or into the sink."""
+    """Return edges that skip at least one layer; none leaves the source or enters the sink."""
     last = len(layers) - 2  # of the middle layers
     edges: set[tuple[int, int]] = set()
     if last < 3:
@@ -144,7 +144,7 @@ def _skips(layers: list[range], num_edges: int, skip_density: float, draw: rando
 
 
 def _memory(draw: random.Random) -> int:
-    """Draw from the mixture, again within the drawn component until positive; truncation is part of the definition."""
+    """Draw a component of the mixture, then values from it until one is positive, as the definition requires."""
     [(_, mean, deviation)] = draw.choices(MIXTURE, weights=[weight for weight, _, _ in MIXTURE])
     while (value := round(draw.gauss(mean, deviation), 2)) <= 0:
         pass

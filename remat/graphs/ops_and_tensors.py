@@ -1,4 +1,4 @@
-"""Records of a graph, ops and tensors: checks of their fields, and their default order."""
+"""Ops and tensors of a graph: checks of their fields, and the default order of ops."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Op:
     workspace : int
         Bytes held only while the op runs.
     type, phase : str
-        What it is (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
+        Kind of computation (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
     recomputable : bool
         False if it may run only once.
     in_place : tuple of (str, str)
         Pairs of an output and an input of the same size. The runtime writes the output over the input if the input dies
-        at this op, that is, if it is freed before the next compute. Each output takes the place of at most one input,
-        and each input gives its place to at most one output. Of all such choices, one with the most bytes counts.
+        at this op, that is, if it is freed before the next compute. Each output replaces at most one input, and each
+        input is replaced by at most one output. Of all such choices, one with the most bytes takes effect.
     """
 
     name: str

@@ -48,7 +48,7 @@ class Profile:
     """Content of a profile."""
 
     name: str
-    """The file, for messages."""
+    """Name of the file, for messages."""
     sets: tuple[CostSet, ...]
     """At least one; devices differ."""
 
@@ -80,8 +80,8 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     ------
     FormatError
         Naming the file and the line or the key: no header, an unknown unit, a duplicate op or device, or a cost that
-        is no number, negative, not finite, too large, or a fraction. For a fraction the message names a finer unit
-        that is exact; costs are never rounded.
+        is not a number, negative, not finite, too large, or a fraction. The message for a fraction suggests a finer
+        unit; costs are never rounded.
     """
     text = read_text(path)
     if text.lstrip().startswith("{"):
@@ -95,14 +95,14 @@ def with_costs(graph: ComputeGraph, profile: Profile, device: str | None = None)
     Parameters
     ----------
     device : str, optional
-        Device whose costs to use; optional if the profile has only one.
+        Device whose costs to use; required if the profile has several.
 
     Raises
     ------
     FormatError
         If the profile does not have the device.
     GraphError
-        Naming the first ops without a cost, or the first names in the profile that are no op of the graph.
+        Naming the first ops without a cost, or the first names in the profile that are not ops of the graph.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def _unit(unit: str, at: str) -> str:
 
 
 def _cost(text: str, unit: str, what: str) -> int:
-    """Return a number exactly as it is written."""
+    """Return the exact value of a whole number; refuse any other text."""
     if _NOT_FINITE.fullmatch(text):
         raise FormatError(f"{what} is not finite: {text[:60]}")
     if not _NUMBER.fullmatch(text):
@@ -235,7 +235,7 @@ def _cost(text: str, unit: str, what: str) -> int:
 
 
 def load_profiled(graph: ComputeGraph, costs: str | Path | None, device: str | None) -> ComputeGraph:
-    """Return `graph` with the costs in a file, if given; for the command line and the configuration.
+    """Return `graph` with the costs from a file, if one is given; for the command line and the configuration.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checks that the names in a graph are unique, known and written by an op."""
+"""Checks of the names in a graph: unique, known, and each tensor either written by an op or a graph input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.runtime.text import short
 def name_faults(
     tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], order: Sequence[str]
 ) -> list[str]:
-    """Return all faults of the names of a graph, each in a few words.
+    """Return all faults in the names of a graph, each in a few words.
 
     `order` is checked only if no two ops share a name.
 

@@ -35,8 +35,8 @@ class ForeignDocument(BaseModel):
 class Shape:
     """One message for any fault inside a value, for an ``Annotated`` type.
 
-    `message` is for a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}`` itself.
-    `kind` is the kind expected of other values; without it they have the same message.
+    `message` describes a faulty list or object: ``{at}`` is its place, ``{number}`` its position in a list, ``{value}``
+    the value. `kind` is the kind expected instead of another value; if empty, `message` describes that as well.
     """
 
     def __init__(self, message: str, kind: str = "a list") -> None:
@@ -58,7 +58,7 @@ _KINDS = {
     "bool_type": "true or false", "list_type": "a list", "tuple_type": "a list", "dict_type": "an object",
     "model_type": "an object", "model_attributes_type": "an object", "dataclass_type": "an object",
 }  # fmt: skip
-#: Bytes per fault that pydantic lists.
+#: Memory in bytes for each fault that pydantic lists.
 _FAULT_MEMORY = 1500
 _FINER = "pick a finer unit instead of a fraction"
 
@@ -66,9 +66,9 @@ _FINER = "pick a finer unit instead of a fraction"
 def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = FormatError) -> T:
     """Return a parsed JSON value as a document, or as any other type known to pydantic.
 
-    Raise RematError on one line, with all faults and their places: missing or unknown keys, values of another type.
+    Raise a RematError of one line with all faults and their places: missing or unknown keys, values of another type.
 
-    `at` is the place of the value, for messages; empty for a whole document. `error` is the class of the error.
+    `at` is the place of the value, for messages; empty for a whole document. `error` is the class to raise.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, 
 
     Raise FormatError if JSON cannot express `meta`.
 
-    `meta` is written last, with its keys sorted; `owner` is its owner, for messages.
+    `meta` is written last, with its keys sorted; `owner` names the object it belongs to, for messages.
 
     Examples
     --------

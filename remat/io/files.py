@@ -87,7 +87,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
-    """Read a named pipe to its end, without blocking: opening one would wait for a writer beyond any deadline."""
+    """Read a named pipe to its end without blocking; a blocking open would wait for a writer past any deadline."""
     deadline, parts = pipe_deadline(), bytearray()
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb", buffering=0) as pipe, selectors.DefaultSelector() as ready:
@@ -135,7 +135,7 @@ def _standard(stream: Any) -> BinaryIO:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8 bytes without a byte order mark; the :class:`FormatError` for other bytes has `name`."""
+    """Decode UTF-8 bytes without a byte order mark; raise :class:`FormatError` with `name` for other bytes."""
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -210,12 +210,12 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
             _replace(_target(path), data)
     except (OSError, ValueError) as error:
         if isinstance(error, BrokenPipeError) and is_standard_stream(path):
-            raise  # the reader of our output has exited, which is no error
+            raise  # the reader of our output has exited, which is not an error
         raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file atomically unless it exists: one of several processes writes it.
+    """Write a file atomically unless it exists; of several processes, only one writes it.
 
     Raise FormatError with the path, if it cannot be written.
     """
@@ -294,7 +294,7 @@ def check_output(
     inputs: Iterable[str | os.PathLike[str] | None] = (),
     suffixes: Iterable[str] = (),
 ) -> None:
-    """Check before the work that `path` can be written.
+    """Check in advance that `path` can be written.
 
     Raise FormatError if its folder is missing or not writable, its suffix is not one of `suffixes` (if there are any),
     or it is one of the `inputs`.
@@ -333,7 +333,7 @@ def check_outputs(
 ) -> None:
     """Apply :func:`check_output` to several pairs of path and suffixes; no two may be the same file.
 
-    Raise FormatError as :func:`check_output`; also with two paths that lead to one file.
+    Raise FormatError as :func:`check_output` does, and if two paths lead to one file.
     """
     inputs = tuple(inputs)
     places: dict[str, str] = {}
@@ -370,7 +370,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
     r"""Yield the line and the cells of each row that is not blank; all rows have equal lengths.
 
-    Raise FormatError with `name` and the line, for rows of other lengths, open quotes, too many cells.
+    Raise FormatError with `name` and the line, for rows of unequal length, unclosed quotes or too many cells.
 
     Examples
     --------

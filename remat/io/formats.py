@@ -29,7 +29,7 @@ class _Collector:
         self._was_on = False
 
     def pause(self) -> None:
-        """Switch it off, unless another reader has."""
+        """Switch it off, unless another reader already has."""
         with self._lock:
             if not self._readers:
                 self._was_on = gc.isenabled()
@@ -51,7 +51,7 @@ _COLLECTOR = _Collector()
 def reading() -> Iterator[None]:
     """Read one file within its budget, without garbage collection.
 
-    Readers make no cyclic garbage, and the search for it would take most of the time of a large file.
+    Readers create no cyclic garbage, and searching for it would dominate the time for a large file.
     """
     _COLLECTOR.pause()
     try:
@@ -71,7 +71,7 @@ class Source:
     remarks: list[str] = field(default_factory=list, compare=False, repr=False)
     """Collects warnings about the file."""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Reader options of the caller; only names that the format has."""
+    """Options that the caller gives to the reader."""
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:
@@ -181,7 +181,7 @@ class Formats(Generic[F]):
             raise type(error)(f"{source.name}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
 
     def _recognized(self, source: Source) -> F:
-        """Return the first format that recognizes `source`; a format that raises does not."""
+        """Return the first format that recognizes `source`; skip formats that raise."""
         faults: list[str] = []
         asked: list[str] = []
         for each in self(faults):

@@ -1,7 +1,7 @@
-"""Limits on the expansion of a file: readers refuse it before it fills the memory or takes minutes.
+"""Limits on the expansion of files: readers refuse a file before it fills the memory or takes minutes.
 
-Readers draw memory in advance from one :class:`Budget` of bytes and seconds per file. The limits are far above the
-needs of graphs and schedules: a graph file of 300,000 ops, a schedule of a million steps.
+Readers draw memory in advance from one :class:`Budget` of bytes and seconds per file. The limits far exceed the needs
+of real files, such as a graph of 300,000 ops or a schedule of a million steps.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MAX_BYTES = 128 * 1024 * 1024
 MEMORY_SHARE, UNKNOWN_MEMORY = 0.25, 4 * 1024**3
 #: Default seconds for reading one file: three times the time of 300,000 ONNX nodes.
 SECONDS = 120.0
-#: Least seconds under a time limit: short limits are meant for searches, and this is less than their tolerance.
+#: Least seconds for reading under a time limit: short limits are for searches, whose tolerance is larger than this.
 LEAST_SECONDS = 1.0
-#: Bytes of Python objects per mark of a JSON text; above the measured value for any mixture.
+#: Bytes of Python objects per punctuation mark of a JSON text; above the measured value for any mixture.
 _JSON_WEIGHTS = {"{": 160, "[": 80, ":": 130, ",": 80}
 #: Most steps, statements or lines of a schedule, and most cells of a table.
 MAX_STEPS = 4_000_000
@@ -123,8 +123,8 @@ def _new_budget() -> Budget:
 def draw(memory: float = 0, seconds: float = 0) -> None:
     """Draw from the budget of the current file.
 
-    `memory` is what the caller is about to fill, by estimate; `seconds` the time of the next piece of work, if it
-    cannot be stopped early.
+    `memory` is an estimate of what the caller is about to allocate; `seconds` is the time of the next piece of work,
+    if it cannot be stopped early.
 
     Raises
     ------

@@ -33,8 +33,8 @@ class WrittenModel:
     """A handwritten model for a backend that reads texts.
 
     A formulation offers one in :attr:`remat.modeling.Model.overrides`, under the name of the family of backends that
-    reads its language. Its objective, up to `cost_unit` and `cost_offset`, and its optimum are those of the
-    :class:`~remat.modeling.Model` it belongs to. Names in data and output come from the text, never from a user.
+    reads its language. The objective of the :class:`~remat.modeling.Model` it belongs to is ``cost_unit * objective of
+    the text + cost_offset``, with the same optimum. Names in data and output come from the text, never from a user.
     """
 
     text: Path
@@ -47,4 +47,3 @@ class WrittenModel:
     """Maps values of the model's variables, or None, to further parameters: a starting solution."""
     cost_unit: int = 1
     cost_offset: int = 0
-    """The model's objective is ``cost_unit * objective of the text + cost_offset``."""

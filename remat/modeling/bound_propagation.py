@@ -25,7 +25,7 @@ from remat.modeling.records import (
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline
 
-#: Maximum passes over all records; bounds that move by ones are left to the solver.
+#: Maximum passes over all records; bounds that tighten by 1 in each pass are left to the solver.
 ROUNDS = 6
 
 
@@ -35,7 +35,7 @@ def _slack(bound: Float) -> Float:
 
 
 class InfeasibleError(Exception):
-    """No values within the bounds satisfy the records."""
+    """Raised when no values within the bounds satisfy the records."""
 
 
 @dataclass
@@ -70,11 +70,11 @@ class Bounds:
         return cls(low, high, np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value)))
 
     def raise_lower(self, variable: Int, value: Float) -> None:
-        """Require variables to be at least the values; ignore NaN and −∞. InfeasibleError if no value is left."""
+        """Raise lower bounds to the values, ignoring NaN and −∞; raise InfeasibleError if no value is left."""
         self._narrow(variable, value, up=True)
 
     def lower_upper(self, variable: Int, value: Float) -> None:
-        """Require variables to be at most the values; ignore NaN and ∞. InfeasibleError if no value is left."""
+        """Lower upper bounds to the values, ignoring NaN and ∞; raise InfeasibleError if no value is left."""
         self._narrow(variable, value, up=False)
 
     def _narrow(self, variable: Int, value: Float, *, up: bool) -> None:
@@ -100,7 +100,7 @@ class Bounds:
             raise InfeasibleError
 
     def fixed(self, variable: Int) -> Bool:
-        """Return which variables are fixed."""
+        """Return a mask of the variables that are fixed."""
         return self.lower[variable] == self.upper[variable]
 
     def truth(self, literals: Int) -> Int:
@@ -108,7 +108,7 @@ class Bounds:
         return truth(literals, self.lower, self.upper)
 
     def assign(self, literals: Int, *, true: bool) -> None:
-        """Make literals, none of them constant, true or false."""
+        """Make literals, of which none is constant, true or false."""
         variable, negative, _ = decoded(literals)
         positive = negative != true
         self.raise_lower(variable[positive], np.ones(int(positive.sum())))
@@ -117,7 +117,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Staircase:
-    """Use of the fixed intervals of a `Cumulative` where it matters: `height` in ``[begin, end)``; int64 arrays."""
+    """Capacity that fixed intervals of a `Cumulative` use, where it matters: `height` in ``[begin, end)``."""
 
     begin: Int
     end: Int

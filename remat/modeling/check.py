@@ -30,8 +30,8 @@ NAMED = 10
 def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list[str]:
     """Return the violations of `values`, one line each; empty if they satisfy the model.
 
-    `tolerance` is the allowed violation of a bound b, relative to ``max(1, |b|)``, and distance from an integer.
-    Literals and the integers of other records than :class:`Linear` are rounded first.
+    `tolerance` is the largest allowed violation of a bound b, relative to ``max(1, |b|)``, and distance from an
+    integer. Literals, and the integers of records other than :class:`Linear`, are rounded first.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def _first(lines: Iterator[str]) -> list[str]:
 
 
 def _true(literals: Int, values: Float) -> Bool:
-    """Return which literals are true."""
+    """Return a mask of the literals that are true."""
     return truth(literals, values, values) > 0
 
 

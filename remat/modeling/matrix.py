@@ -20,7 +20,7 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Minimise ``offset + cost x`` with ``row_lower <= A x <= row_upper``, ``lower <= x <= upper``, some x integer.
+    """Linear model: minimise ``offset + cost x`` within row bounds on ``A x`` and bounds on ``x``, some x integer.
 
     Attributes
     ----------

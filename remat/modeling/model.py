@@ -22,8 +22,8 @@ class Kind(Enum):
     INTEGER = 1
     BOOLEAN = 2
     IMPLIED = 3
-    """Continuous, but some optimal solution is integral there whenever the integer variables are. Linear solvers treat
-    it as continuous, integer solvers as integer."""
+    """Continuous, but integral in some optimal solution. Linear solvers treat it as continuous, integer solvers as
+    integer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Named:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Minimise ``constant + sum(coefficient * values[index])``."""
+    """Objective to minimise: ``constant + sum(coefficient * values[index])``."""
 
     index: Int
     coefficient: Float
@@ -113,7 +113,7 @@ class Model:
     def add_vars(
         self, name: str, shape: int | tuple[int, ...], kind: Kind, lower: ArrayLike = 0, upper: ArrayLike = 1
     ) -> Vars:
-        """Add a block of variables; `lower` and `upper` are broadcast to `shape`; continuous ones may be infinite.
+        """Add a block of variables; bounds are broadcast to `shape`, and those of continuous variables may be infinite.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Model:
         Raises
         ------
         ModelError
-            If a record names a variable that the model does not have, or lists values of a variable a second time.
+            If a record names a variable that the model does not have, or is a second :class:`Domain` of a variable.
         """
         for record in records:
             if isinstance(record, Domain):

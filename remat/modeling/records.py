@@ -22,7 +22,7 @@ from remat.runtime.arrays import Bool, Float, Int
 ALWAYS = np.iinfo(np.int64).max
 
 
-#: Role of a record's column of variables, and of one of literals.
+#: Metadata of record fields that hold variables, and of those that hold literals.
 VARIABLE, LITERAL = {"role": "variable"}, {"role": "literal"}
 
 
@@ -39,7 +39,7 @@ def decoded(literals: Int) -> tuple[Int, Bool, Bool]:
 
 
 def truth(literals: Int, lower: Float, upper: Float) -> Int:
-    """Return 1 for literals that the bounds of the variables make true, −1 for false, 0 for open ones."""
+    """Return 1 for literals that the bounds of the variables make true, −1 for false, 0 for undecided ones."""
     variable, negative, constant = decoded(literals)
     if not len(lower):
         return np.ones(len(literals), dtype=np.int64)
@@ -95,7 +95,7 @@ class Record(ABC):
 
 
 class GroupedRecord(Record):
-    """Constraints over entries; ``indptr[i]:indptr[i + 1]`` belong to constraint ``i``."""
+    """Constraints over entries; entries ``indptr[i]:indptr[i + 1]`` belong to constraint ``i``."""
 
     indptr: Int
 
@@ -169,7 +169,7 @@ class Linear(Record):
 
 @dataclass(frozen=True, eq=False)
 class Clauses(GroupedRecord):
-    """Each clause: at least one of its literals is true.
+    """Clauses: at least one literal of each is true.
 
     Attributes
     ----------

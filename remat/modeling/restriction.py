@@ -1,4 +1,4 @@
-"""Restriction of a model: fixed variables are removed, with the constraints that then hold."""
+"""Restriction of a model: removes fixed variables, and the constraints that then always hold."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
     """Return `model` within the given bounds as a smaller model; ``lower == upper`` fixes a variable.
 
     Fixed variables become numbers in rows and clauses. Rows that hold within the bounds are removed. Others tighten the
-    bounds, as do clauses and lists of values, in a few rounds. The fixed intervals of a :class:`Cumulative` become a
+    bounds, as do clauses and domains, in a few rounds. The fixed intervals of a :class:`Cumulative` become a
     staircase, reduced to the steps at which free intervals could exceed the capacity. A fixed variable stays, with
     equal bounds, if a record needs it.
 

@@ -183,7 +183,7 @@ def largest_onward(values: Float, last: Bool) -> Float:
 def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
     """Return the lower sides of a record's rows, and their sums over all variables outside a block.
 
-    Encoders derive from it the values of variables that follow from others. Without a `Linear` record of that name,
+    Encoders use them to derive the values of variables that follow from others. Without a `Linear` record of that name,
     both arrays are empty.
 
     Examples

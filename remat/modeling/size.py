@@ -12,7 +12,7 @@ BUILT_SECONDS = 5e-8
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Estimated size of a model, within some percent.
+    """Estimated size of a model, within a few percent.
 
     Examples
     --------

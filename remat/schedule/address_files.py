@@ -24,7 +24,7 @@ from remat.schedule.buffers import MAX_BYTES, Buffers
 NAME, VERSION = "remat-addresses", 1
 #: Version of the plan that a TFLite model carries as metadata "OfflineMemoryAllocation".
 TFLITE_VERSION = 1
-#: Bytes that TFLite aligns tensors to.
+#: Alignment of tensors in TFLite, in bytes.
 TFLITE_ALIGNMENT = 16
 NO_FILE = "a TFLite plan has an offset for each tensor of a TFLite file, and the graph does not come from one"
 
@@ -36,7 +36,7 @@ class BufferEntry(Document):
     lower: int
     """First step at which it is live, from 0."""
     upper: int
-    """First step after those at which it is live."""
+    """First step at which it is no longer live."""
     size: int
     """Bytes."""
     offset: int
@@ -46,7 +46,7 @@ class BufferEntry(Document):
 
 
 class MemoryEntry(Document):
-    """Memory of an arena."""
+    """Memory that holds buffers."""
 
     name: str
     capacity: int | None = None
@@ -107,14 +107,14 @@ def addresses_from_document(document: Any) -> Addresses:
 
 @dataclass(frozen=True)
 class TfliteTensors:
-    """Positions in a TFLite plan of the tensors of a graph that was read from a TFLite file."""
+    """Positions in a TFLite plan of a graph's tensors, for a graph read from a TFLite file."""
 
     count: int
     """Number of tensors in all subgraphs of the file."""
     positions: tuple[tuple[int, ...], ...]
     """For each tensor of the graph: its own position and those of the views that share its bytes."""
     idle: tuple[int, ...] = ()
-    """Tensors that no operator reads or writes. A runtime would hold them all at once."""
+    """Positions of tensors that no operator reads or writes. A runtime would hold them all at once."""
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> TfliteTensors | None:
@@ -201,12 +201,12 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".bin": "tflite"}
 
 
 def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
-    """Return the `wanted` format, or the one that the suffix of a path stands for; ``json`` for other suffixes.
+    """Return the `wanted` format; default: the format of the path's suffix, or ``json`` for other suffixes.
 
     Raises
     ------
     FormatError
-        If there is no such format.
+        If the `wanted` format does not exist.
     """
     if wanted is None:
         return _SUFFIXES.get(Path(path).suffix.lower(), "json")
@@ -223,7 +223,7 @@ def write_addresses(
     Parameters
     ----------
     to : {"json", "csv", "tflite"}, optional
-        Default: by the suffix (.json, .csv; .bin: tflite).
+        Default: the format of the suffix (``.json``, ``.csv``, or ``.bin`` for tflite).
     tensors : TfliteTensors, optional
         Positions for the graph; TFLite plans need them.
 

@@ -1,4 +1,4 @@
-"""Plot of addresses over time; :mod:`remat.schedule.plots` says what all plots have in common."""
+"""Plot of addresses over time; :mod:`remat.schedule.plots` describes what all plots have in common."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
 
 
 def _fitting(name: str, room: int) -> str:
-    """Clip a name to `room` letters, keeping its end, since ends differ more than paths; empty below the minimum."""
+    """Clip a name to its last `room` letters, since names differ most at their ends; empty below the minimum."""
     room = min(room, _LONGEST)
     if len(name) <= room:
         return name
@@ -86,7 +86,7 @@ def _fitting(name: str, room: int) -> str:
 
 
 def figure_of_addresses(addresses: Addresses) -> Figure:
-    """Draw the memories above each other over the same steps."""
+    """Draw all memories, one above the other, over the same steps."""
     count = len(addresses.memories)
     figure = empty_figure((10, 1 + 4 * count))
     axes = figure.subplots(count, 1, sharex=True, squeeze=False)

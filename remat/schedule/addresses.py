@@ -54,7 +54,7 @@ class Addresses:
     alignment : int
         Offsets are multiples of this number of bytes; sizes of buffers and arenas are rounded up to it.
     source : str
-        Method or file that made them.
+        Method or file that they come from.
     """
 
     buffers: Buffers
@@ -136,7 +136,7 @@ class AddressRule(StrEnum):
     NO_ADDRESS = "no address"
     """Every buffer of the schedule has an address."""
     OTHER_BUFFER = "other buffer"
-    """Every buffer has the size and the steps of the schedule."""
+    """Every buffer has the size and the steps that the schedule gives it."""
     NEGATIVE = "negative offset"
     """No buffer starts below offset 0."""
     ALIGNMENT = "alignment"
@@ -146,7 +146,7 @@ class AddressRule(StrEnum):
     OVERLAP = "overlap"
     """No two buffers that are live at the same step share a byte of a memory."""
     OTHER_PLACE = "other place"
-    """An output that is written in place of an input has its address."""
+    """An output written in place of an input has the address of that input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class AddressViolation(BrokenRule):
     """One broken rule."""
 
     step: int | None
-    """First step at which it shows; None if it concerns the list as a whole."""
+    """First step affected; None if the violation concerns the list as a whole."""
     buffer: str
     rule: AddressRule
     message: str
@@ -176,7 +176,7 @@ class AddressCertificate(Findings[AddressViolation]):
         Number of buffers.
     alignment : int
     violations : tuple of AddressViolation
-        Those of the list as a whole, then by step; at most the requested number.
+        Those of the list as a whole first, then by step; at most the requested number.
     more_violations : int
     graph, graph_digest : str
     """
@@ -199,7 +199,7 @@ class AddressCertificate(Findings[AddressViolation]):
 
     @property
     def peak(self) -> int:
-        """Sum over memories of the largest live size: no arena with the same buffers in each is smaller."""
+        """Sum of `peaks`; no arena is smaller with the same buffers in each memory."""
         return sum(self.peaks)
 
     @property
@@ -287,7 +287,7 @@ def _all_violations(addresses: Addresses, expected: Buffers | None) -> Iterator[
 
 
 def _other_places(addresses: Addresses, expected: Buffers) -> Iterator[AddressViolation]:
-    """Yield outputs written in place of inputs at another address: at that step nothing else holds their bytes."""
+    """Yield outputs written in place of inputs but placed elsewhere, where no buffer holds their bytes at that step."""
     place = {name: k for k, name in enumerate(addresses.buffers.names)}
     for later, earlier in expected.after:
         names = expected.names[later], expected.names[earlier]
@@ -362,7 +362,7 @@ def _sweep(addresses: Addresses) -> Iterator[AddressViolation]:
 
 
 def _place(addresses: Addresses, k: int, offset: int, size: int) -> Sequence[AddressViolation]:
-    """Return the violations of one address on its own."""
+    """Return the violations of one address, regardless of other buffers."""
     name, step = addresses.buffers.names[k], int(addresses.buffers.lower[k])
     which = addresses.memories[int(addresses.memory[k])]
     found = []

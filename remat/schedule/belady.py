@@ -3,7 +3,7 @@
 The computation reads a trace of accesses once: an op reads all of its inputs, then writes its outputs. When room is
 needed, the value whose next use is farthest in the future leaves the chip. A value without further uses leaves at once,
 without traffic. The blocks of a tensor are always accessed together and in order, so whole runs of blocks move: the
-time depends on the number of accesses of tensors, not on that of blocks.
+run time depends on the number of accesses, not on the number of blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mode(IntEnum):
     """A later contribution: reads and writes."""
 
 
-#: In place of the next access: no access needs the value again.
+#: Entry of :attr:`Accesses.following` if no access needs the value again.
 DEAD = -1
 
 
@@ -40,8 +40,8 @@ class Accesses:
 
     graph: ComputeGraph
     tensors: list[int]
+    """Tensor of each access."""
     modes: list[Mode]
-    """`tensors` and `modes` have one entry per access."""
     following: list[int]
     """Next access that needs the value, or ``DEAD``; number of accesses plus tensor if it is live at the end."""
     times: list[int]
@@ -91,8 +91,8 @@ class Accesses:
 def moved_blocks(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
     """Return the numbers of blocks that are fetched again, written, and fetched for the first time.
 
-    `room` is the number of blocks on the chip, `block` their bytes. `times` of accesses are ascending; equal ones let
-    clean blocks leave first.
+    `room` is the number of blocks on the chip, `block` the bytes of each. The `times` of accesses ascend; of blocks
+    with equal times, clean ones leave first.
     """
     chip = Chip(room, times)
     blocks = [-(-size // block) for size in trace.graph.arrays.size.tolist()]
@@ -131,7 +131,7 @@ def moved_blocks(trace: Accesses, room: int, block: int, times: list[int]) -> tu
 class Chip:
     """Blocks on the chip, in groups: by the access that reads them next, clean and dirty ones apart.
 
-    A group is a list of runs (first block, number after the last), ascending; the last block of a group is read last.
+    A group is a list of runs (first block, last block + 1), ascending; the last block of a group is read last.
     """
 
     def __init__(self, room: int, times: list[int]) -> None:
@@ -144,7 +144,7 @@ class Chip:
         self._latest: list[int] = []  # a heap of negated ranks of groups, some of which may be empty
 
     def here(self, access: int) -> tuple[deque[list[int]], deque[list[int]]]:
-        """Return the dirty and the clean blocks that wait for an access."""
+        """Return the dirty and the clean blocks whose next read is an access."""
         nothing: deque[list[int]] = deque()
         dirty, clean = (self._groups.get(self._rank(access, dirty), nothing) for dirty in (True, False))
         return dirty, clean
@@ -180,7 +180,7 @@ class Chip:
         return left
 
     def insert(self, access: int, start: int, end: int, dirty: bool) -> None:
-        """Insert blocks one after another; each makes room for itself if there is none."""
+        """Insert blocks one after another, evicting a block each time the chip is full."""
         missing = end - start - self.free
         if missing > 0:
             missing -= self.evict(missing, self._rank(access, dirty))
@@ -189,12 +189,12 @@ class Chip:
             self.free -= fitting
             self.put(access, start, start + fitting, dirty)
         if missing > 0:
-            # nothing is read later than these blocks: from here on each replaces the one before
+            # no other block is read later than these, so each replaces the one before
             self.evict(1)
             self.written += (missing - 1) * dirty
             self.free -= 1
             self.put(access, end - 1, end, dirty)
 
     def _rank(self, access: int, dirty: bool) -> int:
-        """Return the rank of a group: by time, then clean ones, then the access."""
+        """Return the rank of a group: by time, then clean above dirty, then by access."""
         return (2 * self._times[access] + (not dirty)) * len(self._times) + access

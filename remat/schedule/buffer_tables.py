@@ -35,7 +35,7 @@ def read_table(path: str | os.PathLike[str]) -> tuple[Buffers, Addresses | None]
 
 
 def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addresses | None]:
-    r"""Read a table as :func:`read_table` does, from a text.
+    r"""Read a table from a text; see :func:`read_table`.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from remat.runtime.text import short
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Intervals, simulate_valid
 
-#: Limit in bytes for all buffers together and for one step: sums of two fit into 64 bits.
+#: Largest total size of all buffers in bytes, and largest step: the sum of any two such numbers fits into 64 bits.
 MAX_BYTES = 2**61
 
 
@@ -34,8 +34,8 @@ class Buffers:
     graph, graph_digest : str
         Name and digest of the graph; empty when unknown.
     after : tuple of (int, int)
-        Pairs of a buffer and the earlier buffer in whose place it must lie: an output that is written in place of an
-        input. Both have the same size; the later one starts where the earlier one ends, one step after its writer.
+        Pairs of a buffer and the earlier buffer whose place it takes: an output written in place of an input. Both have
+        the same size. The later one starts when the earlier one ends, one step after the op that writes it.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class Buffers:
         return np.array(self.after, dtype=np.int64).reshape(-1, 2).T
 
     def chains(self) -> tuple[Buffers, Int]:
-        """Merge buffers that lie in each other's place; also return the merged buffer of each buffer."""
+        """Merge buffers that take each other's place; also return the number of each buffer's merged buffer."""
         first = np.arange(len(self))
         for later, earlier in sorted(self.after, key=lambda pair: self.lower[pair[0]]):
             first[later] = first[earlier]
@@ -151,8 +151,8 @@ def schedule_buffers(
 
     Each instance of a tensor is a buffer: ``tensor``, and after recomputation ``tensor#2``, ``tensor#3``, ... An
     accumulation buffer is one buffer from its first contribution on. The workspace of an op is a buffer of one step,
-    ``op workspace``. Tensors of 0 bytes have no buffer. An output written in place of an input has a buffer in the
-    place of that input from the next step on; it has none if it is freed before that.
+    ``op workspace``. Tensors of 0 bytes have no buffer. The buffer of an output written in place of an input starts at
+    the next step, in the place of that input; there is none if the output is freed before.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ class Verdict(StrEnum):
     OVER_BUDGET = "over budget"
     """Only the budget is broken: a correct schedule that needs more memory."""
     INVALID = "invalid"
-    """Another rule is broken; peak and cost of such a schedule mean nothing."""
+    """Another rule is broken; the peak and cost of such a schedule are meaningless."""
 
 
 def overhead_percent(cost: float, base_cost: int) -> float | None:
@@ -109,7 +109,7 @@ class Findings(Generic[V]):
         return self.violations[0] if self.violations else None
 
     def lines(self, rows: list[tuple[str, str]]) -> str:
-        """Format pairs of a word and a text, then the violations, one per line."""
+        """Format pairs of a label and a text, then the violations, one per line."""
         rows += [("violation", str(violation)) for violation in self.violations]
         if self.more_violations:
             rows.append(("", f"and {self.more_violations:,} more violations"))
@@ -123,8 +123,9 @@ class Violation(BrokenRule):
     step: int | None
     """Position in the schedule, from 0; None if it concerns the schedule as a whole or its end."""
     op: str | None
+    """Op concerned, if any."""
     tensor: str | None
-    """Op and tensor concerned, if any."""
+    """Tensor concerned, if any."""
     rule: Rule
     message: str
     """One line, with step and names."""
@@ -140,7 +141,7 @@ class Certificate(Findings[Violation]):
     peak : int
         Largest memory at any compute step, sampled after allocation and before freeing; 0 without compute steps.
     peak_step, peak_op : int, str or None
-        First compute step with that memory; None without compute steps.
+        First compute step with that memory, and its op; None without compute steps.
     live_at_peak : tuple of (str, int)
         Tensors live at the peak and their bytes, largest first.
     workspace_at_peak : int
@@ -162,7 +163,7 @@ class Certificate(Findings[Violation]):
         Number of outputs written in place of inputs; their bytes at the peak, which live_at_peak counts twice.
     budget : int or None
     violations : tuple of Violation
-        Those of the whole schedule first, then by step, then those at the end; at most the requested number.
+        Those of the schedule as a whole, then by step, then those at the end; at most the requested number.
     more_violations : int
         Number of violations beyond those listed.
     graph, graph_digest, schedule_digest : str

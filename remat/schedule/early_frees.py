@@ -14,8 +14,8 @@ from remat.schedule.simulate import graph_positions, simulate_valid, with_frees
 def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
     """Return the same computes with each free right after the last step that reads or writes its tensor.
 
-    The function adds no free: a tensor that an explicit schedule never frees stays live. Implied frees are written out;
-    they are already as early as possible. The memory of no step grows.
+    No free is added: a tensor that an explicit schedule never frees stays live. Implied frees are written out; they are
+    already as early as possible. No step needs more memory than before.
 
     Source: P. Jain et al., "Checkmate", MLSys 2020, section 4.9 ("moving deallocations earlier in the plan when
     possible").
@@ -56,7 +56,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
 
 
 def running(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """Write out the frees of a schedule that runs on `graph`; raise ScheduleError with its first violation if not."""
+    """Write out the frees of a schedule; raise ScheduleError with the first violation if it does not run on `graph`."""
     keep = tuple(keep) if not isinstance(keep, str) else keep
     simulate_valid(graph, schedule, keep=keep)
     return with_frees(graph, schedule, keep=keep)

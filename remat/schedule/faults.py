@@ -21,7 +21,7 @@ class Faults:
         """Number of violations, described or not."""
 
     def _has_room(self) -> bool:
-        """Count a violation; return whether it is to be described."""
+        """Count a violation; return True if it should be described."""
         self.count += 1
         return len(self.found) < self.limit
 
@@ -54,7 +54,7 @@ class Faults:
         self.found.append(Violation(step, reader, name, rule, message))
 
     def at_the_end(self, never: list[int], lost: list[int], begun: Sequence[int], freed: Sequence[int]) -> None:
-        """Record ops that are never computed, and kept tensors that are not live or incomplete at the end."""
+        """Record ops that are never computed, and kept tensors that are dead or incomplete at the end."""
         for op in never:
             if self._has_room():
                 name = self.graph.op_names[op]

@@ -1,4 +1,4 @@
-"""Read schedules in any registered format, and write them in any format that can be written."""
+"""Readers and writers of schedule files in any registered format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     Parameters
     ----------
     graph : ComputeGraph, optional
-        The graph it is for; formats of other tools need it.
+        Graph of the schedule; formats of other tools need it.
 
     Raises
     ------
@@ -58,9 +58,9 @@ def write_schedule(
     format_name : str
         Name of a registered format that can be written.
     graph : ComputeGraph, optional
-        The graph it is for; some formats need it.
+        Graph of the schedule; some formats need it.
     model : path, optional
-        File that the graph was read from, for ``"hlo"``, which writes its text in the order of the schedule.
+        File that the graph was read from; format ``"hlo"`` writes its text in the order of the schedule.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class Compute:
     op: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    """A buffer that receives a contribution, or a value computed over itself, is in `writes` only."""
+    """Includes registers that already hold a value: buffers that receive a contribution, values that are recomputed."""
 
     def __str__(self) -> str:
         reads, writes = (", ".join(f"%{number}" for number in some) for some in (self.reads, self.writes))
@@ -114,7 +114,7 @@ class ExecutionPlan:
 
     @classmethod
     def _parts(cls, graph: ComputeGraph, written: Schedule) -> tuple[tuple[Allocate, ...], Iterator[Statement]]:
-        """Return the registers of the inputs and an iterator of statements, whose list can take gigabytes."""
+        """Return the registers of the inputs and an iterator over the statements, whose list could take gigabytes."""
         given_back: list[int] = []  # a heap
         fresh = count()
         held: dict[str, int] = {}
@@ -141,13 +141,13 @@ class ExecutionPlan:
         return inputs, statements()
 
     def schedule(self, graph: ComputeGraph) -> Schedule:
-        """Return the schedule that the plan executes; its plan is this one if registers are numbered alike.
+        """Return the schedule that the plan executes; its own plan is this one, up to register numbers.
 
         Raises
         ------
         FormatError
-            If the plan is for another graph. Also for the first statement that differs from the plan of its steps: it
-            allocates too late or too early, has a wrong size, or uses a register with another value.
+            If the plan is for another graph, or for the first statement that differs from the plan of its steps: one
+            that allocates too late or too early, has a wrong size, or uses a register with another value.
         ScheduleError
             With the first violation, if the steps do not run on `graph`.
         """
@@ -177,7 +177,7 @@ class ExecutionPlan:
 
 
 def _compare(what: str, given: Iterable[Statement], due: Iterable[Statement], numbers: dict[int, int]) -> None:
-    """Refuse the first statement that differs from the one due; `numbers` maps live registers to those of that plan."""
+    """Refuse the first statement that differs from the one due; `numbers` maps its live registers to those due."""
     for place, (mine, right) in enumerate(zip_longest(given, due)):
         draw()
         if isinstance(mine, Allocate) and isinstance(right, Allocate) and mine.register not in numbers:

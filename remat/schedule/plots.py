@@ -103,7 +103,7 @@ def plot_schedule(
     max_tensors: int = 1000,
     **counting: Unpack[Counting],
 ) -> Figure:
-    """Draw both plots above each other over the same steps; parameters as above."""
+    """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same steps and with their parameters."""
     picture = _Picture.of(graph, schedule, **counting)
     rows = _height(picture, max_tensors)
     figure = empty_figure((10, 3.6 + rows))
@@ -373,7 +373,7 @@ def plot_peak_distribution(
     *,
     title: str = "",
 ) -> Axes:
-    """Plot the share of orders whose peak is at most a value, and mark some of them (Serenity, Fig. 3).
+    """Plot the share of orders whose peak is at most each value, and mark some peaks (Serenity, Fig. 3).
 
     Parameters
     ----------
@@ -405,10 +405,10 @@ def plot_peak_distribution(
 
 
 def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic]) -> Figure:
-    """Plot bytes fetched and (hatched) written for each capacity, by the reference order and by a schedule.
+    """Plot the bytes fetched and (hatched) written at each capacity, by the reference order and by a schedule.
 
-    The label above the bars is the factor by which the schedule moves less: ``all gone`` if only the reference order
-    moves bytes, and ``none`` if neither does. After Fig. 11 of Ahn et al. 2020.
+    The label above the bars is the factor by which the schedule reduces traffic: ``all gone`` if only the reference
+    order moves bytes, and ``none`` if neither does. After Fig. 11 of Ahn et al. 2020.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ class OrderRule(StrEnum):
     """Admissible orders of first computations."""
 
     FIXED = "fixed"
-    """First computations follow the reference order; recomputations anywhere."""
+    """First computations follow the reference order; recomputations may be anywhere."""
     FREE = "free"
     """Any topological order."""
 

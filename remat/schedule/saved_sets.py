@@ -32,8 +32,8 @@ def schedule_of_saved(
     recomputed at most once, and its results stay live for later readers. Selective checkpointing and torch's
     partitioner do the same (its ``reordering_to_mimic_autograd_engine``). Besides `saved`, the backward pass starts
     with the graph's inputs and outputs and with tensors written by ops of phase ``"loss"`` or by ops that may run only
-    once. Frees are implied. Raise ScheduleError, naming a saved tensor that the graph does not have, or if it has no
-    backward pass.
+    once. Frees are implied. Raise ScheduleError for a saved tensor that the graph does not have (naming it) and for a
+    graph without a backward pass.
 
     Parameters
     ----------

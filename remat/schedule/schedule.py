@@ -31,7 +31,7 @@ class StepKind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Steps as two arrays of positions in tables of names. Immutable; has no graph, so it may not fit one.
+    """Steps as two arrays of positions in tables of names. Immutable. It has no graph, so it need not fit any.
 
     Without any free step, frees are *implied*: each value is freed right after its last use before it is computed
     again.
@@ -44,9 +44,9 @@ class Schedule:
         Position in `op_names` (compute) or in `tensor_names` (free).
     op_names, tensor_names : tuple of str
     graph, graph_digest : str
-        Name and digest of the graph it is for; empty when unknown.
+        Name and digest of its graph; empty when unknown.
     source : str
-        Method or file that made it.
+        Method or file that it comes from.
     meta : mapping
         JSON values only.
 
@@ -87,7 +87,7 @@ class Schedule:
 
     @classmethod
     def from_steps(cls, steps: Iterable[Sequence[str]], **header: Any) -> Schedule:
-        """Make a schedule from ``("compute", op)`` and ``("free", tensor)`` pairs; `header` as the attributes.
+        """Make a schedule from ``("compute", op)`` and ``("free", tensor)`` pairs; `header` sets other attributes.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class Schedule:
 
     @classmethod
     def of_computes(cls, graph: ComputeGraph, ops: Iterable[int] | Int, **header: Any) -> Schedule:
-        """Make a compute sequence for `graph` (positions in ``graph.ops``), frees implied."""
+        """Make a schedule of computes (positions in ``graph.ops``) with implied frees."""
         targets = np.array(ops if isinstance(ops, np.ndarray) else list(ops), dtype=np.int64)
         return cls.for_graph(graph, np.zeros(len(targets), dtype=np.int8), targets, **header)
 
@@ -135,7 +135,7 @@ class Schedule:
 
     @classmethod
     def reference(cls, graph: ComputeGraph) -> Schedule:
-        """Return the reference order of `graph`, each op once, frees implied."""
+        """Return the schedule of the reference order: each op once, with implied frees."""
         return cls.of_computes(graph, graph.arrays.order.copy(), source="reference order")
 
     def __len__(self) -> int:

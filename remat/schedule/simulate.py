@@ -301,8 +301,8 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
 def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, list[int]]:
     """Return the tensors to free after each compute if frees are implied: each instance after its last use.
 
-    From the last read of its value, or from the end if it is kept, an instance is in use back to the first of its
-    contributions. A later write of the same contribution, or of a value that is not read, is a use of its own.
+    An instance is in use from its first contribution to the last read of its value, or to the end if it is kept. A
+    later write of the same contribution, or of a value that is not read, is a separate use.
     """
     reads, writes = graph.arrays.op_inputs.shared_lists(), graph.arrays.op_outputs.shared_lists()
     producers = graph.arrays.producers.counts.tolist()
@@ -339,12 +339,12 @@ def _check_length(graph: ComputeGraph, ops: Int) -> None:
 
 
 def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:
-    """Run :func:`simulate` and require a schedule that keeps the semantics of its graph.
+    """Run :func:`simulate`; refuse a schedule that breaks the semantics of its graph.
 
     Raises
     ------
     ScheduleError
-        With the first violation, if there is one.
+        With the first violation.
     """
     run = simulate(graph, schedule, **counting, max_violations=1)
     if run.violations:

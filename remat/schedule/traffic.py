@@ -27,11 +27,11 @@ class Traffic:
     fetched : int
         Bytes fetched again because they left the chip while still needed.
     written : int
-        Bytes written because they left the chip while still needed, without a copy behind it.
+        Bytes written because they left the chip while still needed, without a copy off the chip.
     compulsory : int
         Bytes of the graph inputs, fetched at their first reads; independent of the capacity.
     least_fetched : int
-        Lower bound of `fetched` over all choices of victims.
+        Lower bound on `fetched` for any choice of victims.
     """
 
     on_chip: int
@@ -64,13 +64,14 @@ def off_chip_traffic(
 ) -> list[Traffic]:
     """Return the traffic of `schedule` for each capacity of the on-chip memory, with victims chosen by future reads.
 
-    Graph inputs start behind the chip; every other value is made on the chip, without a fetch. Values live at the end
-    may end on either side. A later contribution to an accumulation buffer reads and writes it. Explicit frees have no
+    Graph inputs start off the chip; every other value is computed on it, without a fetch. Values live at the end may
+    end up in either memory. A later contribution to an accumulation buffer reads and writes it. Explicit frees have no
     effect: a value that no step reads before it is computed again takes no room.
 
     The victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer fetches.
     Since only some victims are written, another choice may move fewer bytes. The rule therefore runs in two ways:
-    exactly, and with all reads of an op at one time, clean blocks first. The run with fewer bytes in total counts.
+    exactly, and with the reads of an op treated as simultaneous and clean blocks evicted first. The result is the run
+    that moves fewer bytes in total.
     Workspace takes no room, and an op may be larger than the chip, since its blocks pass one by one.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Validator: an independent check of schedules. It imports nothing that makes them."""
+"""Validator: an independent check of schedules. It imports no code that produces them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
 
 
 def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
-    """Return first computes of ops before an op that precedes them in the reference order."""
+    """Return violations of the fixed order: ops first computed before an op that precedes them in the reference."""
     if rules.order is not OrderRule.FIXED:
         return [], 0
     graph = done.graph
@@ -131,7 +131,7 @@ def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation],
 
 
 def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
-    """Return computes beyond the limits of `rules` or of the op itself."""
+    """Return violations of limits: computes beyond those that `rules` or the op itself allow."""
     graph = done.graph
     allowed = np.full(len(graph.ops), _NO_LIMIT, dtype=np.int64)
     if isinstance(rules.max_computes, Mapping):
@@ -165,7 +165,7 @@ def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation]
 
 
 def _budget(done: Simulation, rules: Rules) -> list[Violation]:
-    """Return the first compute step over the budget."""
+    """Return the violation at the first compute step over the budget, if any."""
     if rules.budget is None:
         return []
     over = np.flatnonzero(done.is_compute & (done.memory > rules.budget))

@@ -33,7 +33,7 @@ class GraphFormat:
     suffixes: tuple[str, ...] = ()
     """File suffixes that select the format for writing, with the dot, in lower case."""
     recognizes: Callable[[Source], bool] | None = None
-    """Returns whether the content of a :class:`Source` is in this format; None: the format is never read."""
+    """Returns True if the content of a :class:`Source` is in this format; None: the format is never read."""
     read: Callable[[Source], ComputeGraph] | None = None
     """Returns the graph of a recognised source; raises FormatError or GraphError that name the place, not the file."""
     write: Callable[[ComputeGraph], str] | None = None
@@ -41,9 +41,8 @@ class GraphFormat:
     options: tuple[str, ...] = ()
     """Reading options that callers may pass; the reader finds them in ``source.options``."""
     abridge: Callable[[BinaryIO], bytes] | None = None
-    """Returns the part that the reader needs of a file that is too large to read whole and has one of
-    `abridged_suffixes`, from its stream.
-    """
+    """Returns the part that the reader needs, from the stream of a file with one of `abridged_suffixes` that is too
+    large to read whole."""
     abridged_suffixes: tuple[str, ...] = ()
 
 

@@ -29,7 +29,7 @@ from remat.io.formats import Source
 from remat.io.limits import check_count
 from remat.runtime.text import short
 
-#: Bytes for an instruction, in addition to its text.
+#: Bytes for each instruction, in addition to its text.
 _LINE_MEMORY = 2000
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 
@@ -101,7 +101,7 @@ KINDS: dict[str, type[Instruction]] = {
 
 
 class Line(NamedTuple):
-    """Line of a log: its number from 1, its instruction and the decoded document."""
+    """Line of a log: its number (from 1), its instruction and the decoded document."""
 
     number: int
     word: str
@@ -124,7 +124,7 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
     Raises
     ------
     FormatError
-        Naming the line: no JSON, an unknown instruction, missing or wrong fields, an undefined or released name.
+        Naming the line: invalid JSON, an unknown instruction, missing or wrong fields, an undefined or released name.
     GraphError
         If the log has no ops.
 

@@ -41,22 +41,22 @@ class OpDocument(Document):
     inputs: Names = []
     """Tensors it reads."""
     cost: Count = 0
-    """In cost_unit."""
+    """In the unit `cost_unit`."""
     type: str = ""
-    """What it is, free text."""
+    """Kind of computation, free text."""
     workspace: Count = 0
     """Bytes held only while it runs."""
     phase: Annotated[str, Field(json_schema_extra={"enum": list(PHASES)})] = ""
     recomputable: bool = True
-    """Whether it may run more than once."""
+    """True if it may run more than once."""
     in_place: list[Pair] = []
-    """Outputs and the inputs of the same size over which they are written where these die."""
+    """Pairs of an output and an input of the same size; the output is written over the input if the input dies."""
 
 
 class GraphDocument(Document):
     """Ops and tensors of a computation graph.
 
-    What a schema cannot say (unique names, known tensors, no cycle, a topological order) the reader checks.
+    The reader checks what a schema cannot express: unique names, known tensors, no cycle, a topological order.
     """
 
     format: Literal["remat-graph"]
@@ -68,7 +68,7 @@ class GraphDocument(Document):
     """Where the graph comes from."""
     cost_unit: Annotated[str, Field(json_schema_extra={"enum": list(COST_UNITS)})] = "none"
     constant_memory: Count = 0
-    """Bytes resident throughout, parameters and the like."""
+    """Bytes resident throughout (parameters and the like)."""
     inputs: Names = []
     """Tensors live from the start and never freed."""
     outputs: Names = []
@@ -76,19 +76,19 @@ class GraphDocument(Document):
     order: Names = []
     """Reference order, op names; default: the order of ops."""
     meta: dict[str, Any] = {}
-    """Anything else."""
+    """Further data."""
 
 
 def graph_from_document(document: Any, remarks: list[str] | None = None) -> ComputeGraph:
     """Return the graph of a parsed JSON document in format ``remat-graph``.
 
-    `remarks` receives notable facts that are no errors: ops without a cost.
+    `remarks` receives notable facts that are not errors: ops without a cost.
 
     Raises
     ------
     FormatError
-        For another format or version, or with all missing or unknown keys and wrong types, each with its place, as in
-        ``ops[3].cost``.
+        For another format or version; for missing or unknown keys and wrong types, all listed with their places, such
+        as ``ops[3].cost``.
     GraphError
         See :class:`ComputeGraph`.
 

@@ -19,7 +19,7 @@ MOST_AXES = 8
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether this is an integer and no Boolean."""
+    """Return True if `value` is an integer and not a Boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -62,7 +62,7 @@ def read_shapes(graph: ComputeGraph) -> dict[str, Shape]:
 def read_attributes(graph: ComputeGraph) -> dict[str, Attributes]:
     """Return ``meta["attrs"]``: a mapping for each op that has an entry.
 
-    Raise GraphError, naming the op whose attributes are no mapping, or whose ``kind`` is none of
+    Raise GraphError, naming the op whose attributes are not a mapping, or whose ``kind`` is not a
     :class:`~remat.graphs.rewriting.kinds.Kind`.
     """
     found: dict[str, Attributes] = {}
@@ -85,7 +85,7 @@ def is_described(graph: ComputeGraph) -> bool:
     """Return ``meta["described"]``: true if ops without the attribute ``kind`` are opaque, regardless of their types.
 
     The readers of deployed models and the captures set it. They give a kind only to ops that they describe completely,
-    so that no rewrite depends on the name of a type. Raise GraphError if it is neither true nor false.
+    so no rewrite depends on the name of a type. Raise GraphError if the value is neither true nor false.
     """
     described = graph.meta.get("described", False)
     if not isinstance(described, bool):
@@ -128,17 +128,17 @@ PART_OF, FINISH_OF, JOIN_OF = "part_of", "finish_of", "join_of"
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """Part of an op."""
+    """Part of an op: the elements from `start` to `stop` (exclusive) along an axis of an operand."""
 
     of: str
     """The original op."""
     operand: int
+    """Number of the operand of the original op."""
     axis: int
-    """Axis of that operand of the original op along which it is cut."""
     start: int
     stop: int
     extent: int
-    """Extent of the axis; this part is the elements from `start` to `stop` (exclusive)."""
+    """Extent of the axis."""
     sum: bool = False
     """True if parts are summed; otherwise they are concatenated."""
     bias: bool = True
@@ -152,9 +152,9 @@ class PartOf:
 
 
 def part_of(op: str, attributes: Attributes) -> PartOf | None:
-    """Return the attribute ``part_of`` of an op; None if it is no part.
+    """Return the attribute ``part_of`` of an op; None if the op is not a part.
 
-    Raise GraphError, naming the op, if the attribute is no valid :class:`PartOf`.
+    Raise GraphError, naming the op, if the attribute is not a valid :class:`PartOf`.
     """
     given = attributes.get(PART_OF)
     if given is None:

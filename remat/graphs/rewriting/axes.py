@@ -53,7 +53,7 @@ class Reading:
     output: Shape
     """Shape of the output."""
     channels: int | None
-    """Axis of channels, None if unknown (see :func:`channel_axis`)."""
+    """Axis of channels; None if unknown (see :func:`channel_axis`)."""
 
     @property
     def shape(self) -> Shape:
@@ -80,7 +80,7 @@ def roles(reading: Reading) -> Roles:
     Raises
     ------
     GraphError
-        Naming the op, for wrong attributes: invalid axes, one axis with two roles, groups that are no number.
+        Naming the op, for wrong attributes: invalid axes, one axis with two roles, groups that are not a number.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def channel_axis(op: Op, attributes: Attributes, rank: int, layout: str | None) 
     Raises
     ------
     GraphError
-        Naming the op, for an invalid axis, or a layout that is no word with one C.
+        Naming the op, for an invalid axis, or a layout that is not a word with one C.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def _batch(reading: Reading) -> Roles:
 
 
 def _with_channels(reading: Reading, role: AxisRole | None) -> Roles:
-    """Make batch parallel, channels `role` (None: parallel), and all others fixed, also channels if unknown."""
+    """Make batch parallel, channels `role` (None: parallel), and all others fixed, including unknown channels."""
     found = list(_batch(reading))
     axis = reading.channels
     if axis is not None and 0 < axis < reading.rank:

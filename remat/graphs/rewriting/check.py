@@ -29,12 +29,12 @@ class NumericalCheck:
     difference : float
         Largest difference of all compared tensors, relative to the largest value of the tensor (at least 1).
     tensors : int
-        Number of compared tensors: all that both graphs have, including the graph outputs. For large graphs, the
-        outputs and the common tensors that other ops write.
+        Number of compared tensors: all that both graphs have, including the graph outputs. For large graphs: the
+        outputs, and the common tensors whose writers changed.
     factor : int
         Factor by which height, width and similar axes were reduced.
     trusted : tuple of str
-        Rewritten ops whose parallel or reduced axes only their attributes declare.
+        Rewritten ops whose parallel or reduced axes are declared only by attributes.
     """
 
     difference: float
@@ -53,7 +53,7 @@ def check_numerics(
 ) -> NumericalCheck:
     """Compute two graphs and compare the tensors that both have.
 
-    Images are reduced if no op cuts along their axes; channels keep their number.
+    Images are reduced in size if no op cuts along their axes; the number of channels stays.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Complete descriptions of ops, for readers of models: the input of the dimension rule and the reference executor.
 
-A reader uses one of these functions if it knows everything that the op's result depends on. Otherwise it gives no
-description: in a graph whose ``meta`` says ``described``, such an op is opaque and no rewrite changes it. Each function
-returns None if the op has properties that its description cannot express.
+A reader calls one of these functions if the model determines everything that the op's result depends on. Otherwise it
+gives no description: in a graph with ``described`` in its ``meta``, such an op is opaque and no rewrite changes it.
+Each function returns None if the op has properties that its description cannot express.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from remat.graphs.rewriting.kinds import KIND, Kind
 
 Description = dict[str, Any]
 
-#: Bytes for a description; those of convolutions and batch normalisations are the largest.
+#: Bytes for each description; those of convolutions and batch normalisations are the largest.
 DESCRIPTION_MEMORY = 4000
 
 
 @dataclass(frozen=True)
 class Site:
-    """Op of a model: the inputs in the order of the model, and its only output."""
+    """Op of a model: its inputs in the order of the model, and its only output."""
 
     inputs: tuple[Shape | None, ...]
     """Shapes; None for an absent input."""
     tensors: tuple[str | None, ...]
-    """Tensors of the graph for the inputs; None for constants and absent inputs."""
+    """Tensor of the graph for each input; None for constants and absent inputs."""
     output: Shape
 
     def data(self, position: int) -> Shape | None:
@@ -41,7 +41,7 @@ class Site:
         return self.inputs[position] if position < len(self.inputs) and self.tensors[position] is None else None
 
     def has(self, position: int) -> bool:
-        """Return whether an input is present."""
+        """Return True if an input is present."""
         return position < len(self.inputs) and self.inputs[position] is not None
 
     @property
@@ -67,7 +67,7 @@ class Window:
         }  # fmt: skip
 
     def fits(self, image: Sequence[int], out: Sequence[int], *, rounds_up: bool = False) -> bool:
-        """Return whether the window maps `image` to `out`."""
+        """Return True if the window maps `image` to `out`."""
         lengths = {len(each) for each in (self.kernel, self.stride, self.dilation, self.pads, image, out)}
         if len(lengths) != 1 or min((*self.kernel, *self.stride, *self.dilation), default=0) < 1:
             return False
@@ -106,7 +106,7 @@ def described(shapes: Mapping[str, Shape], attributes: Mapping[str, Description]
 
 
 def is_usable(shape: Shape) -> bool:
-    """Return whether rewriting can use a shape: at most 8 axes, no empty one."""
+    """Return True if rewriting can use a shape: at most 8 axes, none of them empty."""
     return len(shape) <= MOST_AXES and min(shape, default=1) > 0
 
 
@@ -204,7 +204,7 @@ def pooling(
     channels = 1 if layout.index("C") == 1 else len(x) - 1
     if (x[0], x[channels]) != (site.output[0], site.output[channels]):
         return None
-    # runtimes differ in the average over a window that exceeds the padding
+    # runtimes average differently over a window that exceeds the padding
     if not window.fits(_image(x, channels), _image(site.output, channels), rounds_up=function == "max"):
         return None
     facts = {"function": function, "layout": layout, **window.as_dict(), "count_include_pad": count_include_pad}

@@ -40,7 +40,7 @@ class Draft:
         self.described = is_described(graph)
         self.whole_kernels = self.described if kernels is None else kernels == "whole"
         self._in_place = {op.name: op for op in graph.ops if op.in_place}
-        graph = graph.plain  # nothing guarantees that a part of an op is written in place
+        graph = graph.plain  # kernels need not write the part of an op in place
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)
         self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}
@@ -130,7 +130,7 @@ class Draft:
         self._readers[name], self._writers[name] = {}, {}
 
     def replace(self, op: str, new: Sequence[NewOp]) -> None:
-        """Replace an op by other ops, or remove it; drop tensors that have no reader and writer left."""
+        """Replace an op by other ops, or remove it; drop tensors that have neither reader nor writer left."""
         for tensor in self.ops[op].inputs:
             self._readers[tensor].pop(op)
         outputs = self.ops[op].outputs
@@ -174,7 +174,7 @@ class Draft:
         self._operands[op] = found
 
     def can_read_parts(self, tensor: str, source: Operand) -> bool:
-        """Return whether all readers of a tensor can read the parts of `source` instead, and the graph may drop it."""
+        """Return True if all readers of a tensor can read the parts of `source`, and the graph may drop the tensor."""
         return tensor not in self.kept and all(
             self.with_parts(op, tensor, source) is not None for op in self.readers(tensor)
         )
@@ -204,12 +204,12 @@ class Draft:
             self.set_operands(op, operands)
 
     def is_copy(self, tensor: str) -> bool:
-        """Return whether a tensor is at least as large as its writer's inputs, whose elements may be wider."""
+        """Return True if a tensor is at least as large as its writer's inputs, whose elements may be wider."""
         writer = self.writer(tensor)
         return writer is not None and sum(self.sizes[t] for t in self.ops[writer].inputs) <= self.sizes[tensor]
 
     def kept_for_others(self, tensor: str, op: str) -> bool:
-        """Return whether a tensor stays if `op` no longer reads it."""
+        """Return True if a tensor stays when `op` no longer reads it."""
         return tensor in self.kept or any(reader != op for reader in self._readers[tensor])
 
     def remove_unread(self, tensors: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ class Rewritten:
     ----------
     graph : ComputeGraph
         The original graph if nothing was found; otherwise a new one, whose ``meta["rewriting"]`` lists the rewrites.
-        In it, parts of ops write no output in place of an input.
+        In the new graph, parts of ops write no output in place of an input.
     rewrites : tuple of Rewrite
         Applied rewrites, in order.
     complete : bool
@@ -42,7 +42,7 @@ class Rewritten:
 
 
 def find_rewrites(graph: ComputeGraph, options: RewriteOptions | None = None) -> list[Rewrite]:
-    """Return the possible rewrites of a graph as it is; some rewrites enable others.
+    """Return the possible rewrites of the unchanged graph; some rewrites enable others.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def rewrite_graph(
 
 
 def _priced(rewrite: Rewrite, graph: ComputeGraph) -> Rewrite:
-    """Return a rewrite of `graph`, marked as possibly worse if ops are in place, since their parts are not."""
+    """Return a rewrite of `graph`, marked as possibly worse if any op is in place, since parts of ops are not."""
     return replace(rewrite, never_worse=False) if graph.in_place else rewrite
 
 

@@ -15,19 +15,19 @@ from remat.graphs.rewriting.operands import KEYS
 from remat.graphs.rewriting.pieces import Piece, PieceRole, pieces
 from remat.graphs.rewriting.splitting import cuts
 
-#: Axis, first element and the one after the last of a tensor of the graph before; None: all of it.
+#: Axis, first element and end (exclusive) of a slice of a tensor of the original graph; None: all of it.
 _Range = tuple[int, int, int] | None
-#: A tensor of the graph before, and the part of it.
+#: A tensor of the original graph, and the slice of it.
 _Meaning = tuple[str, _Range]
 
 
 def checked_pieces(before: ComputeGraph, after: ComputeGraph) -> dict[str, Piece]:
-    """Return the pieces of a rewritten graph, after a proof that they compute what the graph before computes.
+    """Return the pieces of a rewritten graph, after a proof that they compute what the original graph computes.
 
-    Each tensor of the rewritten graph gets a meaning: a tensor of the graph before, or a slice of one. Parts must read
-    and write the slices that belong together by the roles of axes, along parallel axes for parts and reduced axes for
-    sums; the ranges of a sum must make up the axis, with one bias; attributes must be those of the graph before. Raise
-    GraphError, naming the op or output that does not fit.
+    Each tensor of the rewritten graph gets a meaning: a tensor of the original graph, or a slice of one. Parts must
+    read and write slices that correspond by the roles of axes, parallel for parts and reduced for sums. The ranges of a
+    sum must make up the axis, with one bias. Attributes must be those of the original graph. Raise GraphError, naming
+    the op or output that does not fit.
     """
     found = pieces(after)
     _Proof(before, after, found).run()
@@ -35,7 +35,7 @@ def checked_pieces(before: ComputeGraph, after: ComputeGraph) -> dict[str, Piece
 
 
 class _Proof:
-    """The meaning of each tensor, op by op in the order of the rewritten graph."""
+    """Derivation of the meaning of each tensor, op by op in the order of the rewritten graph."""
 
     def __init__(self, before: ComputeGraph, after: ComputeGraph, found: dict[str, Piece]) -> None:
         self._before, self._after, self._found = before, after, found
@@ -121,7 +121,7 @@ class _Proof:
         return True
 
     def _reads(self, op: Op, part: PartOf, output: int | None) -> bool:
-        """Return whether a part reads the slices of the operands of its op."""
+        """Return True if a part reads the corresponding slices of the operands of its op."""
         together = cuts(self._old, part.of, part.operand, part.axis, output)
         before, after = self._old.operands(part.of), self._new.operands(op.name)
         if together is None or not before or not after or len(before) != len(after):
@@ -138,7 +138,7 @@ class _Proof:
         return True
 
     def _normal(self, tensor: str, part: _Range) -> _Meaning:
-        """Return the meaning with slices of concatenations as slices of what they concatenate."""
+        """Return the meaning, with a slice of a concatenation replaced by a slice of the concatenated tensor."""
         while part is not None:
             axis, start, stop = part
             if (start, stop) == (0, self._old.shapes[tensor][axis]):
@@ -164,7 +164,7 @@ class _Proof:
 
 
 def _own(attributes: Attributes) -> Attributes:
-    """Return the attributes that a part has of its op."""
+    """Return the attributes that a part takes from its op."""
     return {key: value for key, value in attributes.items() if key not in (*KEYS, PART_OF)} | {
         KIND: str(attributes.get(KIND))
     }

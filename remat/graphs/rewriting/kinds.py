@@ -30,7 +30,7 @@ class Kind(StrEnum):
     POOL = "pool"
     GLOBAL_POOL = "global-pool"
     SPATIAL = "spatial"
-    """Padding, cropping, resizing along all axes except batch and channels."""
+    """Padding, cropping or resizing along all axes except batch and channels."""
     REDUCE_SUM = "reduce-sum"
     CONCAT = "concat"
     SPLIT = "split"

@@ -36,8 +36,8 @@ RANK = 4
 def layer(call: Call) -> list[Array]:
     """Compute the tensors that an op writes.
 
-    Bias and activation follow unless the op is a partial sum, so that a duplicate bias or an activation of a part shows
-    as a difference.
+    Bias and activation follow unless the op is a partial sum. A duplicate bias, or an activation of a part, therefore
+    shows as a difference.
     """
     if call.kind is Kind.CONCAT:
         return call.inputs
@@ -81,7 +81,7 @@ def _by_roles(call: Call, operand: int, number: int) -> Array:
         y = y[..., None]
     for axis in rest:
         extent, here = x.shape[axis], slice(None)
-        if roles[axis].role is Role.REDUCED:  # otherwise parts get other weights, which exposes an invalid cut
+        if roles[axis].role is Role.REDUCED:  # for other roles, parts get other weights, which exposes an invalid cut
             extent, here = call.whole(operand, axis)
         weights = call.random(f"{slot}, {roles[axis].role} {axis}", (extent, RANK))[here] / sqrt(extent)
         if axis == rest[0]:
@@ -113,7 +113,7 @@ SMALL = 6
 class Shrink:
     """Reduction of images: divides all axes between batch and channels by one factor.
 
-    If any op concatenates or cuts along them, everything keeps its size.
+    If any op concatenates or cuts along these axes, all sizes stay.
     """
 
     def __init__(self, drafts: Sequence[Draft], smallest: int = SMALL) -> None:
@@ -337,7 +337,7 @@ def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape],
 
 
 def _cut_along_images(draft: Draft) -> bool:
-    """Return whether any op concatenates or cuts along an axis other than batch and channels."""
+    """Return True if any op concatenates or cuts along an axis other than batch and channels."""
     for name, op in draft.ops.items():
         kind = draft.kind(name)
         if kind in {Kind.REDUCE_SUM, Kind.MATMUL}:

@@ -71,7 +71,7 @@ class Operand:
         return tuple(ends)
 
     def shape(self, shapes: Mapping[str, Shape]) -> Shape | None:
-        """Return the shape of all parts together; None if that of a part is unknown."""
+        """Return the shape of all parts together; None if the shape of a part is unknown."""
         shape = shapes.get(self.parts[0].tensor)
         if shape is None or self.axis is None:
             return shape
@@ -170,7 +170,7 @@ def write_operands(
 
 
 def _is_plain(operand: Operand, shapes: Mapping[str, Shape]) -> bool:
-    """Return whether the operand consists of distinct whole tensors."""
+    """Return True if the operand consists of distinct whole tensors."""
     axis = operand.axis
     assert axis is not None
     return len(operand.tensors) == len(operand.parts) and all(

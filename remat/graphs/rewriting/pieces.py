@@ -4,7 +4,7 @@ A reader of deployed models describes the ops of a file in ``meta["attrs"]``. Re
 (:class:`~remat.graphs.rewriting.RewriteOptions`) splits some of them. :func:`pieces` returns, for each op of the
 rewritten graph, the original op that it represents and its role:
 
-* ``whole``: the unchanged op. Its name is the op's own.
+* ``whole``: the unchanged op, under its own name.
 * ``part``: the op on a slice of its input. It writes a slice of the output as a separate tensor and includes the fused
   activation of the op.
 * ``sum``: a partial sum. All ops with this role and the same output tensor represent one op of the file. The output is

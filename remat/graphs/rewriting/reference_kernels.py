@@ -37,9 +37,9 @@ class Call:
     roles: list[Roles]
     """Roles of the axes of each operand; for a part of an op, the roles in the whole op."""
     random: Callable[[str, Shape], Array]
-    """Maps a slot and a shape to weights, which are always the same for the original op."""
+    """Maps a slot and a shape to weights that are fixed for the original op."""
     constant: Callable[[Mapping[str, Any]], Array] | None = None
-    """Maps an entry of the attribute ``constants`` of a described op to the array; None: it is a random function."""
+    """Maps an entry of the attribute ``constants`` of a described op to an array; None: the op is a random function."""
 
     def whole(self, operand: int, axis: int) -> tuple[int, slice]:
         """Return the extent of an operand's axis before the op was cut, and the slice of it that this op reads."""
@@ -54,7 +54,7 @@ MOST_POSITIONS = 2**16
 
 
 def compute(call: Call) -> Array:
-    """Compute the output of a described op; partial sums omit the activation, and all but one the bias.
+    """Compute the output of a described op. Partial sums omit the activation, and all but one omit the bias.
 
     Raise ValueError, LookupError or TypeError if the description is incomplete or does not match the shapes.
     """

@@ -39,7 +39,7 @@ class RewriteOptions:
         Bytes of one element of an accumulation buffer (4 for quantised networks that add in int32). An additional op
         then computes the output from the full buffer. None: the output itself is the buffer.
     split_workspace : bool
-        True if the workspace of an op is divided among its parts; otherwise each part has all of it.
+        True if the workspace of an op is divided among its parts; otherwise each part has the whole workspace.
     kernels : {"in-place", "whole"} or None
         ``"in-place"``: kernels read slices and adjacent parts, write slices, and add to their output, as Serenity
         assumes. ``"whole"``: kernels read and write whole tensors, as those of ONNX Runtime and TensorFlow Lite do.
@@ -101,8 +101,8 @@ class Rewrite:
     tensors: tuple[str, ...]
     """Tensors that the op reads in parts."""
     accumulator_bytes: int | None = None
+    """As in :class:`RewriteOptions`."""
     split_workspace: bool = False
-    """As in :class:`RewriteOptions`, like `accumulator_bytes`."""
     never_worse: bool = True
     """True if each order of the original ops corresponds to an order of the new ops with no higher peak. It is false
     for buffers with wider elements, for slices (their base stays), if a concatenation stays because of other readers,

@@ -44,8 +44,8 @@ class Rule(ABC):
 class ZeroCopyConcat(Rule):
     """Removal of a concatenation: its readers read its parts in place.
 
-    A copying concatenation holds its parts twice for one step. It stays if it is a graph output, or if a reader needs
-    it in one piece.
+    A copying concatenation holds its parts twice for one step. It stays if its output is a graph output, or if a reader
+    needs that output in one piece.
     """
 
     name = RuleName.ZERO_COPY_CONCAT
@@ -122,7 +122,7 @@ class ZeroCopySplit(Rule):
 
 
 class _Splitting(Rule):
-    """Common part of the two rules that split an op."""
+    """Base of the two rules that split an op."""
 
     role: ClassVar[Role]
 
@@ -190,7 +190,7 @@ class _Splitting(Rule):
 class PartialSums(_Splitting):
     """Partial sums for a concatenation along an axis that its reader sums over: one op per part, one shared buffer.
 
-    Serenity's channel-wise partitioning (Ahn et al., MLSys 2020, equations 3 to 6). The partial ops come in any order.
+    Serenity's channel-wise partitioning (Ahn et al., MLSys 2020, equations 3 to 6). The partial ops run in any order.
     The bias is added once, and an activation follows the complete sum.
     """
 
@@ -320,7 +320,7 @@ def input_of_weights(weights: list[Any], kernel: object, *, last: bool) -> int:
     """Return the axis of the input channels in the shape of a convolution's weights.
 
     They are last in (out, kernel..., in) and (1, kernel..., channels), second in (out, in, kernel...), first in
-    (channels, 1, kernel...). The kernel decides if it can, otherwise the position of channels in tensors (`last`).
+    (channels, 1, kernel...). If the kernel does not determine the axis, `last` (channels last in tensors) does.
 
     Examples
     --------
@@ -334,7 +334,7 @@ def input_of_weights(weights: list[Any], kernel: object, *, last: bool) -> int:
 
 
 def _about(attributes: Attributes, rewrite: Rewrite, start: int, stop: int) -> dict[str, Any]:
-    """Return the attributes of a part: those of the op with weights cut accordingly, and its ``part_of`` entry."""
+    """Return the attributes of a part: those of the op, with weights cut accordingly, and its ``part_of`` entry."""
     about = {key: value for key, value in attributes.items() if key not in KEYS}
     weights, extent = about.get("weight_shape"), rewrite.parts[-1][1]
     if isinstance(weights, list | tuple) and len(weights) > 2 and rewrite.axis > 0:

@@ -13,7 +13,7 @@ from remat.graphs.rewriting.operands import Operand
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Operand and the axis along which it is cut; None: every part reads all of it."""
+    """Operand and the axis along which it is cut (None: every part reads the whole operand)."""
 
     operand: Operand
     axis: int | None
@@ -108,7 +108,7 @@ def merged(ends: Sequence[int], most: int | None) -> tuple[tuple[int, int], ...]
         inner, kept = list(ends[1:-1]), [ends[0]]
         for number in range(1, most):
             aim = ends[0] + (ends[-1] - ends[0]) * number / most
-            left = inner[: len(inner) - (most - 1 - number)]  # each later cut needs one
+            left = inner[: len(inner) - (most - 1 - number)]  # each later cut needs a boundary
             best = min(left, key=lambda end: abs(end - aim))
             kept.append(best)
             inner = inner[inner.index(best) + 1 :]

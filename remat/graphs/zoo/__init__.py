@@ -1,6 +1,6 @@
 """Graphs of published networks, built layer by layer.
 
-Training graphs have the batch and image sizes of the Checkmate paper. Training steps are the result of automatic
+Training graphs have the batch and image sizes of the Checkmate paper. Training steps come from automatic
 differentiation, op by op at the granularity of the HiRemate paper. Inference graphs are networks with irregular wiring,
 for one sample, op by op as published.
 """

@@ -50,7 +50,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Description of an output: suffix (none for the first), shape, bytes of an element; `kept` for graph outputs."""
+    """Output of an op: suffix (empty for the first), shape, bytes of an element; `kept` for graph outputs."""
 
     suffix: str
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ class _Work(NamedTuple):
     """Bytes of inputs and outputs that the op moves; None: all."""
 
 
-#: Reads inputs and writes outputs, without arithmetic.
+#: Work of an op that reads inputs and writes outputs, without arithmetic.
 _MOVE = _Work()
 
 
@@ -98,11 +98,11 @@ class Tape:
     has its forward op's FLOPs once for each input with a gradient and once for parameters. Tensors are float32.
 
     Constant memory is the inputs of the network, the parameters, their gradients and other state. Backward ops add to
-    gradients of parameters in place, so these are no tensors. The loss and the values that an op keeps (running
+    gradients of parameters in place, so these are not tensors. The loss and the values that an op keeps (running
     statistics) are graph outputs.
 
-    ``meta`` has, by name of the op, ``modules`` (the dotted path of its module), and by name of the tensor, ``shapes``.
-    Other keys are ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
+    ``meta`` has the dotted module paths of ops (``modules``) and the shapes of tensors (``shapes``), by name. Other
+    keys are ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
     recomputation must draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the constant
     memory.
 
@@ -141,7 +141,7 @@ class Tape:
 
     @contextmanager
     def module(self, name: str) -> Iterator[None]:
-        """Assign the ops recorded inside to module `name` (which may have dots) of the current module."""
+        """Assign the ops recorded inside to submodule `name` (which may have dots) of the current module."""
         self._path.append(name)
         try:
             yield
@@ -167,7 +167,7 @@ class Tape:
     ) -> tuple[Value, ...]:
         """Record an op and return its outputs.
 
-        The first output has a gradient if an input or the op's parameters do; the others if marked so.
+        The first output has a gradient if an input has one or the op has parameters; the others only if marked as well.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class Tape:
         Raises
         ------
         GraphError
-            If there is no such loss, two ops have one name, or sizes become too large for exact sums.
+            If the loss is unknown, two ops have one name, or sizes become too large for exact sums.
         """
         if loss not in LOSSES:
             raise GraphError(f"{self.name}: the loss is {' or '.join(LOSSES)}, not {loss!r}", "loss")
@@ -361,7 +361,7 @@ class _Differentiation:
 
 
 def checked_size(network: str, what: str, size: Any) -> int:
-    """Return `size`; raise GraphError with the network and `what` if it is no positive integer."""
+    """Return `size`; raise GraphError with the network and `what` if it is not a positive integer."""
     if type(size) is not int or size < 1:
         raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}", "zoo")
     return size

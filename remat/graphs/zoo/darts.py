@@ -1,4 +1,4 @@
-"""Network of the cells that DARTS found, built from a genotype as its code does."""
+"""Network of the cells that DARTS found, built from a genotype as the published code does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def genotype_network(
     channels : int
         Channels of the first cells; even.
     layers : int
-        Cells; the two after one third and two thirds of them halve the image and double the channels.
+        Number of cells; those after one third and two thirds of them halve the image and double the channels.
     fold_concats, fold_batch_norms : bool
         See :class:`~remat.graphs.zoo.inference.InferenceNetwork`.
 

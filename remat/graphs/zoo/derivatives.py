@@ -12,21 +12,21 @@ class Rule:
     """Inputs of the backward op of a kind of op, in addition to the gradients of its outputs."""
 
     inputs: tuple[int, ...] = ()
+    """Positions of inputs of the op; those that an op lacks are skipped."""
     outputs: tuple[int, ...] = ()
-    """Inputs and outputs of the op, by position; positions that an op lacks are skipped."""
     passes: bool = False
     """True if there is no backward op: the gradient of the output is that of every input (a sum)."""
     gathers: bool = False
     """True if the op reads only some of its parameters (a table)."""
     flops: Fraction | None = None
-    """Ratio of backward to forward FLOPs; default: once for each input with a gradient, once for parameters."""
+    """Ratio of backward to forward FLOPs; default: 1 for each input with a gradient, plus 1 for parameters."""
 
 
 _NOTHING = Rule()
 _INPUTS = Rule(inputs=(0, 1))
 _OUTPUT = Rule(outputs=(0,))
 _STATISTICS = Rule(inputs=(0,), outputs=(1, 2))
-#: In-place activation: its gradient is computed from its output, that of the normalisation from its input.
+#: Normalisation with in-place activation: the activation's gradient follows from its output, the other from the input.
 _STATISTICS_IN_PLACE = Rule(inputs=(0,), outputs=(0, 1, 2))
 #: Rules by kind of op; the outputs after the first are masks, statistics, indices or parts.
 RULES = MappingProxyType(
@@ -68,7 +68,7 @@ RULES = MappingProxyType(
         "write_corners": _NOTHING,
     }
 )
-#: Losses; true if the loss and its backward op read all of the predictions, false for one element of each row.
+#: Losses; true if the loss and its backward op read all predictions, false if they read one element of each row.
 LOSSES = MappingProxyType({"mse_loss": True, "nll_loss": False})
 #: Kinds of op that draw random numbers.
 RANDOM = frozenset({"attention", "dropout"})

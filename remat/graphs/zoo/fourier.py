@@ -194,7 +194,7 @@ def uno(
 ) -> ComputeGraph:
     """Return the training graph of U-NO (Rahman et al. 2022) for Navier-Stokes in space and time from `steps` steps.
 
-    Seven integral operators in a U, as in the authors' code that predicts 40 steps from 10.
+    It has seven integral operators in a U, as in the authors' code that predicts 40 steps from 10.
     """
     _check("uno", (side, side, steps), width=width)
     if side % 8:

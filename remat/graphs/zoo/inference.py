@@ -33,7 +33,7 @@ class InferenceNetwork(Recorder):
     source : str
         Publication of the network.
     dtype : str
-        ``"float32"`` or ``"uint8"``, where biases have four bytes.
+        ``"float32"`` or ``"uint8"``; biases have four bytes in both.
     layout : str
         Order of the axes in ``meta["shapes"]``: ``"NHWC"`` or ``"NCHW"``.
     fold_concats : bool
@@ -184,7 +184,7 @@ class InferenceNetwork(Recorder):
         return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
 
     def graph(self) -> ComputeGraph:
-        """Return the graph: the order of the ops is the reference order, unread tensors are graph outputs."""
+        """Return the graph; the order of the ops is the reference order, and unread tensors are graph outputs."""
         element = DTYPES[self.dtype]
         b = GraphBuilder(
             f"{self.name}-b{self.batch}",

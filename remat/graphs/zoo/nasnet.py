@@ -36,7 +36,7 @@ class CellNetwork:
     normal: Cell
     reduction: Cell
     skips_reduction: bool = False
-    """After a reduction, the normal cell reads the output of two cells before it, not counting the reduction."""
+    """True if the normal cell after a reduction reads the output of two cells before it, not counting the reduction."""
 
 
 NASNET_NORMAL = Cell("sep5 0, sep3 1; sep5 1, sep3 1; avg 0, none 1; avg 1, avg 1; sep3 0, none 0", (1, 2, 3, 4, 5, 6))
@@ -71,7 +71,7 @@ def cell_network(
         ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (they differ in the input of the cell after a reduction),
         ``"amoebanet-a"`` or ``"amoebanet-a-mobile"`` (the same cells).
     cells : int
-        Normal cells; reductions come after a third and two thirds of them.
+        Number of normal cells; reductions come after a third and two thirds of them.
     filters : int
         Channels of a state in the first normal cells.
     stem_filters : int

@@ -64,7 +64,7 @@ class Recorder:
         return layer.name
 
     def check_image(self, shape: Shape) -> None:
-        """Refuse a shape that is no height, width and channels."""
+        """Refuse a shape that is not (height, width, channels)."""
         if len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
             raise GraphError(f"{self.name} needs an image (height, width, channels) of whole numbers from 1")
 

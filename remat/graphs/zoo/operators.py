@@ -74,7 +74,7 @@ class Operators(Tape):
         return self.apply("split", name, [x], outputs)
 
     def attention(self, name: str, q: Value, k: Value, v: Value, heads: int) -> Value:
-        """Add attention as one op; it stores no weights; the logarithms of their sums are a separate output.
+        """Add attention as one op that stores no weights; the logarithms of their sums are a separate output.
 
         It includes its dropout: a recomputation must draw the same numbers.
         """
@@ -143,8 +143,7 @@ class ImageOperators(Operators):
     def batch_norm(self, name: str, x: Value, *, then: str = "", other: Value | None = None) -> Value:
         """Add a batch normalisation; `then` is an in-place activation (relu, leaky_relu) after adding `other` in place.
 
-        Mean and reciprocal deviation of the batch are separate outputs. So are the running statistics, kept at
-        the end.
+        Mean and reciprocal deviation of the batch are separate outputs, as are the running statistics, which are kept.
         """
         channels = x.shape[-1:]
         kind = "_".join(filter(None, ("batch_norm", "add" if other else "", then)))

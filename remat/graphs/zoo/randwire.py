@@ -42,14 +42,14 @@ def watts_strogatz(
 ) -> list[tuple[int, int]]:
     """Return the edges (lower, higher) of a connected random graph of Watts and Strogatz.
 
-    Every node of a ring is joined to the `neighbours` nearest ones, half on each side. Then, for the nearest ones
-    clockwise first, each edge ``(v, v + i)`` gets with probability `rewiring` another end, drawn from all nodes but `v`
-    and its neighbours. A disconnected graph is drawn again.
+    Every node of a ring is joined to the `neighbours` nearest ones, half on each side. Then, starting with the nearest
+    clockwise neighbours, each edge ``(v, v + i)`` is rewired with probability `rewiring`: its other end is drawn from
+    all nodes but `v` and its neighbours. A disconnected graph is drawn again.
 
     Raises
     ------
     GraphError
-        If `neighbours` is odd or not below `nodes`, `rewiring` is no probability, or no drawn graph is connected.
+        If `neighbours` is odd or not below `nodes`, `rewiring` is not a probability, or no drawn graph is connected.
 
     Examples
     --------

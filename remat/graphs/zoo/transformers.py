@@ -23,8 +23,8 @@ def gpt(
 ) -> ComputeGraph:
     """Return the training graph of a GPT-like stack (Radford et al. 2019): 15 forward ops per layer and 7 around them.
 
-    It has the dropouts of attention and after the embeddings. Copies split and join heads; they belong to the op
-    ``split`` and to the second matrix product.
+    Dropouts are in the attention and after the embeddings. Copies split and join heads; they belong to the op ``split``
+    and to the second matrix product.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def gpt(
     Raises
     ------
     GraphError
-        If a number is no positive integer, or the width is no multiple of the heads.
+        If a number is not a positive integer, or the width is not a multiple of the heads.
 
     Examples
     --------
@@ -104,10 +104,11 @@ def transformer(
     accumulation: Accumulation = "sums",
     name: str = "transformer",
 ) -> ComputeGraph:
-    """Return the training graph of an encoder-decoder transformer (Vaswani et al. 2017) without embeddings, classifier.
+    """Return the training graph of an encoder-decoder transformer (Vaswani et al. 2017).
 
     There are `layers` layers in the encoder and as many in the decoder, each of which reads the encoder's output.
-    Attention is one op that does not store its weights. Normalisations follow the sums and end both halves.
+    Embeddings and classifier are left out. Attention is one op that does not store its weights. Normalisations follow
+    the sums and end both halves.
 
     Examples
     --------
@@ -176,7 +177,7 @@ def mlp_mixer(
     classes: int = 1000,
     accumulation: Accumulation = "sums",
 ) -> ComputeGraph:
-    """Return the training graph of MLP-Mixer (Tolstikhin et al. 2021), B/16 by default; transposes are views, no ops.
+    """Return the training graph of MLP-Mixer (Tolstikhin et al. 2021), B/16 by default; transposes are views, not ops.
 
     Parameters
     ----------

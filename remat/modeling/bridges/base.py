@@ -8,8 +8,8 @@ from remat.modeling.records import ALWAYS, Linear, Record
 class PlainLinear(Linear):
     """Kind of linear records without enforcement literals; never instantiated.
 
-    A backend with :class:`Linear` as a native kind accepts rows with and without literals, one with this kind only
-    those without.
+    A backend with :class:`Linear` as a native kind accepts rows with and without literals; a backend with this kind
+    accepts only those without.
     """
 
 

@@ -14,7 +14,7 @@ NEVER = ~ALWAYS
 
 
 def literal_values(literals: Int, values: Float) -> Float:
-    """Return the truth of `literals`, none of them constant, as 0, 1 or NaN (values in between are rounded)."""
+    """Return the truth of non-constant `literals` as 0, 1 or NaN (values in between are rounded)."""
     truth = np.rint(values[np.where(literals < 0, ~literals, literals)])
     return np.where(literals < 0, 1 - truth, truth)
 
@@ -28,7 +28,7 @@ def literal_rows(
     lower: ArrayLike = -np.inf,
     upper: ArrayLike = np.inf,
 ) -> Linear:
-    """Return rows ``lower <= sum(weight * [literal is true]) <= upper``; literals may be constant, void rows go."""
+    """Return rows ``lower <= sum(weight * [literal is true]) <= upper``, without rows of constants that hold."""
     rows, literals = np.asarray(row, dtype=np.int64), np.asarray(literal, dtype=np.int64)
     weights = np.broadcast_to(np.asarray(weight, dtype=np.float64), rows.shape)
     num_rows = np.broadcast(lower, upper).size

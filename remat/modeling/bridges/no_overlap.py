@@ -1,4 +1,4 @@
-"""Non-overlapping rectangles, by a choice for each pair."""
+"""Non-overlapping rectangles, by a choice of relative position for each pair."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Domains:
         inside = (values >= source.lower[owner]) & (values <= source.upper[owner])
         self.impossible = np.setdiff1d(listed, owner[inside])
         """Variables with no listed value within their bounds."""
-        # These get one value too, which simplifies the rest: the model is infeasible in any case.
+        # These get one value too, which simplifies the following; the model is infeasible in any case.
         owner = np.concatenate([owner[inside], self.impossible])
         values = np.concatenate([values[inside], np.floor(source.lower[self.impossible]).astype(np.int64)])
         self._values = values[np.lexsort((values, owner))]
@@ -46,7 +46,7 @@ class Domains:
         np.cumsum(np.bincount(owner, minlength=source.num_vars + 1), out=self._indptr[1:])
 
     def _table(self, variables: Int) -> tuple[Bool, Int, Int]:
-        """Return whether each variable has listed values, and their first and last position in the table."""
+        """Return a mask of variables with listed values, and the first and last position of these in the table."""
         known = np.minimum(variables, len(self._listed) - 1)
         listed = self._listed[known]
         return listed, np.where(listed, self._indptr[known], 0), np.where(listed, self._indptr[known + 1], 0)

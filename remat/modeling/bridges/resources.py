@@ -20,7 +20,7 @@ def cumulative_to_linear(record: Cumulative, context: LoweringContext) -> list[R
     ``y[start, t] = 1`` and ``y[end, t] = 0``. At every t: ``sum(demand[i] * c[i, t]) <= capacity``, where
 
     * ``c[i, t] = y[start, t] - y[end, t] >= 0`` for an interval that is always present;
-    * ``c[i, t]`` is the only one of the three that is not fixed, if there is only one;
+    * ``c[i, t]`` is the only one of the three conditions that is not fixed, if there is only one;
     * otherwise ``c[i, t] >= presence + y[start, t] - y[end, t] - 1``, a new variable between 0 and 1.
 
     The use grows only where an interval starts, so no other times need rows; nor do times at which all possible
@@ -81,7 +81,7 @@ def cumulative_to_linear(record: Cumulative, context: LoweringContext) -> list[R
 
 
 def _capacity_sign(record: Cumulative, context: LoweringContext) -> Record:
-    """Require a non-negative capacity, also at times without intervals."""
+    """Require a non-negative capacity, even at times without intervals."""
     if record.capacity_variable is None:
         return literal_rows(record.name, [], [], [], upper=np.array([float(record.capacity)]))
     low = context.model.lower[record.capacity_variable]
@@ -97,7 +97,7 @@ def reservoir_to_linear(record: Reservoir, context: LoweringContext) -> list[Rec
     With ``y[x, t] = [x <= t]``
     (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), an event has happened by time t if it is active and
     ``y[time, t - offset] = 1``. At every t: ``sum(change[e] * h[e, t]) >= 0``, where ``h[e, t]`` is the one of the two
-    that is not fixed, if there is only one; otherwise a new variable between 0 and 1 with
+    conditions that is not fixed, if there is only one; otherwise a new variable between 0 and 1 with
 
     * ``h[e, t] >= active[e] + y[time[e], t - offset[e]] - 1`` for an event with a negative change,
     * ``h[e, t] <= active[e]`` and ``h[e, t] <= y[time[e], t - offset[e]]`` for one with a positive change.

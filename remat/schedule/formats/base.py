@@ -31,18 +31,18 @@ class ScheduleFormat:
     name: str
     description: str
     recognizes: Callable[[Source], bool] | None = None
-    """Return whether a :class:`~remat.io.formats.Source` has this format, by its content; None: write-only format."""
+    """Returns True if the content of a :class:`~remat.io.formats.Source` has this format; None: write-only format."""
     read: Callable[[Source, ComputeGraph | None], Schedule] | None = None
-    """Return the schedule in a recognised source, given its graph if known; raises FormatError or ScheduleError with
+    """Returns the schedule in a recognised source, given its graph if known; raises FormatError or ScheduleError with
     the place, without the file name.
     """
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
-    """Return the text of a schedule, given its graph if known; raises FormatError or ScheduleError if the format cannot
-    express it.
+    """Returns the text of a schedule, given its graph if known; raises FormatError or ScheduleError if the format
+    cannot express it.
     """
     write_model: Callable[[Schedule, ComputeGraph | None, Source], str] | None = None
-    """Return the text of the model that the graph was read from, given as the source of its file, in the order of a
-    schedule; raises as `write` does. For formats that contain more than a graph does.
+    """Returns the text of a model file in the order of a schedule, given the file that the graph was read from; raises
+    as `write` does. For formats that contain more than a graph.
     """
 
 
@@ -58,7 +58,7 @@ def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
 
 
 def refuse_offload(at: str, what: str) -> NoReturn:
-    """Refuse a schedule because of an operation that moves a value between device and host.
+    """Refuse a schedule with an operation that moves a value between device and host.
 
     Raises
     ------

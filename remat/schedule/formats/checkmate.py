@@ -35,7 +35,7 @@ Bits = Bool
 MAX_ENTRIES = 25_000_000
 #: Largest number of computes in matrices plus the values they read.
 MAX_WORK = 5_000_000
-#: Largest size of an archive and most files in it; room for the header of a matrix, in bytes.
+#: Largest size of an archive in bytes, most files in it, and bytes allowed for the header of a matrix.
 MAX_ARCHIVE, MAX_MEMBERS, HEADER = 64 * 1024 * 1024, 64, 16 * 1024
 #: Entries of a matrix that are processed together.
 _BLOCK = 1_000_000
@@ -61,7 +61,7 @@ COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
 def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained: NDArray[Any]) -> Schedule:
     """Return the schedule of Checkmate's matrices.
 
-    Each stage first frees values that it neither reads nor retains into the next stage. The computed nodes then run in
+    Each stage first frees values that it neither reads nor retains for the next stage. The computed nodes then run in
     the reference order. After each node, the values it touched are freed unless they are read later in the stage or
     retained. Values that the matrices retain stay live even if nothing reads them. Graph outputs stay live in the last
     stage.
@@ -137,8 +137,8 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
     Raises
     ------
     FormatError
-        If an op does not have exactly one output of its own, there are too many stages, or a free is neither right
-        after the last read in a stage nor between stages, where alone matrices can express it.
+        If an op does not have exactly one output of its own, there are too many stages, or matrices cannot express a
+        free: one that is neither right after the last read in a stage nor between stages.
     ScheduleError
         Naming the first violation, if the schedule does not run on `graph`.
 
@@ -253,7 +253,7 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 
 
 def node_values(graph: ComputeGraph) -> list[int]:
-    """Return the one output tensor of each op, in reference order.
+    """Return the only output tensor of each op, in reference order.
 
     Raise FormatError, naming an op with no or several outputs, or a tensor with several producers, which Checkmate does
     not have.

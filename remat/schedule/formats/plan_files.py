@@ -25,7 +25,7 @@ VERSION = 1
 #: First line of the text.
 TITLE = f"{NAME} {VERSION}"
 
-#: Memory in bytes for a statement during checks.
+#: Memory in bytes for each statement during checks.
 _STATEMENT_MEMORY = 400
 _STATEMENTS: dict[str, Callable[..., Statement]] = {
     "allocate": Allocate, "compute": Compute, "deallocate": Deallocate,
@@ -42,13 +42,13 @@ _Statement = (
 
 
 class PlanDocument(Document):
-    """An execution plan: the registers of the graph inputs, and the statements in turn."""
+    """An execution plan: the registers of the graph inputs, and the statements in order."""
 
     format: Literal["remat-plan"]
     version: Literal[1]
     statements: list[Annotated[_Statement, Shape(_SHAPE)]]
     inputs: list[Annotated[tuple[Count, str, Count], Field(strict=False), Shape(_SHAPE)]] = []
-    """Register, tensor and bytes of each."""
+    """Register, tensor and bytes of each graph input."""
     graph: str = ""
     graph_digest: str = ""
     source: str = ""
@@ -78,7 +78,7 @@ def plan_from_document(document: Any) -> ExecutionPlan:
     Raises
     ------
     FormatError
-        For another format or version, or with all missing or unknown keys and wrong types; each with its place.
+        For another format or version; for missing or unknown keys and wrong types, all listed with their places.
     """
     check_header(document, NAME, VERSION)
     draw(_STATEMENT_MEMORY * sum(len(part) for part in document.values() if isinstance(part, list)))

@@ -39,15 +39,15 @@ class ScheduleDocument(Document):
     format: Literal["remat-schedule"]
     version: Literal[1]
     steps: list[Step]
-    """What each step does, and the name of an op, or of a tensor."""
+    """Each step: what it does, and the name of an op or a tensor."""
     graph: str = ""
     """Name of the graph; empty when unknown."""
     graph_digest: str = ""
     """SHA-256 (hex) of the graph; empty when unknown."""
     source: str = ""
-    """Who made the schedule."""
+    """Method or file that the schedule comes from."""
     meta: dict[str, Any] = {}
-    """Anything else."""
+    """Further data."""
 
 
 def schedule_from_document(document: Any) -> Schedule:
@@ -56,8 +56,8 @@ def schedule_from_document(document: Any) -> Schedule:
     Raises
     ------
     FormatError
-        For another format or version, or with all missing or unknown keys, wrong types, and steps that neither compute
-        nor free; each with its place.
+        For another format or version; for missing or unknown keys, wrong types, and steps that neither compute nor
+        free, all listed with their places.
     ScheduleError
         Naming a step whose name is empty, overlong or unprintable.
 

@@ -102,7 +102,7 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
 
 
 def _check_host(operations: list[Any]) -> None:
-    """Refuse the first operation that moves a value, or else the first one that accompanies moves."""
+    """Refuse the first operation that moves a value; if there is none, the first that accompanies moves."""
     for words in (MOVES, AROUND):
         for number, (word, name, switches) in enumerate(operations):
             if word in words and not switches.disabled:
@@ -117,7 +117,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 def operations_of_schedule(graph: ComputeGraph, schedule: Schedule) -> list[list[Any]]:
     """Return the operations of a schedule; reading them back gives the schedule with implied frees written out.
 
-    A compute is a fast-forward one if the frees right after it are those of the phantoms that it newly makes. Raise
+    A compute is fast-forward if the frees right after it are those of the phantoms that it newly makes. Raise
     ScheduleError, naming the first violation, if the schedule does not run on `graph`.
 
     Examples

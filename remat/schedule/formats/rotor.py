@@ -8,8 +8,8 @@ limited memory", Inria RR-9302, 2019, section 3. Rotor and its ports in Colossal
 * ``F_ck`` (``CF``, ``Fc``): run it forward, keep its input and save only what the next block reads;
 * ``F_null`` (``Fn``): the same, and discard its input;
 * ``Loss`` (``L``): run the loss;
-* ``B`` (``Bwd``): run it backward and discard what it has saved, its input unless another block saved it, and the
-  gradient that it reads.
+* ``B`` (``Bwd``): run it backward and discard what it has saved, the gradient that it reads, and its input unless
+  another block saved that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SEPARATOR = re.compile(r"[\s,\[\]]+")
 _BEGIN = re.compile(
     rb"\s*\[?\s*(?:(?:Fe|Fn|CF|Fck|Fall|F_all|F_ck|F_null|Forward(?:Enable|Check|Nograd))[_(]\d|Fc_\d+\s+F[cne]_\d)"
 )
-#: Memory in bytes for an operation.
+#: Memory in bytes for each operation.
 _OPERATION_MEMORY = 300
 
 
@@ -110,10 +110,10 @@ class ChainOps:
 
     graph: ComputeGraph
     forward: list[list[int]]
+    """Forward ops of each block, as positions in ``graph.ops``."""
     loss: list[int]
     """Ops between the forward and the backward part."""
     backward: list[list[int]]
-    """Ops of each block, as positions in ``graph.ops``, as for `forward`."""
 
     @classmethod
     def of_graph(cls, graph: ComputeGraph) -> ChainOps:
@@ -121,7 +121,7 @@ class ChainOps:
 
         In some graphs, such as Checkmate's, the gradient op of a forward op also reads the output of the next forward
         op. It is then the backward part of the next block, and the last gradient op is part of the loss. Raise
-        FormatError if the graph is not such a chain, naming an op that shows it.
+        FormatError, naming an offending op, if the graph is not such a chain.
         """
         order, phases = graph.arrays.order.tolist(), [op.phase for op in graph.ops]
         if any(phases):
@@ -198,7 +198,7 @@ class _Run:
             self.free(tensor for tensor in new if tensor not in kept)
 
     def free(self, tensors: Iterable[int]) -> None:
-        """Free those that are live and not graph outputs."""
+        """Free those of `tensors` that are live and not graph outputs."""
         for tensor in tensors:
             if tensor in self.live and not self.is_output[tensor]:
                 self.live.discard(tensor)

@@ -79,9 +79,8 @@ def chrome_trace(
 
     Slices lie on the tracks *compute* (first computations) and *recompute*. Their arguments give op, type, phase,
     module, source line, tensors read and written, and bytes. The counter *memory* shows the bytes held while a step
-    runs, sampled as the peak is: its largest value is the peak. *held* splits them by kind, *budget* is the budget.
-    Costs in ``us`` and ``ns`` are times. Others are scaled by a power of ten, which ``otherData`` gives, and a step of
-    cost 0 lasts a nanosecond.
+    runs; its largest value is the peak. *held* splits them by kind, *budget* is the budget. Costs in ``us`` and ``ns``
+    are times. Others are scaled by a power of ten, which ``otherData`` gives. A step of cost 0 lasts a nanosecond.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from remat.schedule.buffers import Buffers
 def first_fit(buffers: Buffers) -> Addresses:
     """Place buffers in order of their start, as a simple allocator would at run time.
 
-    Methods of :mod:`remat.allocation` find better addresses; these are for drawing.
+    These addresses are for drawing; methods of :mod:`remat.allocation` find better ones.
 
     Examples
     --------

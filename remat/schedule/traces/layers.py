@@ -1,4 +1,4 @@
-"""Bytes that a schedule saves and recomputes, layer by layer; equal layers share a row."""
+"""Table of the bytes that a schedule saves and recomputes in each layer; equal layers share a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_MODULE, INPUTS, CONSTANT = "(no module)", "(graph inputs)", "(constant memory
 
 @dataclass(frozen=True)
 class LayerRow:
-    """Layer, or several equal layers: the numbers are then those of one of them.
+    """One layer, or several equal layers with the numbers of one of them.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class LayerRow:
         Number of layers in the row.
     ops : int
     activations : int or None
-        Bytes that its forward pass writes and that the backward pass reads or that are outputs: what is saved without
-        recomputation. None without a backward pass.
+        Bytes that its forward pass writes and that are outputs or that the backward pass reads; without recomputation
+        these are saved. None without a backward pass.
     saved : int or None
         Bytes written by its forward pass that are held when the backward pass starts.
     recomputed : int
@@ -82,7 +82,7 @@ class LayerTable:
     total: LayerRow
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Return header, rows and total as text: bytes in binary units, costs as they are, ``-`` for unknown values."""
+        """Return header, rows and total as text: bytes in binary units, costs unscaled, ``-`` for unknown values."""
         times = f"cost ({self.cost_unit})" if self.cost_unit != "none" else "cost"
         head = ("layer", "ops", "activations", "saved", "recomputed", "at peak", times, "extra")
         return [head, *(_words(row) for row in (*self.rows, self.total))]
@@ -153,7 +153,7 @@ def layer_table(
     ScheduleError
         Naming the first violation, if the schedule does not run on `graph`.
     ProblemError
-        If rows are to be modules and the graph has none, or `depth` is not a positive integer.
+        If `by` is ``"module"`` and the graph has none, or `depth` is not a positive integer.
 
     Examples
     --------

@@ -34,7 +34,7 @@ def memory_snapshot(
     """Return the snapshot: allocations and frees of all buffers of `schedule`, and the buffers held at its end.
 
     The largest running sum of the events is the peak, and is reached at the same step. Each buffer has a category:
-    ``activation``, ``loss`` or ``gradient`` by the phase of the op that makes it (``activation`` without one),
+    ``activation``, ``loss`` or ``gradient`` by the phase of the op that writes it (``activation`` without a phase),
     ``recomputed`` from its second instance on, ``input``, ``constant``, ``workspace``. Its frames give the instance,
     tensor, op, step and module, and the lines of the user's program (``meta["modules"]``, ``meta["source_lines"]``).
 
@@ -43,7 +43,7 @@ def memory_snapshot(
     schedule : Schedule
         A valid schedule.
     addresses : Addresses, optional
-        Addresses of the buffers of `schedule`, as made by :func:`remat.allocation.allocate`; each memory is a segment.
+        Addresses of the buffers of `schedule`, as from :func:`remat.allocation.allocate`; each memory is a segment.
         Default: one segment, each buffer in the lowest gap when it starts.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
@@ -89,7 +89,7 @@ def memory_snapshot(
 def snapshot_bytes(
     graph: ComputeGraph, schedule: Schedule, *, addresses: Addresses | None = None, **counting: Unpack[Counting]
 ) -> bytes:
-    """Return :func:`memory_snapshot` as a pickle of protocol 4 with plain values only; same schedule, same bytes."""
+    """Return :func:`memory_snapshot` as a protocol-4 pickle of plain values only; same schedule, same bytes."""
     return dumps(memory_snapshot(graph, schedule, addresses=addresses, **counting), protocol=4)
 
 
@@ -132,7 +132,7 @@ def _event(action: str, address: int, size: int, frames: list[dict[str, Any]], c
 def _segment(
     base: int, length: int, blocks: list[tuple[int, int, int, int]], frames: list[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Return a memory as a segment: its blocks (address, bytes taken, bytes held, buffer) at the end, and the gaps."""
+    """Return a memory as a segment: its final `blocks` (address, bytes taken, bytes held, buffer) and the gaps."""
     cut: list[dict[str, Any]] = []
     at = base
     for address, taken, size, k in [*blocks, (base + length, 0, 0, -1)]:

@@ -30,17 +30,17 @@ class Timeline:
     ops: Int
     """Op of each step. Shape (compute steps,)."""
     number: Int
-    """Ordinal of each step among the computes of its op, from 1: above 1 it is a recomputation."""
+    """Ordinal of each step among the computes of its op, from 1; recomputations have 2 or more."""
     memory: Int
     """Bytes held at each step, as simulated. Shape (compute steps,)."""
     buffers: Buffers
-    """Instances of tensors, workspaces and, if it counts, the constant memory."""
+    """Instances of tensors, workspaces and, if counted, the constant memory."""
     kinds: tuple[str, ...]
     """One of :data:`KINDS` for each buffer."""
     instance: Int
     """Ordinal of the instance of its tensor, from 1; 0 for buffers that are not tensors. Shape (buffers,)."""
     op: Int
-    """Op that makes it; -1 for graph inputs and constant memory. Shape (buffers,)."""
+    """Op that writes it; -1 for graph inputs and constant memory. Shape (buffers,)."""
     stays: Bool
     """True for buffers still held after the last step. Shape (buffers,)."""
 
@@ -57,7 +57,7 @@ class Timeline:
         buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
         ops = run.ops[run.is_compute]
         tensors = len(graph.tensors)
-        # the last instance remains of a tensor with more computes than frees
+        # if a tensor has more computes than frees, its last instance remains
         left = np.bincount(run.intervals.tensor, minlength=tensors) > np.bincount(run.free_tensor, minlength=tensors)
         stays = (buffers.upper == len(ops)) & (buffers.tensor >= 0) & left[buffers.tensor]
         instance, op, kinds = _numbers(buffers.tensor), np.full(len(buffers), -1, dtype=np.int64), []

@@ -40,7 +40,7 @@ class HloProgram:
     steps: tuple[str, ...]
     """Ops in execution order; clones appear as their base."""
     is_scheduled: bool
-    """True when the text declares this order to be the execution order."""
+    """True when the text declares its order to be the execution order."""
     remarks: tuple[str, ...]
 
 
@@ -48,7 +48,7 @@ class HloProgram:
 def program_from_text(text: str, *, in_place: bool = False) -> HloProgram:
     """Return the program of the entry computation of an HLO module.
 
-    Views (tuples and their elements, bitcasts) are no ops; parameters and constants are constant memory. A ``while``,
+    Views (tuples and their elements, bitcasts) are not ops; parameters and constants are constant memory. A ``while``,
     ``conditional``, ``call`` or fusion is one op. Its cost includes all executions of the computations it calls; their
     memory beyond operands and results is its workspace. Costs are floating-point operations.
 
@@ -131,7 +131,7 @@ def _graph(module: Module, done: Lowered, in_place: bool) -> ComputeGraph:
 
 
 def recognizes(source: Source) -> bool:
-    """Return whether a source is the text of an HLO module."""
+    """Return True if a source is the text of an HLO module."""
     return source.data[:4096].lstrip().startswith(b"HloModule")
 
 

@@ -1,7 +1,7 @@
 """Costs of HLO instructions, in floating-point operations.
 
-A multiplication with its addition counts two. Other instructions count one per element that they write or reduce. A
-loop counts its body once per iteration, and a fusion what it fuses, but at least one per element that it writes.
+A multiply-add counts two. Other instructions count one per element that they write or reduce. A loop counts its body
+once per iteration. A fusion counts what it fuses, but at least one per element that it writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.graphs.formats.hlo.text import Computation, Instruction, Module
 from remat.graphs.graph import MAX_TOTAL
 from remat.runtime.text import short
 
-#: Instructions that move, rename or create values, and take no time of their own.
+#: Instructions that only rename, move or create values, at no cost.
 FREE = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier",
     "domain", "partition-id", "replica-id", "async-update", "send-done", "recv-done",
@@ -37,7 +37,7 @@ class Costs:
         self._module = module
         self._known: dict[str, int] = {}
         self.remarks: list[str] = []
-        """Assumptions where the text is incomplete."""
+        """Assumptions made where the text is incomplete."""
 
     def of_computation(self, computation: Computation, *, fused: bool = False) -> int:
         """Return the sum over the instructions of a computation, each counted once."""
@@ -147,7 +147,7 @@ class Costs:
                 data.dims[places[0]], size, out.dims[places[2]], stride=part("stride", 1), low=part("pad", 0),
                 data_dilation=part("lhs_dilate", 1), kernel_dilation=part("rhs_dilate", 1),
             )  # fmt: skip
-        # dimensions that are no axes of the window: batch and features of the result, input features of the kernel
+        # dimensions outside the window: batch and features of the result, input features of the kernel
         axes = [
             d for d, label in zip(out.dims, labels[2], strict=True) if not (label.isdigit() and int(label) < len(sizes))
         ]

@@ -19,7 +19,7 @@ from remat.graphs.formats.hlo.text import CALLS, Computation, Instruction, Modul
 from remat.graphs.graph import MAX_TOTAL
 from remat.io.limits import check_count, draw
 
-#: Bytes for an array that is a value, and for one that an op writes, in addition to its name.
+#: Bytes for each array that is a value, and for each that an op writes, in addition to its name.
 _LEAF_MEMORY, _ARRAY_MEMORY = 100, 700
 
 Value: TypeAlias = "int | tuple[Value, ...]"
@@ -66,7 +66,7 @@ class Lowered:
     clones: int = 0
     """Steps that are recomputations."""
     stale: int = 0
-    """Number of reads of a value that has a newer copy. Both copies are in memory then, but count once here."""
+    """Number of reads of a value that has a newer copy. Memory then holds both copies, but only one is counted."""
     remarks: list[str] = field(default_factory=list)
 
     def held(self, leaves: tuple[int, ...]) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class ModuleLowering:
         self._digests: dict[str, str] = {}
 
     def called(self, computation: Computation) -> Lowered:
-        """Return a called computation, lowered."""
+        """Return the lowered form of a called computation."""
         if computation.name not in self._called:
             self._called[computation.name] = _Lowering(self, computation).run()
         return self._called[computation.name]
@@ -146,7 +146,7 @@ class ModuleLowering:
         return list(self._called.values())
 
     def entry(self) -> Lowered:
-        """Return the entry computation, lowered."""
+        """Return the lowered form of the entry computation."""
         return _Lowering(self, self.module.entry).run()
 
     def signature(self, instruction: Instruction) -> tuple[object, ...]:
@@ -320,7 +320,7 @@ class _Lowering:
         return len(self.done.tensors) - 1
 
     def _aliases(self, instruction: Instruction) -> tuple[list[int | None] | None, bool]:
-        """Return the leaf that each array of the result aliases (None: new), and whether all wait for this one."""
+        """Return the leaf that each array of the result aliases (None: new), and True if all depend on this op."""
         opcode, shape, operands = instruction.opcode, instruction.shape, instruction.operands
         given = [leaf for operand in operands for leaf in flat(self.values[operand.name])]
         if opcode in ("while", "call"):

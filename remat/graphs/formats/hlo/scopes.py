@@ -28,7 +28,7 @@ def module_path(name: str) -> str:
     last = ""
     for piece in _pieces(name[:4096]):
         part = _unwrapped(piece)
-        # of one scope under two transformations one is kept
+        # a scope that appears under two transformations is kept once
         if part not in _PLAIN and (part != last or part == piece):
             parts.append(part)
         last = part if part != piece else last
@@ -36,7 +36,7 @@ def module_path(name: str) -> str:
 
 
 def _pieces(name: str) -> list[str]:
-    """Split at slashes that stand in no brackets."""
+    """Split at slashes outside brackets."""
     pieces, depth, start = [], 0, 0
     for found in re.finditer(r"[()/]", name):
         if found[0] == "/" and not depth:

@@ -25,7 +25,7 @@ HOST = 5
 MAX_DIGITS = 18
 MAX_RANK = 64
 MAX_DEPTH = 32
-#: Bytes for a part of a tuple.
+#: Bytes for each part of a tuple.
 _PART_MEMORY = 20
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\[\]()\n]*)\](\{[^{}\n]*\})?")
@@ -144,7 +144,7 @@ class ShapeReader:
 def array_shape(element: str, axes: str, layout: str) -> ArrayShape:
     """Return the shape of an array from the parts of its text.
 
-    Raise FormatError, naming the element type or the axis.
+    Raise FormatError, naming the element type or the axis, if it is invalid.
 
     Examples
     --------

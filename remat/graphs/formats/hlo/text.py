@@ -1,7 +1,7 @@
 """Parser of HLO text: computations and their instructions, checked as far as schedules depend on them.
 
-Parsing takes a bounded number of passes over every position, for any input. A line that cannot be parsed is an error
-that names it.
+Parsing takes a bounded number of passes over every position, for any input. Errors name the line that cannot be
+parsed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TRIPS = re.compile(rf'"known_trip_count":\{{"n":"([0-9]{{1,{MAX_DIGITS}}})"\}}')
 #: Largest nesting of calls.
 MAX_CALLS = 64
-#: Bytes for an instruction, in addition to its text.
+#: Bytes for each instruction, in addition to its text.
 _INSTRUCTION_MEMORY = 2500
 #: Attributes that name computations.
 CALLS = (
@@ -50,7 +50,7 @@ class Instruction:
     """Shape of its result."""
     operands: tuple[Instruction, ...]
     literal: str
-    """Text between the brackets if it is no list of operands: a constant's value, a parameter's number."""
+    """Text between the brackets if it is not a list of operands: a constant's value, a parameter's number."""
     attributes: Mapping[str, str]
     """Attributes after the brackets, as text."""
     line: int

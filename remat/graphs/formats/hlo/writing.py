@@ -13,7 +13,7 @@ from remat.io.limits import draw
 _GIVEN = ("parameter", "constant")
 #: Opcodes whose instructions call computations that no other instruction may call.
 _OWNERS = frozenset({"fusion", "while", "conditional", "call", "async-start"})
-#: Bytes for a written instruction, in addition to its text.
+#: Bytes for each written instruction, in addition to its text.
 _LINE_MEMORY = 400
 
 
@@ -126,7 +126,7 @@ class _Writer:
         return found
 
     def _write(self, instruction: Instruction, operands: list[str]) -> None:
-        """Write an instruction, or a clone of it if it is written already."""
+        """Write an instruction, or a clone of it if it has already been written."""
         name, (begin, start, middle, end) = instruction.name, instruction.span
         draw(_LINE_MEMORY + end - begin)
         is_clone = name in self.latest

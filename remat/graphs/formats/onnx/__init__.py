@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remat.graphs.formats.onnx.assembly import Assembly
     from remat.graphs.formats.onnx.shape_inference import Network
 
-#: Models of up to this many bytes skip the estimate of the library's memory, which is at most 300 MB for them.
+#: Models of up to this many bytes skip the estimate of the library's memory, which for them is at most 300 MB.
 UNCHECKED = 4_000_000
 
 
@@ -59,7 +59,7 @@ def graph_from_onnx(
     Raises
     ------
     FormatError
-        If the package ``onnx`` is missing, the data is no model, or sizes are unknown; names node or tensor.
+        If the package ``onnx`` is missing, the data is not a model, or sizes are unknown; naming the node or tensor.
     GraphError
         If the model has a cycle.
     """
@@ -126,7 +126,7 @@ def read_model(
 
 
 def _check_text(message: Any, where: str) -> None:
-    """Refuse names that are no text: the library returns bytes for them, which other code does not expect."""
+    """Refuse names that are not text: the library returns bytes for them, which other code does not expect."""
     draw()
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):

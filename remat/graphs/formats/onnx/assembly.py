@@ -95,7 +95,7 @@ class Assembly:
         )  # fmt: skip
 
     def _is_folded(self, node: Node) -> bool:
-        """Return whether a node becomes no op: it is independent of the inputs, or a view."""
+        """Return True if a node does not become an op, since it is independent of the inputs or a view."""
         network = self._network
         outputs = [name for name in node.outputs if name]
         if all(name in network.constant for name in outputs):
@@ -142,7 +142,7 @@ class Assembly:
         return kept[::-1]
 
     def _constant_memory(self) -> int:
-        """Return the bytes of the constants that ops read, not of those that only shapes depend on."""
+        """Return the bytes of the constants that ops read, without those that only shapes depend on."""
         network = self._network
         read = {self._root(value) for node in self._nodes for value in node.reads}
         return sum(network.values[value].bytes for value in read if value in network.constant)

@@ -1,7 +1,7 @@
-"""Costs of ONNX ops in FLOPs: a multiplication with its addition counts two, a moved element one.
+"""Costs of ONNX ops in FLOPs: a multiply-add counts two, a moved element one.
 
-* Products (convolutions, matrix products, recurrent layers, attention): 2 per multiplication with its addition, plus
-  the elementwise operations that follow.
+* Products (convolutions, matrix products, recurrent layers, attention): 2 per multiply-add, plus the elementwise
+  operations that follow.
 * Pooling: one per element of a window; reductions: one per element read.
 * Normalisation and softmax: as many passes over their input as their formulas have.
 * Other ops, including data movement: one per element written. A free op could be recomputed without limit, so only

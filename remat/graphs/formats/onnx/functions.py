@@ -15,7 +15,7 @@ _Key = tuple[str, str, str]
 
 
 class _Size(NamedTuple):
-    """Nodes and bytes of an expanded call, and places in the body that repeat names and attributes of the call."""
+    """Nodes and bytes of an expanded call, and number of places in the body that repeat its names and attributes."""
 
     nodes: int = 1
     bytes: int = 0
@@ -23,7 +23,7 @@ class _Size(NamedTuple):
 
 
 _OP = _Size()
-#: Bytes of memory for each byte and node of the expanded model, and seconds: the library copies it several times.
+#: Memory in bytes, and seconds, for each byte and node of the expanded model, which the library copies several times.
 _MEMORY, _NODE_MEMORY, _SECONDS, _NODE_SECONDS = 4, 500, 1e-8, 1e-5
 #: Cap on sizes, since chains of calls double them at every level.
 _MOST = 2**62

@@ -1,8 +1,8 @@
 """Shapes of all values of an ONNX model, node by node: ONNX's rules, with remat's limits.
 
 ``onnx.shape_inference.infer_shapes`` handles a whole model at once. A model of a few hundred bytes (a vector
-concatenated with itself thirty times) can make it take gigabytes and minutes. Node by node everything stays bounded
-and errors name the node. It also yields more: the content of small tensors that depend only on constants and shapes.
+concatenated with itself thirty times) can make it take gigabytes and minutes. Inference node by node stays bounded,
+and its errors name the node. It also yields the content of small tensors that depend only on constants and shapes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CONTENT = 4096
 MAX_TOTAL_CONTENT = 10_000_000
 #: Most nodes of a model, with functions expanded.
 MAX_NODES = 300_000
-#: Bytes for a node; seconds that ONNX takes to copy a name of an outer graph into an inner one.
+#: Bytes for each node; seconds that ONNX takes to copy a name of an outer graph into an inner one.
 _NODE_MEMORY, _COPY_SECONDS = 2000, 2e-7
 #: Ops that are evaluated if their inputs are known: the arithmetic of shapes.
 ARITHMETIC = frozenset({
@@ -53,16 +53,17 @@ class Node:
     """An ``onnx.NodeProto``."""
     name: str
     type: str
-    """Type with its domain, unless that is ONNX's; a node without a name has one made of type and position."""
+    """Type, with its domain unless that is ONNX's."""
     attributes: dict[str, Any]
     inputs: list[str]
+    """Values that it reads; an empty name for an absent optional one."""
     outputs: list[str]
-    """Empty for absent optional ones, as in `inputs`; `captured` are further values that inner graphs read."""
     captured: list[str] = field(default_factory=list)
+    """Further values that its inner graphs read."""
 
     @property
     def reads(self) -> list[str]:
-        """All values that it requires; of some only the type."""
+        """All values that it requires; for some, only the type."""
         inputs = self.inputs[:1] if self.type == "CastLike" else self.inputs
         return [name for name in (*inputs, *self.captured) if name]
 
@@ -160,7 +161,7 @@ class Inference:
         self.network.values[name] = value_of(name, type_, self._types)
 
     def _keep_content(self, name: str, tensor: Any) -> None:
-        """Store the content of a small tensor; that of others is removed from the model or in another file."""
+        """Store the content of a small tensor; other contents are removed from the model, or are in another file."""
         if self._is_external(tensor) or self.network.values[name].elements > MAX_CONTENT:
             return
         if not any(getattr(tensor, field) for field in _CONTENT_FIELDS):
@@ -222,7 +223,7 @@ class Inference:
             self._evaluate(node)
 
     def _is_plain(self, node: Node) -> bool:
-        """Return whether equal inputs always give equal outputs and no inner graph is involved."""
+        """Return True if equal inputs always give equal outputs and there is no inner graph."""
         return not (node.type in RANDOM or node.type in CONTROL_FLOW or is_training_dropout(node, self.network))
 
     def _inferred(self, node: Node) -> dict[str, Any]:
@@ -336,7 +337,7 @@ class Inference:
 
 
 def is_training_dropout(node: Node, network: Network) -> bool:
-    """Return whether a node is a dropout that drops elements, or may."""
+    """Return True if a node is a dropout that drops elements, or may do so."""
     if node.type != "Dropout":
         return False
     if len(node.inputs) > 2 and node.inputs[2]:

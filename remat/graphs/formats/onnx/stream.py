@@ -1,7 +1,7 @@
 """ONNX models without their weights, read from a stream: files of gigabytes take little memory.
 
-A model is a message of protocol buffers. The reader parses only messages that can hold large tensors. It drops content
-of tensors, never their types and shapes.
+A model is a message of protocol buffers. The reader parses only messages that can hold large tensors. It drops the
+content of tensors, never their types and shapes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def looks_like_model(data: bytes) -> bool:
-    r"""Return whether bytes start like a model: the format's version, then a field that a model has.
+    r"""Return True if bytes start like a model: the format's version, then a field that a model has.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def looks_like_model(data: bytes) -> bool:
 def without_weights(stream: BinaryIO) -> bytes:
     """Read a model from the stream, without the content of tensors of more than :data:`KEPT` bytes.
 
-    Raise FormatError, naming the byte, if the stream ends too early or holds no message; or if the rest is too large.
+    Raise FormatError if the stream ends too early or holds no message, naming the byte, or if the result is too large.
     """
     stream.seek(0, 2)
     end = stream.tell()

@@ -66,7 +66,7 @@ class Dimensions:
                 )
 
     def fill(self, tensor: str, type_: Any) -> bool:
-        """Fill the open dimensions of a ``TypeProto``, record those without a size, and return whether none remains."""
+        """Fill the open dimensions of a ``TypeProto``, record those without a size; return True if none remains."""
         whole = True
         for axis, dim in enumerate(type_.tensor_type.shape.dim):
             place = f"{tensor}[{axis}]"
@@ -110,7 +110,7 @@ class Dimensions:
 def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
     """Return the value with this ``TypeProto``, whose dimensions must all be known.
 
-    Raise FormatError, naming the tensor, if it is no tensor, a tensor of text, or one with too many or too large
+    Raise FormatError, naming the tensor, if the type is not a tensor, has text elements, or has too many or too large
     dimensions.
     """
     kind = type_.WhichOneof("value")

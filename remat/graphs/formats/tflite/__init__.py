@@ -43,10 +43,10 @@ def graph_from_tflite(
 ) -> ComputeGraph:
     """Return the graph of a TensorFlow Lite model.
 
-    Raise FormatError if the package ``tflite`` is missing or the file is ill-formed; names the op or the tensor.
+    Raise FormatError if the package ``tflite`` is missing or the file is ill-formed, naming the op or the tensor.
 
-    Sizes are in bytes, costs in multiply-accumulates. An op that runs once writes the inputs, so that their memory is
-    free after their last use. Weights and variables are constant memory.
+    Sizes are in bytes, costs in multiply-accumulates. An op that runs only once writes the inputs, so that their memory
+    can be freed after their last use. Weights and variables are constant memory.
 
     Parameters
     ----------
@@ -164,8 +164,8 @@ class Assembly:
     def _plan_positions(self, apart: set[int]) -> dict[str, Any]:
         """Return the positions of tensors in an offline memory plan, which counts over all subgraphs of the file.
 
-        ``tensors`` is their number. ``positions`` has those of each tensor of the graph and of folded views. ``idle``
-        has those that no operator uses, for which the runtime would allocate memory nevertheless.
+        ``tensors`` is the number of tensors. ``positions`` has, for each tensor of the graph, its position and those of
+        its folded views. ``idle`` has unused positions, for which the runtime would nevertheless allocate memory.
         """
         tables = self.tables
         first = sum(tables.counts[: tables.position])
@@ -181,7 +181,7 @@ class Assembly:
         }
 
     def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
-        """Declare and return the tensors of the graph for these positions, which an op writes now."""
+        """Declare and return the tensors of the graph for these positions, which the current op writes."""
         result = []
         for position in positions:
             entry = self.tables.tensors[position]
@@ -242,7 +242,7 @@ class Assembly:
                 )
 
     def _is_constant(self, operator: OperatorEntry, constant: set[int]) -> bool:
-        """Return whether the outputs of an op are independent of the inputs."""
+        """Return True if the outputs of an op are independent of the inputs."""
         if operator.kind in RANDOM or operator.kind in CONTROL_FLOW or not operator.outputs:
             return False
         if any(p >= 0 and self.tables.tensors[p].is_variable for p in operator.outputs):

@@ -30,7 +30,7 @@ _SAME, _VALID = 0, 1
 
 
 def describe(operator: OperatorEntry, site: Site) -> Description | None:
-    """Return the description of an op; None if it is not fully known, so that it must not be rewritten."""
+    """Return the description of an op; None if it is not fully known, in which case the op must not be rewritten."""
     known = _OPS.get(operator.kind)
     options = operator.options
     if known is None or options.get("FusedActivationFunction", 0) not in _ACTIVATIONS:

@@ -22,7 +22,7 @@ MAX_COUNT = 300_000
 #: Most inputs and outputs of all ops together, and most axes of all tensors.
 MAX_ENTRIES = 4_000_000
 MAX_NAME = 4096
-#: Bytes for an entry, and for a table.
+#: Bytes for each entry, and for each table.
 _ENTRY_MEMORY, _TABLE_MEMORY = 40, 1500
 _SLIDING = ("Padding", "StrideH", "StrideW", "FusedActivationFunction")
 _DILATED = (*_SLIDING, "DilationHFactor", "DilationWFactor")
@@ -42,7 +42,7 @@ _TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, Attr
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Tensor: `label` names it in messages; `data` is the number of its bytes in the file, 0 if it is computed."""
+    """Tensor; `label` names it in messages, `data` is the number of its bytes in the file (0 if it is computed)."""
 
     name: str
     label: str
@@ -88,7 +88,7 @@ class ModelTables:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     counts: tuple[int, ...]
-    """Tensors of all subgraphs."""
+    """Number of tensors of each subgraph."""
     position: int
     """Number of this subgraph."""
 
