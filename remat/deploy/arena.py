@@ -166,9 +166,8 @@ def planned(
 def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:
     """Check the offsets in a file, which the runtime does not check.
 
-    `arena`: size in bytes, which all tensors must fit.
-
-    Raise FormatError with the names of overlapping or misplaced tensors, or if the runtime would need more.
+    `arena`: size in bytes, which all tensors must fit. Raise FormatError with the names of overlapping or misplaced
+    tensors, or if the runtime would need more.
     """
     plan = file.plan()
     if plan is None:

@@ -194,9 +194,7 @@ def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
 def check_same(before: Sequence[FileOp], after: Sequence[FileOp], outputs: Iterable[tuple[Value, Value]]) -> None:
     """Check that a rewritten file has the same outputs and operators, except for repeated ones.
 
-    `outputs`: each output, before and after.
-
-    Raise FormatError with the name of an operator or output that differs.
+    `outputs`: each output, before and after. Raise FormatError with the name of a changed output, or for other changes.
     """
     (old, old_runs), (new, new_runs) = numbers(before), numbers(after)
     for first, second in outputs:
