@@ -14,7 +14,7 @@ def unit_chain(n: int) -> ComputeGraph:
 
     Forward ops ``f0..``, ``loss``, gradients ``g(n-1)..g0``. Each op reads the one before it; ``gi`` also reads
     ``fi``. All sizes and costs are 1; the last gradient is the graph output. With budget B >= 3 the optimal cost is
-    ``n + 1 + t(n + 1, B - 2)``, where REVOLVE makes t(l, c) advances (Griewank and Walther 2000).
+    ``n + 1 + t(n + 1, B - 2)``; t(l, c) is the number of advances of REVOLVE (Griewank and Walther 2000).
 
     Examples
     --------
@@ -48,8 +48,8 @@ def path(n: int) -> ComputeGraph:
 def u_chain(depth: int, shrink: int = 2) -> ComputeGraph:
     """Return a U-shaped chain with skips: `depth` ops down and as many up, which also read their counterparts.
 
-    Sizes and costs shrink by the factor `shrink` from level to level on the way down and grow back on the way up, as in
-    an encoder-decoder network; at the bottom they are 1. The last op is the graph output.
+    As in an encoder-decoder network, sizes and costs shrink by the factor `shrink` per level on the way down and grow
+    back on the way up. At the bottom they are 1. The output of the last op is the graph output.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from remat.graphs.graph import ComputeGraph
 #: Memory in thousands: a mixture of Gaussians, as (weight, mean, standard deviation).
 MIXTURE = ((0.3, 0.5, 0.5), (0.3, 1.0, 1.0), (0.3, 3.0, 1.0), (0.1, 5.0, 1.0))
 
-#: Largest difference between the positions of a skip edge's head and tail, each as a share of its layer.
+#: Largest excess of the position of a skip edge's head over that of its tail, each as a share of its layer.
 SKIP_DRIFT = 0.2
 
 

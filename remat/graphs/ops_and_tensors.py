@@ -95,12 +95,12 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether :func:`whole_number` would return `value` unchanged."""
+    """Return True if :func:`whole_number` would return `value` unchanged."""
     return type(value) is int and 0 <= value < MAX_TOTAL
 
 
 def _is_names(names: Any) -> bool:
-    """Return whether :func:`name_list` would return `names` unchanged."""
+    """Return True if :func:`name_list` would return `names` unchanged."""
     return type(names) is tuple and all(type(name) is str for name in names)
 
 

@@ -1,1 +1,1 @@
-"""Reading untrusted files and writing safely."""
+"""Reading of untrusted files and atomic writing."""

@@ -63,7 +63,7 @@ def _reason(error: OSError | ValueError) -> str:
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file or a pipe, or of standard input for ``-``.
 
-    Raise FormatError with the path, if it is missing, a folder, a device, or larger than `max_bytes`.
+    Raise FormatError with the path if it is missing, a folder, a device, or larger than `max_bytes`.
     """
     try:
         if is_standard_stream(path):
@@ -296,8 +296,8 @@ def check_output(
 ) -> None:
     """Check in advance that `path` can be written.
 
-    Raise FormatError if its folder is missing or not writable, its suffix is not one of `suffixes` (if there are any),
-    or it is one of the `inputs`.
+    Raise FormatError if its folder is missing or not writable, its suffix is not in `suffixes` (if given), or it is one
+    of the `inputs`.
     """
     if path is None:
         return

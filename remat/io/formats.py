@@ -21,7 +21,7 @@ from remat.runtime.text import short
 
 
 class _Collector:
-    """Garbage collector of the process, off while any thread reads a file."""
+    """Switch of the garbage collector of the process, which is off while any thread reads a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class _Collector:
             self._readers += 1
 
     def resume(self) -> None:
-        """Restore its first state, unless another reader is active."""
+        """Restore its initial state, unless another reader is active."""
         with self._lock:
             self._readers -= 1
             if not self._readers and self._was_on:

@@ -60,7 +60,7 @@ def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list
 
 
 def _first(lines: Iterator[str]) -> list[str]:
-    """Return the first few of `lines`, and the number of the others."""
+    """Return the first few of `lines`, then a line with the number of the others."""
     listed = list(itertools.islice(lines, NAMED))
     more = sum(1 for _ in lines)
     return [*listed, f": {more} more"] if more else listed
@@ -139,7 +139,7 @@ def cumulative_use(record: Cumulative, values: Float) -> tuple[Int, Int]:
 
 
 def _intervals(record: Cumulative, values: Float) -> tuple[Int, Int, Int]:
-    """Return number, start and end of the present intervals."""
+    """Return the numbers, starts and ends of the present intervals."""
     present = np.flatnonzero(_true(record.presence, values))
     start = np.rint(values[record.start[present]]).astype(np.int64)
     return present, start, np.rint(values[record.end[present]]).astype(np.int64)

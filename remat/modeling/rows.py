@@ -131,7 +131,7 @@ def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:
 
 
 def expand(counts: ArrayLike) -> tuple[Int, Int]:
-    """Return owner and rank, one array each, of every element of groups of the given sizes.
+    """Return, for every element of groups of the given sizes, its group and its rank within the group.
 
     Replaces two nested loops: "for each group, for each of its elements".
 
@@ -181,7 +181,7 @@ def largest_onward(values: Float, last: Bool) -> Float:
 
 
 def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
-    """Return the lower sides of a record's rows, and their sums over all variables outside a block.
+    """Return the lower bounds of a record's rows, and the sums of their terms outside a block of variables.
 
     Encoders use them to derive the values of variables that follow from others. Without a `Linear` record of that name,
     both arrays are empty.

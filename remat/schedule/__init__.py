@@ -1,4 +1,4 @@
-"""Schedules: simulation, validation, foreign formats and plots."""
+"""Schedules: simulation, validation, file formats and plots."""
 
 from remat.schedule.addresses import AddressCertificate, Addresses, Memory, check_addresses
 from remat.schedule.buffers import Buffers, schedule_buffers

@@ -136,8 +136,8 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
     """Return the plan that a TFLite model carries: a list of 32-bit integers.
 
     Its entries: the version, the number of subgraphs (which runtimes ignore), the number of offsets, and one byte
-    offset per tensor of the file. The offset is -1 for a tensor that the runtime places (a constant, or a tensor
-    without a buffer here) and 0 for a tensor that no operator reads or writes. Source: TensorFlow Lite Micro,
+    offset per tensor of the file. Offset -1 leaves a tensor to the runtime: a constant, or a tensor without a buffer
+    here. Tensors that no operator reads or writes have offset 0. Source: TensorFlow Lite Micro,
     ``memory_management.md``, "Offline planned tensor allocations".
 
     Raises

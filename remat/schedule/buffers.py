@@ -218,7 +218,7 @@ def schedule_buffers(
 
 
 def _instances_at(found: Intervals, step: int, output: int, source: int) -> tuple[int, int]:
-    """Return the numbers of the instances of an output and the input in whose place it is written at a step."""
+    """Return the numbers of two instances at a step: an output, and the input in whose place it is written."""
     alive = (found.start <= step) & (step < found.end)
     return tuple(int(np.flatnonzero(alive & (found.tensor == tensor))[0]) for tensor in (output, source))  # type: ignore[return-value]
 

@@ -36,7 +36,7 @@ class Compute:
     op: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    """Includes registers that already hold a value: buffers that receive a contribution, values that are recomputed."""
+    """Includes registers that already hold a value: buffers with earlier contributions, live values recomputed."""
 
     def __str__(self) -> str:
         reads, writes = (", ".join(f"%{number}" for number in some) for some in (self.reads, self.writes))

@@ -31,9 +31,9 @@ def schedule_of_saved(
     Before each op of the backward pass, missing values that it needs are recomputed in the reference order. Each op is
     recomputed at most once, and its results stay live for later readers. Selective checkpointing and torch's
     partitioner do the same (its ``reordering_to_mimic_autograd_engine``). Besides `saved`, the backward pass starts
-    with the graph's inputs and outputs and with tensors written by ops of phase ``"loss"`` or by ops that may run only
-    once. Frees are implied. Raise ScheduleError for a saved tensor that the graph does not have (naming it) and for a
-    graph without a backward pass.
+    with the graph's inputs and outputs, and with results of ops that have phase ``"loss"`` or may run only once. Frees
+    are implied. Raise ScheduleError for a saved tensor that the graph does not have (naming it) and for a graph without
+    a backward pass.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class StepKind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Steps as two arrays of positions in tables of names. Immutable. It has no graph, so it need not fit any.
+    """Steps as two arrays of positions in tables of names. Immutable. A schedule has no graph, so it need not fit any.
 
     Without any free step, frees are *implied*: each value is freed right after its last use before it is computed
     again.

@@ -1,4 +1,4 @@
-"""Traffic between an on-chip memory and a larger one behind it, for a known schedule."""
+"""Traffic between an on-chip memory and a larger memory off the chip, for a known schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes moved between the on-chip memory and the one behind it while a schedule runs.
+    """Bytes moved between the on-chip memory and the larger memory while a schedule runs.
 
     Attributes
     ----------

@@ -1,11 +1,11 @@
 """Dimension rule: which axes of the operands of an op are parallel, reduced, or fixed.
 
-*Parallel*: a slice of the output depends only on the same slice of the axis, so the op on a concatenation along it is
-the concatenation of the op on its parts. *Reduced*: the op is linear and sums over the axis, so the op on a
-concatenation along it is the sum of partial ops on the parts. Other axes, including sliding windows, are *fixed*.
+*Parallel*: a slice of the output depends only on the same slice of the axis. The op on a concatenation along the axis
+is the concatenation of the op on its parts. *Reduced*: the op is linear and sums over the axis. The op on a
+concatenation along the axis is the sum of partial ops on the parts. Other axes, including sliding windows, are *fixed*.
 
 One table defines the roles for each family of ops (`TABLE`). The attributes ``parallel_axes`` and ``reduced_axes`` of
-an op, lists of axes of its first operand, override it.
+an op override the table; they list axes of its first operand.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _elementwise(reading: Reading) -> Roles:
 
 
 def _batch_norm(reading: Reading) -> Roles:
-    """Treat it as elementwise for given statistics; for statistics of the batch, make only channels parallel."""
+    """Make all axes parallel for given statistics, or only channels for statistics of the batch."""
     if reading.attributes.get("training"):
         found = _with_channels(reading, None)
         return (FIXED, *found[1:])

@@ -117,7 +117,7 @@ class Draft:
         return found.pop() if len(found) == 1 else None
 
     def unused(self, name: str) -> str:
-        """Return the name, with a number if an op or a tensor has it already."""
+        """Return the name, with a number appended if an op or a tensor already has it."""
         number, found = 1, name
         while found in self.ops or found in self.sizes:
             number += 1

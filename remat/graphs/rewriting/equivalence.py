@@ -1,4 +1,4 @@
-"""Proof that the pieces of a rewritten graph make up the ops of the graph that was read, tensor by tensor."""
+"""Proof, tensor by tensor, that the pieces of a rewritten graph make up the ops of the original graph."""
 
 from __future__ import annotations
 

@@ -104,10 +104,9 @@ class Rewrite:
     """As in :class:`RewriteOptions`."""
     split_workspace: bool = False
     never_worse: bool = True
-    """True if each order of the original ops corresponds to an order of the new ops with no higher peak. It is false
-    for buffers with wider elements, for slices (their base stays), if a concatenation stays because of other readers,
-    and for partial sums of kernels that cannot add to their output.
-    """
+    """True if each order of the original ops corresponds to an order of the new ops with no higher peak. False for
+    buffers with wider elements, slices (their base stays), concatenations that stay because of other readers, and
+    partial sums of kernels that cannot add to their output."""
 
     @property
     def key(self) -> tuple[str, str]:

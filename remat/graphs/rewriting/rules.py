@@ -247,8 +247,8 @@ class ParallelParts(_Splitting):
     """Separate ops on the parts of a concatenation along an axis that its reader treats elementwise.
 
     Serenity's kernel-wise partitioning of depthwise convolutions (equations 7 and 8). Readers of the result read its
-    parts in place. If it is a graph output, or a reader needs it in one piece, the parts are written into one tensor,
-    or joined by an op where kernels only write whole tensors.
+    parts in place. If it is a graph output, or a reader needs it in one piece, the parts are written into one tensor.
+    Where kernels only write whole tensors, an op joins them instead.
     """
 
     name = RuleName.PARALLEL_PARTS

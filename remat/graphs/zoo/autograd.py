@@ -1,7 +1,7 @@
 """Automatic differentiation: from forward ops to a training graph, op by op.
 
-For all networks, it derives the inputs and outputs of backward ops, the costs of forward and backward ops, and the
-accumulation of gradients of values with several readers.
+It derives the inputs and outputs of backward ops, the costs of all ops, and the accumulation of gradients of values
+with several readers.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _MOVE = _Work()
 
 
 class Tape:
-    """Recorder of a forward pass, from which it builds the training graph: forward, loss and backward ops.
+    """Recorder of a forward pass and builder of its training graph: forward, loss and backward ops.
 
     Costs are in FLOPs, by the roofline: the larger of the FLOPs of matrix products and convolutions (a multiply-add is
     two FLOPs) and :data:`FLOPS_PER_BYTE` times the bytes of inputs and outputs (inputs of the network included). Bytes
@@ -101,10 +101,9 @@ class Tape:
     gradients of parameters in place, so these are not tensors. The loss and the values that an op keeps (running
     statistics) are graph outputs.
 
-    ``meta`` has the dotted module paths of ops (``modules``) and the shapes of tensors (``shapes``), by name. Other
-    keys are ``flops`` (of matrix products and convolutions only, in the order of the ops), ``random_ops`` (whose
-    recomputation must draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the constant
-    memory.
+    ``meta`` has the dotted module paths of ops (``modules``) and the shapes of tensors (``shapes``), by name. It also
+    has ``flops`` (of matrix products and convolutions only, in the order of the ops), ``params``, ``batch``,
+    ``random_ops`` (whose recomputation must repeat their random numbers) and ``overhead`` (split of constant memory).
 
     Parameters
     ----------

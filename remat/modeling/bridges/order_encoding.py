@@ -46,7 +46,7 @@ class Domains:
         np.cumsum(np.bincount(owner, minlength=source.num_vars + 1), out=self._indptr[1:])
 
     def _table(self, variables: Int) -> tuple[Bool, Int, Int]:
-        """Return a mask of variables with listed values, and the first and last position of these in the table."""
+        """Return, for each variable, True if it has listed values, and their first and last position in the table."""
         known = np.minimum(variables, len(self._listed) - 1)
         listed = self._listed[known]
         return listed, np.where(listed, self._indptr[known], 0), np.where(listed, self._indptr[known + 1], 0)

@@ -67,9 +67,9 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     stage.
 
     `computed` is R, of shape (stages, ops): 1 where the node is computed in the stage. `retained` is S, of the same
-    shape: 1 where its value is retained into the stage from the one before. Raise FormatError if a shape is wrong, an
-    entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a stage retains a value that the stage before
-    does not have, an op does not have exactly one output of its own, or the number of computes exceeds the limit.
+    shape: 1 where its value is retained from the previous stage. Raise FormatError for a wrong shape, an entry that is
+    neither 0 nor 1 (up to the integrality tolerance of solvers), a stage that retains a value that the previous stage
+    does not have, or too many computes. Each op must have exactly one output of its own.
 
     Examples
     --------
@@ -215,8 +215,8 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 
     ``["alloc", register, node, bytes]`` allocates a register, ``["compute", node, register, {input node: register},
     cost]`` fills it, ``["free", register, node]`` releases it. An alloc belongs to the compute that follows. Raise
-    FormatError, naming the operation that is malformed, uses a register with another value, contradicts the graph's
-    sizes or costs, or holds one value in two registers at once, which a schedule cannot express.
+    FormatError, naming the operation, if it is malformed, uses a register with another value, contradicts the graph's
+    sizes or costs, or holds one value in two registers at once (which a schedule cannot express).
     """
     values = node_values(graph)
     order = graph.arrays.order.tolist()
@@ -351,7 +351,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     graph = needed_graph(graph, "a Checkmate schedule")
     if _is_archive(source):
         columns = len(node_values(graph))
-        # opening an archive reads the whole list of files: 46 bytes in it become an object each
+        # opening an archive reads the whole list of files, where every 46 bytes can become an object
         if len(source.data) > MAX_ARCHIVE or source.data.count(b"PK\x01\x02") > MAX_MEMBERS:
             raise FormatError(f"the archive has more than {MAX_ARCHIVE:,} bytes or {MAX_MEMBERS} files", "archive")
         try:

@@ -131,7 +131,7 @@ def _graph(module: Module, done: Lowered, in_place: bool) -> ComputeGraph:
 
 
 def recognizes(source: Source) -> bool:
-    """Return True if a source is the text of an HLO module."""
+    """Return True if a source is HLO text."""
     return source.data[:4096].lstrip().startswith(b"HloModule")
 
 

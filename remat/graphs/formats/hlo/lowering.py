@@ -109,7 +109,7 @@ def formed(shape: Shape, leaves: Iterator[int]) -> Value:
 
 
 def same_form(a: Shape, b: Shape) -> bool:
-    """Return whether two shapes nest their tuples in the same way, with any arrays in them."""
+    """Return True if two shapes nest their tuples in the same way, regardless of the arrays in them."""
     if isinstance(a, ArrayShape) or isinstance(b, ArrayShape):
         return isinstance(a, ArrayShape) and isinstance(b, ArrayShape)
     return len(a.parts) == len(b.parts) and all(map(same_form, a.parts, b.parts))

@@ -27,8 +27,8 @@ def scheduled_text(text: str, steps: Sequence[str]) -> str:
     in `text` that no step needs are dropped. The module is marked ``is_scheduled=true``.
 
     `steps` names ops of :func:`~remat.graphs.formats.hlo.program_from_text`: each at least once, after its inputs.
-    Raise FormatError, naming the wrong line of `text`, or an instruction that reads a value which another instruction
-    passes on unchanged, such as a loop, before that one has run.
+    Raise FormatError, naming the wrong line of `text`, or an instruction that runs too early: it reads a value that
+    another one (such as a loop) has yet to pass on unchanged.
 
     Examples
     --------

@@ -120,7 +120,7 @@ def _gemm(site: Site, attributes: Mapping[str, Any]) -> Description | None:
 
 
 def _softmax(site: Site, attributes: Mapping[str, Any]) -> Description | None:
-    # Before version 13 it spanned all axes from `axis` on, by default from 1: equivalent for the last axis.
+    # Before version 13, softmax spanned all axes from `axis` (default 1): equivalent for the last axis.
     last = len(site.output) - 1
     axis = attributes.get("axis", 1 if last == 1 else None)
     return softmax(site, last) if axis in {last, -1} else None

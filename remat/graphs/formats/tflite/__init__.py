@@ -75,7 +75,7 @@ def graph_from_tflite(
 
 @dataclass(eq=False)
 class Assembly:
-    """Builder of the graph of a subgraph; afterwards it maps the graph to the file."""
+    """Builder of the graph of a subgraph; its fields then map the graph to the file."""
 
     tables: ModelTables
     fold_views: bool
