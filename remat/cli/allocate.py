@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remat.schedule import Addresses, Buffers, Memory
     from remat.schedule.address_files import TfliteTensors
 
-#: Default seconds.
+#: Default time limit in seconds.
 TIME_LIMIT = 60.0
 
 
@@ -205,7 +205,7 @@ def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -
     from remat.schedule.address_files import json_text
     from remat.schedule.address_plots import save_address_plot
 
-    # a new object reports again files that could not be written earlier
+    # a new object, so that files that could not be written earlier are reported again
     outputs, addresses = Outputs(), found.addresses
     if addresses is not None and target.path is not None:
         outputs.save(target.path, lambda path: target.write(addresses, path), lambda: json_text(addresses))

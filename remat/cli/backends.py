@@ -25,7 +25,7 @@ def command(as_json: Json = False) -> None:
 
 
 def installed() -> dict[str, dict[str, dict[str, str]]]:
-    """Return all registered objects: state and reason of backends, descriptions of others, faults of broken ones."""
+    """Return all registered objects: backends with state and reason, others with a description or a fault."""
     from remat import registry
 
     return {
@@ -39,7 +39,7 @@ def installed() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _state(name: str) -> dict[str, str]:
-    """Return the state of a backend; create it too, since its constructor may fail."""
+    """Return the state of a backend. This creates the backend, since its constructor may fail."""
     from remat import registry
 
     try:

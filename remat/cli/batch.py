@@ -70,9 +70,9 @@ def command(
 ) -> None:
     """Find the largest batch of each GRAPH that fits --memory with at most one extra forward pass, for each method.
 
-    A zoo name stands for the network at every batch size. A file grows in proportion to its batch size, except what
-    --independent names. With --with, sizes and costs are the lines through both files. Limits apply to each probed
-    batch size. The constant memory (parameters and the like) counts by default.
+    A zoo name stands for the network at every batch size. The values of a file grow in proportion to its batch size,
+    except those that --independent names. With --with, they grow linearly through those of both files. Limits apply
+    to each probed batch size. The constant memory (parameters and the like) counts by default.
 
     Ctrl-C keeps the results so far.
 

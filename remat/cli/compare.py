@@ -125,7 +125,7 @@ def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | N
 
 
 def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
-    """Return the methods by their words, with their options in the configuration."""
+    """Return the methods of the given names, with their options from the configuration."""
     from dataclasses import replace
 
     from remat.experiments.contestant import Contestant

@@ -1,4 +1,4 @@
-"""Tables and live lines by rich, with escaped texts."""
+"""Tables and notes printed by rich, with escaped texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.runtime.text import printable
 
 
 class SafeConsole(Console):
-    """Console of rich that escapes texts; colours and cursor movements are its own."""
+    """Rich console that escapes texts, but not its own colours and cursor movements."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

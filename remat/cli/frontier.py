@@ -151,7 +151,7 @@ def shown(cell: Cell, base: int | None = None) -> str:
 
 
 def schedules_by(found: Frontier) -> list[str]:
-    """Return for each method the sources of its schedules, unless the method itself found all."""
+    """Return a line for each method with the sources of its schedules, unless it found all of them itself."""
     from remat.experiments.compare import REFERENCE_ORDER
 
     lines = []

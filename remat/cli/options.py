@@ -222,10 +222,10 @@ LIMITS = ("time_limit", "gap", "threads", "seed", "start", "isolate", "memory_li
 
 @dataclass(frozen=True)
 class Given:
-    """Values of the shared options of a command."""
+    """Shared options of a command, as given on the command line."""
 
     sections: dict[str, dict[str, Any]]
-    """Given values, paths as text; other keys are absent."""
+    """Values that were given, paths as text; other keys are absent."""
 
     @property
     def config(self) -> str | None:
@@ -329,7 +329,7 @@ def _options_of(part: inspect.Parameter) -> list[inspect.Parameter]:
 
 
 def _parameter(key: str) -> inspect.Parameter:
-    """Return the parameter of a shared option; its name has the section, since a command may use the plain name."""
+    """Return the parameter of a shared option; its name includes the section, since commands may use the plain name."""
     section = _SECTION_OF[key]
     option = SECTIONS[section][key]
     default = False if get_args(option)[0] is bool else None

@@ -1,4 +1,4 @@
-"""Writing of results during the search, and to another place if a file cannot be written."""
+"""Saving of results during the search, and elsewhere if a file cannot be written."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Ctrl-C, SIGTERM and SIGHUP for the process of a command: it exits within two seconds and keeps its results.
 
 Signals wake a thread even while the main thread is in a solver, compiled code or an import; nothing is raised. The
-thread requests running calls to end, which check :func:`remat.runtime.interruption.interrupted`. If no call checks
-it, nothing can be lost, and the process exits at once, as it does at a second signal. If a call does not end in time,
+thread sets a flag that running calls check (:func:`remat.runtime.interruption.interrupted`). If no call checks it,
+nothing can be lost, and the process exits at once, as it does at a second signal. If a call does not end in time,
 the last result is written and the process exits.
 """
 
@@ -75,7 +75,7 @@ class SignalHandler:
     def leave(self, code: int) -> int:
         """Ignore signals while the interpreter exits; they can no longer change the result.
 
-        Python itself would restore its handlers before the end, so that a signal then would change the exit code.
+        Python would restore its own handlers before it exits, so that a late signal would change the exit code.
         """
         code = self.exit_code(code)
         if self.listens:
@@ -87,7 +87,7 @@ class SignalHandler:
         return code
 
     def exit_code(self, code: int) -> int:
-        """Return the exit code of the process for the command's `code`: another one after SIGTERM and SIGHUP.
+        """Return the exit code of the process: the command's `code`, or another one after SIGTERM and SIGHUP.
 
         After Ctrl-C it is that of the command, since a person sees the result. A program that sends a signal needs the
         code to detect the interruption.

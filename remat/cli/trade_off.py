@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read_points(paths: Sequence[Path], problem: Problem) -> list[Point]:
     """Return the schedules of files, certified by the rules of `problem` without its budget.
 
-    A schedule with a source has that name, with its file as the setting; another one has the name of its file. Raise
+    A schedule is named after its source, with its file as the setting, or else after its file. Raise
     FormatError with the path of a file that cannot be read.
     """
     from dataclasses import replace

@@ -28,7 +28,7 @@ from remat.solving.stop import Stop, described, stopping
 Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 
-#: Source of a schedule that needs no method.
+#: Source of a schedule that no method had to find.
 REFERENCE_ORDER = "the reference order"
 
 
@@ -285,7 +285,7 @@ def run_method(
 
 
 def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestant]:
-    """Return the methods as contestants; :meth:`Contestant.parse` reads words.
+    """Return the methods as contestants; :meth:`Contestant.parse` reads each str.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestan
 
 
 def as_contestant(method: Contestant | MethodLike) -> Contestant:
-    """Return a method as a contestant; :meth:`Contestant.parse` reads a word."""
+    """Return a method as a contestant; :meth:`Contestant.parse` reads a str."""
     if isinstance(method, Contestant):
         return method
     return Contestant.parse(method) if isinstance(method, str) else Contestant.of(method)

@@ -31,13 +31,13 @@ class Roundings:
         ``randomised`` rounds each entry up with its value as probability.
     samples : int
     consistent : int
-        Roundings that keep the rows (1b) and (1c): each input is computed or retained, and retained values existed.
+        Roundings that satisfy rows (1b) and (1c): inputs are computed or retained, and retained values existed.
     feasible : int
         Consistent roundings within the budget.
     broken : float
         Mean number of rows (1b) and (1c) that a rounding violates.
     costs : tuple of int
-        Costs of the feasible ones, ascending.
+        Costs of the feasible roundings, ascending.
     """
 
     kind: str

@@ -141,8 +141,8 @@ def frontier(
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
     state : path, optional
-        Folder with a file per finished cell. Cells in it are not solved again, unless an added smaller budget found
-        something cheaper. Their schedules are validated first.
+        Folder with a file per finished cell. Cells in it are not solved again, unless a smaller budget, added
+        since, has a cheaper schedule. Their schedules are validated first.
     executor : concurrent.futures.Executor, optional
         Runs cells in parallel, one of each method: a process pool
         (:class:`remat.runtime.processes.workers.WorkerPool`), or a cluster's executor (dask's

@@ -53,8 +53,8 @@ def max_batch(
 ) -> BatchResult:
     """Find the largest batch that fits `memory` with at most one extra forward pass (Jain et al. 2020, eq. 10).
 
-    Their programme has the batch size as a variable, hence products of variables. Here each batch size is a problem of
-    its own, and few suffice:
+    Their programme contains products with a variable batch size. Here, each batch size is a separate problem, and few
+    have to be solved:
 
     * With costs in fixed proportion, the relative cost of a schedule is the same at every batch size, and its memory at
       each step grows with the batch. So **a schedule for B + 1 is one for B**: if B fits, so do all smaller sizes; if B
@@ -77,8 +77,8 @@ def max_batch(
     method : str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
     stop, options
-        As for :func:`remat.solve`, per probe. With ``start="alone"`` the search starts at nothing, without the
-        reference order and greedy, and each schedule is the method's own, as in published baselines.
+        As for :func:`remat.solve`, per probe. With ``start="alone"`` the search uses neither the reference order nor
+        greedy, and each schedule is the method's own, as in published baselines.
     on_progress : callable, optional
         Receives the progress of each solve.
     on_probe : callable, optional
@@ -140,7 +140,7 @@ def read_memory(memory: int | str) -> int:
     Raises
     ------
     ProblemError
-        If it has not the form ``123456`` or ``"16GiB"``.
+        If it does not have the form ``123456`` or ``"16GiB"``.
     """
     if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
         raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)", "bad-memory")
@@ -215,7 +215,7 @@ class _Search:
         enough: list[StoppingCriterion | float] = [TargetCost(most)]
         if isinstance(self.limits.stop, StoppingCriterion | int | float):
             enough.append(self.limits.stop)
-        # A schedule with explicit frees (dead retention) is no start: with earlier frees it is another schedule.
+        # A schedule with explicit frees (dead retention) cannot be a start: implied frees make it a different schedule.
         given = self.source and not self.schedule.has_frees and not self.alone
         start = _signed(self.schedule, problem.graph) if given else None
         run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)

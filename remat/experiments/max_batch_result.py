@@ -18,11 +18,11 @@ class BatchVerdict(StrEnum):
     """Result of a probe."""
 
     FITS = "fits"
-    """A certified schedule keeps memory and cost."""
+    """A certified schedule is within the memory and the cost limit."""
     INFEASIBLE = "infeasible"
-    """No schedule in the scope keeps the memory."""
+    """No schedule in the scope fits the memory."""
     TOO_EXPENSIVE = "too expensive"
-    """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
+    """Every schedule in the scope that fits the memory costs more than one extra forward pass."""
     NOT_FOUND = "not found"
     """The method found no schedule, which proves nothing."""
     FAILED = "failed"
@@ -30,7 +30,7 @@ class BatchVerdict(StrEnum):
 
     @property
     def proved(self) -> bool:
-        """True if it rules the batch size out."""
+        """True if the verdict rules out the batch size."""
         return self in (BatchVerdict.INFEASIBLE, BatchVerdict.TOO_EXPENSIVE)
 
 

@@ -69,7 +69,7 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
     names: dict[tuple[float, float], list[str]] = {}
     for point, place in zip(valid, places, strict=True):
         names.setdefault(place, []).append(_knob(point.knob))
-    # alternate labels above and below the points, since makers often meet
+    # alternate labels above and below the points, since those of different makers often coincide
     offset, align, rise = ((4, 4), "left", "bottom") if number % 2 == 0 else ((-4, -4), "right", "top")
     for place, knobs in names.items():
         axes.annotate(plain_text(", ".join(knobs)), place, xytext=offset, textcoords="offset points", fontsize=7,

@@ -32,11 +32,10 @@ class Preliminary:
 
     model: Model
     goal: float
-    """A solution with an objective of at most this starts the main model."""
+    """Objective at or below which a solution is a start of the main model."""
     extend: Callable[[Values], Values]
-    """Maps values of the main model that represent a schedule to a solution of this model with the same peak. The
-    reference order replaces a schedule with a higher peak than its own.
-    """
+    """Maps values of the main model that represent a schedule to a solution of this model with the same peak. If that
+    peak is above that of the reference order, the reference order is used instead."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,11 @@ class Formulation(ABC):
     deadline: Deadline = Deadline()
     """Set by the caller before :meth:`build`, which checks it between steps of less than a second:
     ``self.deadline.check()`` raises :class:`~remat.runtime.deadline.OverdueError`. A formulation
-    without checks only exceeds the deadline."""
+    without checks may overrun the deadline."""
 
     counts_in_place: ClassVar[bool] = False
-    """True if it states outputs that are written in place of inputs. Otherwise callers pass problems without such
-    outputs, and its proofs hold for those problems only."""
+    """True if the model covers outputs that are written in place of inputs. Otherwise callers pass problems without
+    such outputs, and its proofs hold for those problems only."""
 
     def __init__(self, problem: Problem) -> None:
         if problem.graph.in_place and not self.counts_in_place:
@@ -158,7 +157,7 @@ class Formulation(ABC):
         """
 
     def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
-        """Return values and bounds of the variables if only `part` of `schedule` may change; by default, all may.
+        """Return values and bounds of the variables if only `part` of `schedule` may change (base class: everything).
 
         Raises
         ------

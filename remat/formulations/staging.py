@@ -29,11 +29,13 @@ class TensorUses:
     """Positions of writers and readers in the reference order."""
 
     first_writer: Int
+    """First writer of each tensor; for graph inputs the number of ops."""
     last_writer: Int
-    """`first_writer` and `last_writer`, of each tensor, are the number of ops and 0 for graph inputs."""
+    """Last writer of each tensor; 0 for graph inputs."""
     tensor: Int
+    """Tensor of each read of tensors that ops write; reads are sorted by tensor, then position of the reader."""
     op: Int
-    """`tensor` and `op` are every read of a tensor that some op writes, by tensor, then position of the reader."""
+    """Reader of each read."""
 
     @classmethod
     def of(cls, problem: Problem) -> TensorUses:

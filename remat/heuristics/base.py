@@ -20,7 +20,7 @@ from remat.schedule.certificate import Certificate, Verdict
 
 OnSchedule = Callable[[Schedule], object]
 
-#: Seconds past its deadline from which a heuristic is reported as late.
+#: Seconds past its deadline after which a heuristic is reported as late.
 LATE = 1.0
 
 
@@ -57,7 +57,7 @@ class HeuristicRun:
     on_schedule: OnSchedule | None = None
     """Receives better schedules as they are found; returns True to stop the search."""
     backend: Backend | None = None
-    """For heuristics that solve models (`uses_backend`); None: their own choice."""
+    """Solver for heuristics that solve models (`uses_backend`); None: their own choice."""
     horizon: Deadline | None = None
     """End of the last turn if this run is one of several turns. The same object runs again then, and may continue where
     it stopped."""
@@ -82,7 +82,7 @@ class HeuristicRun:
         return replace(self, options=replace(self.options, deadline=deadline))
 
     def report(self, schedule: Schedule) -> bool:
-        """Pass on a schedule; return whether the search may stop."""
+        """Pass on a schedule; return True if the search may stop."""
         return self.on_schedule is not None and bool(self.on_schedule(schedule))
 
     def tell(self, schedule: Schedule) -> bool:
@@ -101,7 +101,7 @@ class Best:
     bound : int, optional
         The search may stop at a schedule of at most this cost.
     over_budget : bool
-        The run also receives schedules whose only fault is the budget.
+        True: the run also receives schedules whose only fault is the budget.
 
     Examples
     --------

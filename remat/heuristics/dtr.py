@@ -18,12 +18,12 @@ class DtrOptions(EvictionOptions):
     """Options of :class:`Dtr`."""
 
     score: Score = "dtr-eq"
-    """Score of tensors, of which the least is evicted first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``,
+    """Score of tensors, the least of which is evicted first: ``"dtr"``, ``"dtr-eq"``, ``"dtr-local"``, ``"lru"``,
     ``"size"`` or ``"msps"``; see :class:`Dtr`."""
 
 
 class Dtr(Eviction):
-    """Dynamic tensor rematerialization: run the ops in order and evict the least score when memory is short.
+    """Dynamic tensor rematerialization: run ops in order; evict the tensor of least score when memory is short.
 
     With m the bytes of a tensor, s the time since it was last read or written, c the cost of its op, and N the costs
     of evicted neighbours, the scores are::

@@ -18,7 +18,7 @@ from remat.schedule import OrderRule, Schedule
 
 
 class OnlineHeuristic(Heuristic):
-    """Heuristic on the reference order, or on that of the start where the order is free."""
+    """Heuristic that computes ops in the reference order or, if the order is free, in that of the start."""
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         order = problem.graph.arrays.order
@@ -49,14 +49,14 @@ class EvictionOptions(Options):
 class Eviction(OnlineHeuristic):
     """Eviction as in dynamic tensor rematerialization, with knowledge of future reads.
 
-    Ops are computed in the reference order, or in that of the start where the order is free. When memory is short, a
-    value is dropped that no pending compute needs: first values without further use by later ops, then the one with the
-    most bytes times steps to its next use per unit of its cost. A dropped input is recomputed just before it is read,
-    and so, recursively, are its own inputs; inputs of pending computes stay. Inputs whose recomputation needs most
+    Ops are computed in the reference order or, if the order is free, in that of the start. When memory is short, a
+    value that no pending compute needs is dropped: first values without further use by later ops, then the one with
+    the most bytes times steps to its next use per unit of its cost. A dropped input is recomputed just before it is
+    read, and so, recursively, are its own inputs; inputs of pending computes stay. Inputs whose recomputation needs most
     memory come first. Accumulation buffers are held from the first contribution to the last read.
 
-    After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which ignores future reads. Its schedules
-    need little memory rather than little time. On training graphs of convolutional networks they mostly reach the least
+    After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which ignores future reads. It saves
+    memory rather than time. On training graphs of convolutional networks they mostly reach the least
     feasible budget in a fraction of a second; on wide random graphs it gives up early.
 
     Examples
@@ -113,7 +113,7 @@ class Machine:
         self.uses = [sorted(at[op] for op in row) for row in each(arrays.consumers.lists())]
         for tensor in self.kept:
             self.uses[tensor].append(len(order))
-        self.width = [0] * len(order)  # rough estimate of the bytes that making an op from nothing takes
+        self.width = [0] * len(order)  # rough estimate of the bytes for computing an op with no live inputs
         for op in each(order):
             own = sum(self.size[t] for t in (*self.inputs[op], *self.outputs[op]))
             self.width[op] = max([own, *(self.width[self.writer[t]] for t in self.inputs[op])])
@@ -126,7 +126,7 @@ class Machine:
         self.sequence: list[int] = []
 
     def run(self) -> list[int] | None:
-        """Return the computes, or None if it gave up.
+        """Return the computes, or None if the run gave up.
 
         Raise OverdueError at the deadline.
         """
@@ -135,7 +135,7 @@ class Machine:
             if not self.make(op):
                 return None
         self.now = len(self.order)
-        for tensor in self.kept:  # the live ones stay, since the end uses them
+        for tensor in self.kept:  # live ones stay, since they are used at the end
             if tensor not in self.live and not self.make(self.writer[tensor]):
                 return None
         return self.sequence if self.live.issuperset(self.kept) else None
@@ -178,7 +178,7 @@ class Machine:
         making.pinned.append(tensor)
 
     def may_run(self, op: int) -> bool:
-        """Return whether the limits allow another compute."""
+        """Return True if the limits allow another compute."""
         limit = self.limits[op]
         return (limit is None or self.counts[op] < limit) and len(self.sequence) < self.most
 
@@ -222,11 +222,11 @@ class Machine:
         self.left += self.size[tensor]
 
     def replaceable(self, tensor: int) -> bool:
-        """Return whether a tensor can be dropped: it has no further use, or can be recomputed."""
+        """Return True if a tensor can be dropped: it has no further use, or can be recomputed."""
         return self.next_use(tensor) is None or (self.droppable[tensor] and self.may_run(self.writer[tensor]))
 
     def next_use(self, tensor: int) -> int | None:
-        """Return the place of the next op in the order that reads it, or the end; None without one."""
+        """Return the position of the next op that reads the tensor, or of the end; None without a use."""
         uses = self.uses[tensor]
         place = bisect_left(uses, self.now)
         return uses[place] if place < len(uses) else None

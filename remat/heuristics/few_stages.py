@@ -49,16 +49,16 @@ class FewStages(Heuristic):
     """Stage relaxation with a few events, solved as an integer programme and turned into a schedule.
 
     :class:`remat.bounds.stage_relaxation.StageRelaxation` constrains memory only at some steps of the reference order,
-    its events, and bounds the cost of every schedule with that order. Its solution says which tensors are held at each
+    its events, and bounds the cost of every schedule with that order. Its solution gives the tensors held at each
     event. The rest follows: other inputs of an op are recomputed just before it (:func:`schedule_of_held`). If that
-    schedule also fits the budget at all other steps, and costs what the programme says, it is an optimum. Otherwise the
-    steps with the most prominent excess become events, too. Meanwhile :class:`~remat.heuristics.drops.Drops` brings the
-    schedule within the budget, and reduced costs fix variables that would make a schedule costlier than the best.
+    schedule also fits the budget at all other steps, at the cost of the programme's solution, it is optimal. Otherwise
+    the steps with the most prominent excess become events, too. Meanwhile :class:`~remat.heuristics.drops.Drops` brings
+    the schedule within the budget, and reduced costs fix variables that would make a schedule costlier than the best.
 
     On a training step the first event is near the loss, and the programme is a knapsack with precedence over the values
     that the forward pass saves. PyTorch's partitioner solves a similar knapsack, for bytes saved instead of the peak.
 
-    In a free order it still follows the reference order, and claims no bound.
+    In a free order it still follows the reference order, and gives no bound.
 
     Attributes
     ----------
@@ -170,11 +170,11 @@ class _Search:
             self.solved = True
 
     def _add(self, schedule: Schedule) -> bool:
-        """Make events of the steps where a schedule exceeds the budget most; return whether there are new ones."""
+        """Make events of the steps where a schedule exceeds the budget most; return True if any are new."""
         memory = stage_memory(self.problem, schedule)
         added = 0
         for step in prominent_peaks(memory, self.budget):
-            # A recomputation holds most before the first compute of its stage, and after that of the stage before.
+            # The memory of recomputations peaks between the first compute of the stage before and that of their stage.
             new = next(
                 (k for k in (step, step - 1, step + 1) if 0 <= k < len(memory) - 1 and k not in self.events), None
             )
@@ -187,7 +187,7 @@ class _Search:
 
 
 def stage_memory(problem: Problem, schedule: Schedule) -> Int:
-    """Return the most memory in each stage, from the step after the previous first compute to its own; then the end's.
+    """Return the largest memory in each stage (ending with its first compute), and after the last stage.
 
     Bytes, shape (ops + 1,).
 

@@ -19,9 +19,9 @@ from remat.runtime.arrays import Int
 
 #: Largest number of forward ops for which single ops are tried as blocks.
 FEW = 130
-#: Split a numbered module with more than this share of the ops, if it consists of numbered modules.
+#: Share of the ops above which a numbered module is split, if it consists of numbered modules.
 LARGE = 0.25
-#: Share of the forward ops, and number of readers, from which a value is a candidate for a side tensor.
+#: Least share of the forward ops, and number of readers, for which a value is a candidate for a side tensor.
 LONG, MANY = 0.2, 3
 
 
@@ -89,7 +89,7 @@ def name_paths(problem: Problem, ops: Int) -> list[tuple[str, ...]]:
 
 def _name_path(name: str) -> tuple[str, ...]:
     inner = re.sub(r"^\w+\[(.*)\]$", r"\1", name)
-    # block3 is block 3, but the 2 of pool2d numbers nothing
+    # block3 is block 3, but the 2 of pool2d is not a number of a block
     parts = [p for part in re.split(r"[^A-Za-z0-9]+", inner) for p in re.split(r"(?<=[A-Za-z])(?=[0-9]+$)", part) if p]
     return tuple(parts[:-1]) if parts and not parts[-1].isdigit() else tuple(parts[:-2])
 
@@ -145,8 +145,8 @@ def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
 def articulation_cuts(problem: Problem, ops: Int, max_side: int = 0) -> list[int]:
     """Return the cuts after articulation points: all dependencies of later ops on earlier ones pass through them.
 
-    Ignore values with a long life (:data:`LONG`) and many readers, the smallest first, while they hold at most
-    `max_side` hundredths of all bytes.
+    Values with a long life (:data:`LONG`) and many readers are ignored, the smallest first, up to `max_side` percent
+    of all bytes.
 
     Parameters
     ----------

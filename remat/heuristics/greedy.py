@@ -36,7 +36,7 @@ class Greedy(Heuristic):
 
     The result is staged: first computes in the reference order (where the order is free, also in that of the start),
     every op at most once in each stage. The interpreter runs the kernels of :class:`remat.heuristics.drops.Drops`; up
-    to some hundred ops that takes less time than compiling them. Drops choose among all stages at once; on networks
+    to a few hundred ops that takes less time than compiling them. Drops choose among all stages at once; on networks
     with long skip connections the worst stage is the better choice.
 
     Examples
@@ -51,7 +51,7 @@ class Greedy(Heuristic):
     name = "greedy"
 
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Import what the search interprets, which takes longer than the search of a small graph."""
+        """Import the interpreted kernels, which takes longer than the search of a small graph."""
         del deadline, on_wait
         _functions()
         return True
@@ -119,7 +119,7 @@ def _descent(problem: Problem, order: Int, leaning: float, deadline: Deadline) -
 
 
 def _drop(net: Any, state: Any, leaning: float, deadline: Deadline) -> bool:
-    """Take the best drop across the worst stage, or across one of the next worst; return whether there was one."""
+    """Take the best drop across the worst stage, or across one of the next worst; return True if there was one."""
     from remat.heuristics.drops.stages_kernel import BUDGET
 
     functions = _functions()

@@ -61,7 +61,7 @@ class LnsOptions(Options):
     noise: Annotated[float, Range(0, below=1)] = 0.2
     """Largest change of a cost, as a share of it, in every other sub-model."""
     travel: Annotated[float, Range(0)] = 0.02
-    """Margin of the current schedule over the best, as a share of the least cost of recomputation found."""
+    """Largest excess of the current schedule's cost over the best, as a share of the least recomputation cost found."""
     start_share: Annotated[float, Range(0, 1)] = 0.2
     """Share of the time for finding a start within the budget if none is given; with ``start="none"`` the search begins
     from the reference order."""
@@ -73,7 +73,7 @@ class Lns(Heuristic):
     Each iteration chooses a part of the schedule (:mod:`~remat.heuristics.neighbourhoods`), restricts the model of a
     registered formulation to it (:func:`remat.modeling.restriction.restrict`), and solves that with a registered
     backend, warm-started with the current schedule. The solution is decoded and validated. Kinds of parts that led to
-    improvements are chosen more often; parts grow while they are solved to the end, and shrink otherwise. The search
+    improvements are chosen more often; parts grow while they are solved to optimality, and shrink otherwise. The search
     ends when the model of the whole problem is solved to the end.
 
     To leave local optima, the costs of half of the sub-models are perturbed at random, and the current schedule may be
@@ -82,8 +82,8 @@ class Lns(Heuristic):
 
     A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step with
     the most memory. The default start is that of greedy rematerialization (fixed order) or annealing. A start that the
-    formulation cannot express is converted to stages; if that fails, the search begins from the reference order. There
-    is always room for one more compute of each op than the current schedule has, within the problem's limits.
+    formulation cannot express is converted to stages; if that fails, the search begins from the reference order. The
+    model always allows one more compute of each op than the current schedule has, within the problem's limits.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Lns(Heuristic):
     BackendError
         If the backend is not available, fails on all first sub-models, or returns an invalid answer.
     KeyboardInterrupt
-        On Ctrl-C if the run has a receiver, which already has the best schedule; otherwise that is returned.
+        On Ctrl-C if the run has a receiver, which already has the best schedule; without one, `run` returns it.
 
     Examples
     --------
@@ -248,7 +248,7 @@ class _Search:
         return self.work.certificate.accepted
 
     def _near(self, new: _Candidate, idle: int) -> bool:
-        """Return whether a schedule costs little more than the best; the margin grows while nothing better is found."""
+        """Return True if a schedule costs little more than the best; the margin grows while nothing better is found."""
         if self.best.cost is None or not (self.fits and new.certificate.accepted):
             return False
         base = self.problem.graph.base_cost

@@ -26,7 +26,7 @@ from remat.runtime.resources import available_memory
 from remat.runtime.solve_options import StopReason
 from remat.schedule import Schedule
 
-#: A share below 1.
+#: Share below 1.
 Share = Annotated[float, Range(0, below=1)]
 
 
@@ -35,13 +35,13 @@ class LpRoundingOptions(Options):
     """Options of :class:`LpRounding`."""
 
     formulation: Literal["stages", "checkmate"] = "stages"
-    """Formulation whose relaxation is rounded. That of ``stages`` is tighter and smaller."""
+    """Formulation whose relaxation is rounded; ``stages`` has the tighter and smaller one."""
     ahead: bool = True
     """As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is even smaller, but bounds
     fewer schedules."""
     limited: bool = True
     """Omit variables of the relaxation of `stages` that only schedules costlier than the start use; without a start,
-    costlier than that of `greedy`. The result is many times smaller, and as good a bound on cheaper schedules."""
+    costlier than that of `greedy`. The relaxation is many times smaller, and bounds cheaper schedules equally well."""
     allowances: tuple[Share, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
     """ε: the relaxation is solved for the budget (1 − ε) B, for each ε in turn. The paper takes 0.1."""
     thresholds: tuple[Share, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)

@@ -18,7 +18,7 @@ from remat.schedule import Schedule
 LEAST = 4
 #: Decay of past success, and least weight of every kind.
 FADING, FLOOR = 0.1, 0.08
-#: Factors of the size after a neighbourhood that was solved to the end without success, and one that was too large.
+#: Factors of the size after a neighbourhood that was solved without success, and after one that was too large.
 GROWTH, DECAY = 1.15, 0.85
 
 
@@ -86,7 +86,7 @@ def around_peak(profile: ScheduleProfile, rng: np.random.Generator, size: int) -
 
 
 def around_highest(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
-    """Return a part around a step of the largest memory."""
+    """Return a part around a step with the largest memory."""
     highest = np.flatnonzero(profile.memory == profile.memory.max())
     return _around(profile, rng, size, int(rng.choice(highest)))
 
@@ -114,7 +114,7 @@ def related(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Pa
     pool = profile.sequence[profile.again] if len(profile.again) and rng.random() < 0.7 else profile.sequence
     found = [int(rng.choice(pool))]
     seen = set(found)
-    for op in found:  # the loop extends it
+    for op in found:  # the loop extends the list
         near = [other for other in (*before[op], *after[op]) if other not in seen]
         rng.shuffle(near)
         found += near
@@ -127,7 +127,7 @@ def related(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Pa
 
 
 def scattered(profile: ScheduleProfile, rng: np.random.Generator, size: int) -> Part:
-    """Return a random part, half of it recomputed ops."""
+    """Return a random part of which half are recomputed ops."""
     again = rng.permutation(np.unique(profile.sequence[profile.again]))[: size // 2]
     ops = _first_different(np.concatenate([again, rng.permutation(profile.num_ops)]), size)
     return part_of(profile, ops, 0, 2 * profile.num_ops)

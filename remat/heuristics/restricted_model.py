@@ -28,7 +28,7 @@ class Statement:
 
     formulation: Formulation
     room: Int | None
-    """Computes of each op that it can express and the problem allows, shape (ops,); None: there is no limit."""
+    """Computes of each op that the formulation can express and the problem allows, shape (ops,); None: no limit."""
 
     @classmethod
     def around(
@@ -63,14 +63,14 @@ class Statement:
         return cls(made, np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
-        """Return whether `schedule` uses all room of an op for which the problem allows more computes."""
+        """Return True if `schedule` uses all room of an op for which the problem allows more computes."""
         if self.room is None:
             return False
         full = np.flatnonzero(counts(problem, schedule) >= self.room).tolist()
         return any((limit := problem.compute_limits[op]) is None or self.room[op] < limit for op in full)
 
     def expresses(self, schedule: Schedule) -> bool:
-        """Return whether the formulation can express `schedule`."""
+        """Return True if the formulation can express `schedule`."""
         try:
             self.formulation.encode(schedule)
         except ProblemError:
@@ -137,7 +137,7 @@ def counts(problem: Problem, schedule: Schedule) -> Int:
 def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
     """Return `schedule` with the recomputations of each stage in the reference order and at most once.
 
-    None where the order is free, or first computes do not follow the reference order. The result computes no more, and
+    None if the order is free, or first computes do not follow the reference order. The result computes no more, and
     may hold more.
 
     Examples

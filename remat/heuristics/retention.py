@@ -7,7 +7,7 @@ Two functions, shared by all methods that decide on retention alone (checkpointi
 
 Rows are stages, columns are positions in the reference order. ``S[t, i]`` with ``i < t``: the values of op i are
 retained from stage t - 1 into stage t. ``R[t, i]`` with ``i <= t``: op i is computed in stage t, which ends with the
-first compute of op t. The outputs of an op are retained together. The exception are tensors to be kept at the end whose
+first compute of op t. The outputs of an op are retained together. The exceptions are tensors to keep at the end whose
 op has other outputs (:func:`kept_beside_others`): they are held from the last compute of their op, for any S.
 """
 
@@ -27,7 +27,7 @@ from remat.schedule import Schedule
 
 
 def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = None) -> Bool:
-    """Return the least computes for the retention decisions `S`; a constraint forces each of them.
+    """Return the smallest set of computes for the retention decisions `S`, each of which a constraint forces.
 
     ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
     the stage reads is computed before it in the stage unless it is retained into it. Stages are independent, so this is

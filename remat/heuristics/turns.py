@@ -23,8 +23,9 @@ class Arm:
     rate: float = math.inf
     """Average gain per unit of time of the last turns; infinite before the first one."""
     turns: int = 0
+    """Turns so far."""
     idle: int = 0
-    """`turns` and `idle`: turns so far, and turns without a gain since the last one with a gain."""
+    """Turns since the last one with a gain."""
 
 
 class Turns:

@@ -22,7 +22,7 @@ class CheckmateOptions(Options):
 
     frontier: bool = True
     """Frontier-advancing stages, (8a)-(8c). False: (1d)-(1e), any op in any stage, and a free order of first computes.
-    That is far weaker and far slower, and serves the comparison of §4.6 and appendix A."""
+    This relaxation is far weaker and the solve far slower; it serves the comparison of §4.6 and appendix A."""
     stages: Positive | None = None
     """T, the number of stages without `frontier`; None: as many as ops, as with `frontier`."""
 
@@ -43,7 +43,7 @@ class CheckmateLayout:
         Numbers of ops and stages.
     frontier : bool
     width, first_slot : int64 arrays, shape (stages,)
-        Number of ops, the first of the order, that may run in each stage; number of the first such run among all.
+        Number of ops that may run in each stage (the first ones of the order), and index of its first run.
     unit, capacity : int
         Bytes per unit of size, and units that the budget leaves for tensors that are not always held.
     size : int64 array, shape (tensors,)
@@ -64,7 +64,7 @@ class CheckmateLayout:
     place_output, place_source, place_op, place_count : int64 arrays
         Pairs of an output and an input in whose place an op may write it, the op, and the number of stages of each.
     place_most : int64 array, shape (ops,)
-        Largest number of units that the op at each position can save by this.
+        Largest number of units that the op at each position can save by writing in place.
     part_tensor, part_op, part_count : int64 arrays
         Contributions to buffers that may be transient, after the stage of the buffer's last writer.
     """

@@ -24,19 +24,19 @@ class FoundRun:
     """Run recognised in a schedule."""
 
     node: int
+    """Node and `option` as in :class:`remat.formulations.composites.expansion.Step`."""
     option: int
-    """Node and option are those of :class:`remat.formulations.composites.expansion.Step`."""
     left_out: Int
     """Ops of the option that are not computed, since their outputs are live."""
     live: Int
-    """Tensors that it reads and that ops left out of it would have made."""
+    """Tensors that the run reads and that its left-out ops would have made."""
 
 
 @dataclass
 class _Part:
     """Node in the sequence, its computes there, and the runs that match, those with the fewest ops left out first.
 
-    `live` contains, by option, the tensors that a run reads and that ops left out of it would have made.
+    `live` contains, by option, the tensors that a run reads and that its left-out ops would have made.
     """
 
     node: int
@@ -49,7 +49,7 @@ class _Part:
         return {run.option for run in self.runs}
 
     def found(self) -> FoundRun:
-        """Return the part as the first of its runs."""
+        """Return the part with the first of its runs."""
         run = self.runs[0]
         live = np.array(sorted(self.live[run.option]), dtype=np.int64)
         return FoundRun(self.node, run.option, np.setdiff1d(run.ops, self.ops), live)
@@ -68,11 +68,11 @@ def encoded(
 
     * *whole*: the longest run with nothing left out, otherwise the longest;
     * *longest*: the longest run;
-    * *apart*: as *whole*, but forward parts before longer backward parts that start with the same ops. A forward part
-      and another backward part may have run instead, and hold less if the forward part's outputs are live.
+    * *apart*: as *whole*, but a forward part precedes a longer backward part that starts with the same ops. Reading
+      it as a forward part and another backward part claims less memory if the forward part's outputs are live.
 
-    Equal results are encoded once. A run that matches several options has that of the backward run that follows. A
-    forward run without a backward run is a fast-forward, otherwise the option that saves least.
+    Equal results are encoded once. If a forward run matches several options, it gets that of the backward run
+    that follows. Without one it gets the fast-forward, or else the option that saves least.
 
     `encode` returns values of the runs in sequence, or raises ProblemError if there are none; `claim` is called only if
     there are several encodings. Raise ProblemError if the schedule names an unknown op, misses one or computes one too

@@ -87,7 +87,7 @@ class _Retention:
         self.makers: dict[int, set[int]] = {}
         for k, d in self.parts:
             self.makers.setdefault(d, set()).add(k)
-        #: Phase of the last read of data that are wanted, and the makers that their buffers still lack.
+        #: Phase of the last read of each datum still to be read; and contributors that its buffer still lacks.
         self.until = dict.fromkeys(np.flatnonzero(at.kept).tolist(), at.T)
         self.lacking = {d: set(self.makers[d]) for d in self.until if d in self.makers}
         self.phantom = {int(c): i for i, c in enumerate(at.phantom_backward.tolist())}

@@ -47,8 +47,9 @@ class NodeRow:
     memory: Int
     """Bytes; for a choice without such a row, the value that its own rows imply. Shape (choices of the node,)."""
     freed: Int
+    """Numbers of data that are not live in this row if they are freed with the node."""
     hidden: Int
-    """`freed` and `hidden`: data, by number."""
+    """Numbers of data that are not live in this row if the node makes them."""
 
 
 class Tables:

@@ -18,11 +18,11 @@ class Touches(NamedTuple):
 
     t: Int
     item: Int
-    """Number of the read or make in `Tables`, at phase `t`."""
+    """Number of the read or make in `Tables`; its phase is in `t`."""
     last: Bool
-    """True for the datum's last one in that phase."""
+    """True for the datum's last read or make in that phase."""
     keys: Int
-    """Ascending keys, one for each."""
+    """Key of each read or make, ascending."""
     total: int
     """Number of reads or makes in `Tables`."""
 

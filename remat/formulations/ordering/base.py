@@ -19,7 +19,7 @@ from remat.problem.scope import Scope
 from remat.runtime.arrays import Int
 from remat.schedule import OrderRule, Schedule
 
-#: Number of ops up to which the size of a model is estimated from the precedence relation; above, from counts alone.
+#: Largest number of ops for which a model's size is estimated from the precedence relation; above, from counts only.
 CLOSURE_OPS = 3000
 
 

@@ -35,10 +35,10 @@ class OrderLayout:
         Bytes. Tensors with the same first and last ops are merged. Graph inputs, which are always live, and tensors
         that are neither read nor kept are left out.
     first : Csr
-        Writers of each of which one comes first in every order; more than one only for accumulation buffers.
+        Writers of each tensor of which one comes first in any order; more than one only for accumulation buffers.
     last : Csr
-        Readers of each of which one comes last in every order. A tensor that is kept to the end has one of its first
-        writers instead.
+        Readers of each tensor of which one comes last in any order. A tensor that is kept to the end has one of its
+        first writers instead.
     kept : bool array, shape (held,)
     workspace : int64 array, shape (ops,)
         Bytes that each op holds during its own step only, including results that are neither read nor kept.

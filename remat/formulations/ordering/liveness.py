@@ -24,8 +24,9 @@ class Liveness:
     """Variables that mark when tensors are held, each with the literals that bound it from below."""
 
     entry: Int
+    """Variable of each pair of a variable and a literal; a variable is the largest of its literals."""
     literal: Int
-    """`entry` and `literal` are pairs of a variable and a literal; each variable is the largest of its literals."""
+    """Literal of each pair."""
 
     def fill(self, values: Float) -> None:
         """Set the values of these variables from those of all others."""

@@ -187,7 +187,7 @@ class RetentionIntervals(Formulation):
         return variables
 
     def _offer_forms(self, variables: IntervalVariables, highest_peak: int | None = None) -> None:
-        """Offer the model as MiniZinc text written by hand, and in linear rows."""
+        """Offer the model also as handwritten MiniZinc text and in linear rows."""
 
         def written() -> WrittenModel:
             return WrittenIntervals(self.problem, variables, self.scale, self.deadline, highest_peak).model()

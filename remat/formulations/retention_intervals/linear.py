@@ -28,7 +28,7 @@ class Rise(NamedTuple):
     """Units that the budget leaves."""
     unit: int
     held: int
-    """The objective is ``held + unit * (capacity + rise)``."""
+    """Bytes of the objective ``held + unit * (capacity + rise)``."""
 
 
 class StagedCopies(Stages):

@@ -23,7 +23,7 @@ TEXT = Path(__file__).with_name("retention_intervals.mzn")
 
 @dataclass(frozen=True)
 class WrittenIntervals:
-    """The model of one problem as a text written by hand."""
+    """Handwritten MiniZinc text for the model of one problem."""
 
     problem: Problem
     variables: IntervalVariables

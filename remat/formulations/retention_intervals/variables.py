@@ -132,7 +132,7 @@ class IntervalVariables:
         return run
 
     def holds(self, values: Values, copy: Int, runs: Int) -> Bool:
-        """Return whether copies run with one of a set of their options, according to the values."""
+        """Return a mask of copies that run with one of a set of their options, according to the values."""
         literal = self.literal(copy, runs)
         sure = literal == ALWAYS
         return sure | (values[np.where(sure, 0, literal)] > 0.5)

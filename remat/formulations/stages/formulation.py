@@ -180,7 +180,7 @@ class Stages(Formulation):
 
     @property
     def _own(self) -> Bool:
-        """Mask of the reads that have an L; for the others, R of the reader says that the tensor is live up to it."""
+        """Mask of the reads that have an L; for the others, R of the reader takes its place."""
         _, _, _, last = self.choices.reads
         return ~last | (self._tail != NONE)
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 MOVES_PER_OP = 20_000
 #: Moves per op of the first anneal of a round; fewer in the very first round, so that it answers soon.
 ROUND_MOVES, FIRST_MOVES = 6_000, 500
-#: Rounds after which their length doubles.
+#: Number of rounds after which their length doubles.
 ROUNDS = 4
 #: Reheats of a round, and the share of the cooling schedule that each repeats.
 REHEATS, REHEATED = 3, 0.5
-#: Least moves of a step of cooling, and least steps of a round with reheats.
+#: Fewest moves of a cooling step, and fewest steps of a round with reheats.
 BATCH, STEPS = 5_000, 20
-#: Most moves between two checks of the clock; with a deadline, seconds between them, since that many moves take a
-#: quarter of a second on 20,000 ops, but no fewer moves than the least step.
+#: Most moves between two checks of the clock; with a deadline, seconds between them, but at least the moves of
+#: the smallest step: on 20,000 ops, the most moves would take a quarter of a second.
 PIECE, CHECK_INTERVAL = 20_000, 0.05
 #: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
 #: alternate between the two ranges, since each misses schedules that the other finds.
@@ -53,13 +53,13 @@ HOT = 2.5
 HOT_ROUND, WARM_ROUND = "hot", "warm"
 #: First temperatures of warm rounds, in mean costs of an op, in turn.
 WARM = (0.5, 2.5)
-#: Moves per op below which a hot round does not reach the quality of an existing schedule.
+#: Moves per op below which a hot round does not reach the quality of a known schedule.
 LEAST_HOT = 2_000
-#: Share of the time up to the horizon for which rounds are planned, if this run is one turn of several.
+#: Share of the time up to the horizon for which rounds are planned, if this run is one of several turns.
 SHARE = 0.6
 #: Largest overhead of a round worth reheating, as a multiple of the least overhead.
 WORTH = 1.15
-#: Least seconds between two reported schedules.
+#: Minimum seconds between two reported schedules.
 TELL = 0.5
 
 
@@ -76,10 +76,9 @@ class AnnealingOptions(Options):
     soft: float = 1e-2
     """First width of the soft excess, as a share of the budget: at this distance memory counts as near the peak."""
     hard: Annotated[float, Range(above=0)] = 2e-4
-    """Its last width."""
+    """Last width of the soft excess, as a share of the budget."""
     again: Annotated[float, Range(0, 1)] = 0.2
-    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer. Probability that
-    an input which is not there at a recomputation is recomputed as well, and not held for longer."""
+    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +107,7 @@ class Annealing(Heuristic):
 
         cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
 
-    In its last term every slot near the peak counts, and not the highest alone. τ falls with the temperature, and λ
+    In its last term every slot near the peak counts, not only the highest. τ falls with the temperature, and λ
     follows the share of states within the budget. Half of the recomputations are for tensors that live across a slot
     near the peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T)
     for an op with d tensors.
@@ -333,7 +332,7 @@ class _Search:
             return WARM_ROUND, best, max(self.cold, min(self.heat, warm)), cost
 
     def _worth(self, cost: int) -> bool:
-        """Return whether a round that reached this cost (-1: none) is worth reheating."""
+        """Return True if a round that reached this cost (-1: none) is worth reheating."""
         base = self.problem.graph.base_cost
         return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
 
@@ -367,7 +366,7 @@ class _Search:
         return done
 
     def _tell(self) -> None:
-        """Report the best schedule if that is due: at most every :data:`TELL` seconds, and once."""
+        """Report the best schedule once, at most every :data:`TELL` seconds."""
         due = self.untold and time.monotonic() >= self.told + TELL
         if due and self.best is not None and self.call.on_schedule is not None:
             self.untold = False

@@ -26,7 +26,7 @@ from remat.schedule import Schedule
 OFTEN = 2**30
 #: Share of the time for measuring plans; the rest is for the schedule of the best one.
 SEARCH_SHARE = 0.8
-#: Peaks, as shares of the budget, of the plans from which drops continue, and their leanings.
+#: Peaks, as shares of the budget, of the plans with which drops continue, and the leanings of these drops.
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
 
@@ -48,8 +48,8 @@ class BlockOptions(Options):
     k: Positive | None = None
     """Blocks in a segment; None: every number is tried."""
     drops: bool = False
-    """Continue with :class:`remat.heuristics.drops.Drops` from the best plan, and from some over the budget. Cheaper
-    than block checkpointing by hand."""
+    """Continue with :class:`remat.heuristics.drops.Drops` from the best plan, and from some over the budget. This is
+    cheaper than block checkpointing by hand."""
 
 
 def _example() -> None:
@@ -67,8 +67,9 @@ class Measured:
     """Cost and peak of a plan."""
 
     cost: int
+    """Cost of its schedule."""
     peak: int
-    """`cost` and `peak`: cost and peak of its schedule; the peak in bytes."""
+    """Peak of its schedule in bytes."""
     plan: Plan
     ends: Ends
     """Position after the last op of each block."""
@@ -205,7 +206,7 @@ class BlockCheckpointing(Heuristic):
         Raises
         ------
         ProblemError
-            If the graph is no training graph, or has no cuts into blocks.
+            If the graph is not a training graph, or cannot be cut into blocks.
 
         Examples
         --------
@@ -261,7 +262,7 @@ def _above(frontier: list[Measured], budget: int) -> list[Measured]:
 
 
 def _unbeaten(found: list[Measured]) -> list[Measured]:
-    """Return the plans that no other beats in both, by rising peak and falling cost; the first of equal ones."""
+    """Return the plans that no other beats in both peak and cost, by rising peak; the first of equal ones."""
     best: list[Measured] = []
     for one in sorted(found, key=lambda one: (one.peak, one.cost)):
         if not best or one.cost < best[-1].cost:

@@ -11,7 +11,7 @@ import numpy as np
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Int
 
-#: Numbers of blocks tried for a segment, and for each number in plans with two of them.
+#: Largest number of segment sizes to try, and of values for each of the two numbers of other plans.
 SIZES, PAIRS = 32, 24
 
 
@@ -32,8 +32,7 @@ class Plan:
     offset: int = 0
     """Blocks in the first segment if that is shorter; 0: k."""
     inner: int = 0
-    """Blocks in a part of a segment, if all parts but the last are dropped again after recomputation; 0: they are
-    not."""
+    """Blocks in a part of a segment, if all parts but the last are dropped again after recomputation; 0: none."""
 
     def segments(self, num_blocks: int) -> list[tuple[int, int]]:
         """Return the first block of each segment, and the one after its last."""
@@ -65,7 +64,7 @@ def first_backward_of(step: TrainingStep, ends: Int) -> Int:
 
 
 def spread(most: int, count: int) -> list[int]:
-    """Return whole numbers from 1 to `most`, at most `count`, evenly by their logarithm.
+    """Return at most `count` integers from 1 to `most`, evenly spaced by their logarithm.
 
     Examples
     --------

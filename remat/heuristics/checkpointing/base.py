@@ -22,7 +22,7 @@ from remat.schedule.formats.checkmate import schedule_from_matrices
 SECONDS_PER_COMPUTE = 3e-6
 #: Bytes per pair of ops, for tables of values retained and computed in each stage.
 TABLES = 8
-#: Least seconds for the first schedule, even after the deadline.
+#: Minimum seconds for the first schedule, even after the deadline.
 FIRST = 0.25
 
 

@@ -55,8 +55,8 @@ class ChenSqrt(_SquareRoot):
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: O(√n) memory for at most one more forward pass.
     It ignores sizes, costs and the budget: there is one schedule, which fits or does not. For chains; Checkmate's paper
-    uses it on VGG and MobileNet only. On the unit chain of n forward ops it costs 2 n + 1 plus one for each op before
-    the last checkpoint that is no checkpoint.
+    uses it on VGG and MobileNet only. On the unit chain of n forward ops it costs 2 n + 1, plus one for each
+    other op before the last checkpoint.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def advances(length: int, slots: int) -> int:
 
 
 def first_advance(length: int, slots: int) -> int:
-    """Return the steps to advance before the next state is stored, so that the advances stay the least.
+    """Return the number of steps to advance before storing the next state, for the least advances in total.
 
     The smallest k with ``comb(c + r - 2, c) <= k <= comb(c + r - 1, c)`` and
     ``comb(c + r - 2, c - 1) <= l - k <= comb(c + r - 1, c - 1)``. With one slot only the first state is stored, and

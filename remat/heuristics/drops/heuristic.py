@@ -34,7 +34,7 @@ BATCH, CHECK_INTERVAL = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
 #: A drop is taken if its price is at most this multiple of the least possible price of the next one. Each drop makes
-#: the others slightly more expensive: among many alike, each drop would otherwise trigger a new evaluation of all.
+#: the others slightly more expensive, so among many similar ones it would otherwise trigger an evaluation of all.
 SLACK, SLACK_OF_MANY = 1.000001, 1.03
 #: Number of ops from which `SLACK_OF_MANY` applies.
 MANY = 5_000
@@ -46,7 +46,7 @@ class DropsOptions(Options):
 
     leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0, 1.0, 20.0)
     """Price of holding an input for longer relative to recomputing it, in bytes of excess at the rate of the drop: high
-    values recompute less. Each is tried, and the best schedule counts."""
+    values recompute less. Each is tried, and the best schedule is returned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,12 +72,12 @@ class Drops(Heuristic):
     rate at which the drop itself turns cost into bytes.
 
     Starting from the reference order, it takes the drop with the least cost per byte of excess removed, summed over all
-    stages, until nothing exceeds the budget. A drop whose exact effect is no reduction of the excess is reverted.
+    stages, until nothing exceeds the budget. A drop that turns out not to reduce the excess is reverted.
     Candidates wait on a heap, keyed by their least possible price, and are evaluated again at their turn. At the end,
     recomputations that the budget does not need are taken back, the costliest first.
 
-    In a free order, descents also start from the order of the start and from one by list scheduling. A start that is
-    staged in the order gives one more descent: drops remove its excess, and unnecessary recomputations are taken back.
+    In a free order, descents also use the order of the start and one by list scheduling. A start that is staged in the
+    order gives one more descent: drops remove its excess, and unnecessary recomputations are taken back.
 
     :class:`remat.heuristics.greedy.Greedy` evaluates these drops in the interpreter; here a drop takes some
     microseconds, and 100,000 ops take some seconds. Recomputations may be in any stage, and of any depth. The result is

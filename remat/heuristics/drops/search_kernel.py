@@ -46,7 +46,7 @@ class DropHeap(NamedTuple):
 
 @inner
 def may_run(net, state, op, others):
-    """Return whether another run of `op` is allowed, with room for it and for `others`."""
+    """Return True if another run of `op` is allowed, with room for it and for `others`."""
     return state.times[op] < net.limit[op] and state.number[LEFT] > others
 
 
@@ -379,7 +379,7 @@ def take_back(net, state, ops, stages):
 
 @inner
 def _runs(state, op, stage):
-    """Return whether `op` is recomputed in `stage`."""
+    """Return True if `op` is recomputed in `stage`."""
     for i in range(1, state.times[op]):  # noqa: SIM110  (kernels support no generators here)
         if state.runs[op, i] == stage:
             return True

@@ -169,7 +169,7 @@ def measure(memory, lazy, low, high, block):
 def find_last_places(net, state, stage):
     """Set `last_at` for the tensors of a stage, and return the bytes that they hold at its start.
 
-    It is the place of the last step that uses the tensor, or -1 if the tensor lives on after the stage.
+    The value is the index of the last step that uses the tensor, or -1 if the tensor outlives the stage.
     """
     state.number[TOKEN] += 1
     token = state.number[TOKEN]

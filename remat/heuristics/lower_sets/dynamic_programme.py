@@ -51,7 +51,7 @@ class ForwardGraph:
         return rim
 
     def beyond(self, members: Bool) -> int:
-        """Return the bytes of the readers of a lower set outside it, and of all that these read outside it.
+        """Return the bytes of the ops outside a lower set that read it, and of all ops outside it that those read.
 
         Kusumoto et al.'s last two terms of the peak, M(δ⁺(L) - L) + M(δ⁻(δ⁺(L)) - L).
         """
@@ -131,7 +131,7 @@ class Programme:
         By size, from the empty set to all ops.
     levels : int
         Number of distinct costs of recomputation: costs are rounded to units of the total cost divided by it, and
-        exact if the units are whole.
+        remain exact if the units are integers.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class LowerSetsOptions(Options):
     """Options of :class:`LowerSets`."""
 
     sets: Annotated[int, Range(3)] = 600
-    """Largest number of lower sets: all of them if they are no more, otherwise ancestor closures."""
+    """Largest number of lower sets: all lower sets if there are no more, otherwise ancestor closures."""
     levels: Positive = 200
     """Number of distinct costs of recomputation."""
 
@@ -45,13 +45,13 @@ class LowerSets(Checkpointing):
 
     Kusumoto et al., *A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient Backpropagation*
     (NeurIPS 2019). A lower set of the forward graph is closed under inputs. A chain of them cuts the forward pass into
-    segments, and of each set the *boundary* is stored, the ops that are read outside. The backward pass recomputes each
-    segment from stored values. The programme (:class:`.Programme`) is exact over all lower sets if these are few, and
+    segments, and the *boundary* of each set is stored: the ops that are read outside it. The backward pass recomputes
+    each segment from stored values. The programme (:class:`.Programme`) is exact over all lower sets if these are few, and
     otherwise uses ancestor closures, one for each op. Sizes and costs count; every forward op runs at most twice.
 
     The paper estimates the memory of a segment (forward and backward values of the segment at once), so several budgets
     are planned for. Each has the time-centric chain, which recomputes least, the memory-centric one, which recomputes
-    most, and some between. Only values needed so far are recomputed of a segment, and the last one is still held. The
+    most, and some between. Of a segment, only values needed so far are recomputed; the last segment is still held. The
     answer is the cheapest schedule that fits.
 
     Examples
