@@ -123,7 +123,7 @@ def schedule_for(problem: Problem, S: Bool, source: str = "", deadline: Deadline
 def kept_beside_others(problem: Problem) -> Bool:
     """Return a mask of tensors to be kept at the end whose op has other outputs that are not; shape (tensors,).
 
-    Retained with the others, a few bytes of statistics would hold an activation to the end.
+    If all outputs of an op were retained together, a few bytes of statistics would hold an activation to the end.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def kept_beside_others(problem: Problem) -> Bool:
 
 
 def _regained(problem: Problem) -> tuple[list[Int], Bool]:
-    """Return by position the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
+    """Return, by position, the ops whose own outputs an op reads, and a mask of ops with an own output to keep.
 
     An *own* output has no other writer, and is retained with all others of its op.
     """

@@ -31,15 +31,14 @@ class Xla(OnlineHeuristic):
     1. Evaluate each block of up to `block_size_limit` ops computed so far. Its *saving* is the bytes of its live
        outputs, less those of inputs that are dead by now and would have to live on.
     2. Take the block of least cost, ``budget / saving`` rounded down: compute time does not count. In a free order a
-       block that no op has read yet costs 0, for it only moves.
+       block that no op has read yet costs 0, since it is only moved.
     3. Recompute it; all later ops read the copy. Each op of the block is copied right before the first later op that
        reads the copy or one of its inputs.
     4. Repeat until the op fits or no block saves anything.
 
     Differences: bytes are those of :mod:`remat.schedule.simulate`, where outputs count from their compute on. In a
     fixed order every op keeps its first compute, even if nothing reads it before the copy. XLA's compression and host
-    offload are no steps of a schedule. Ops that must not be recomputed, and those that accumulate into a buffer, are no
-    candidates.
+    offload are omitted. Ops that must not be recomputed, and those that accumulate into a buffer, are not candidates.
 
     Source: ``xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`` of the OpenXLA project, as of 2025. The result
     may exceed the budget, and copies early in the sequence may raise the memory of ops already passed.
@@ -70,7 +69,7 @@ class _Item:
     writes: list[_Buffer] = field(default_factory=list)
     placed: bool = False
     stays: bool = False
-    """True if its first compute stays in the sequence: by the order rule, or since readers of a buffer wait for it."""
+    """True if its first compute stays in the sequence: because of the order rule, or of readers of a buffer."""
     denied: bool = False
     moved: bool = False
     """True for a copy of an op without earlier readers."""

@@ -1,4 +1,4 @@
-"""Graphs as groups within groups: partition, chains of blocks, identical groups."""
+"""Graphs as nested groups: partition, identical groups, options of groups, and the method ``hierarchical``."""
 
 from remat.hierarchy.groups import Group, Interface, interface
 from remat.hierarchy.identical import GroupClass, identical_groups, translate

@@ -129,7 +129,7 @@ def _key(option: Option) -> tuple[bytes, bytes]:
 
 #: First and last step in which :func:`_least_peak` lowers the budget, as shares of the gap above the structural bound.
 FIRST_STEP, LAST_STEP = 0.25, 0.02
-#: Most rounds of further options, and the share of the time left that each round of them gets.
+#: Most rounds of further options, and the share of the time left that each round gets.
 ROUNDS, REFINE_SHARE = 3, 0.5
 
 #: Rank of a choice, smaller is better: over the budget, objective, the other criterion.
@@ -141,11 +141,11 @@ class Chosen:
     """Best choice of an option for each group of one partition."""
 
     composites: list[Composite]
-    """Groups with their first options and the one that the best choice takes: few options make small models."""
+    """Groups with their first options and that of the best choice; few options keep models small."""
     worth: Worth = (True, 0, 0)
     """Rank of the best choice."""
     schedule: Schedule | None = None
-    """The best choice, if it is within the budget."""
+    """Schedule of the best choice, if it is within the budget."""
 
 
 def choose(
@@ -156,9 +156,9 @@ def choose(
     Parameters
     ----------
     effort : Effort
-        Answers the problem that one option of each group makes.
+        Methods for the problem that consists of one option of each group.
     leaf : Effort
-        Makes further options for the memory that the best choice leaves to each group.
+        Methods for further options within the memory that the best choice leaves to each group.
     moves : int
         Changes to try per composite.
     """

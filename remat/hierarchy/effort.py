@@ -1,4 +1,4 @@
-"""Methods and solver of sub-problems, and the answer of one method to one of them."""
+"""Methods and solver of sub-problems, and the answer of one method to a sub-problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.solving.result import base_versions
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
 
-#: Sub-problems run in parallel.
+#: One thread each, since sub-problems run in parallel.
 ONE_THREAD = SolveOptions(threads=1)
 
 
@@ -65,7 +65,7 @@ class Effort:
     """Collects reports of the backend."""
 
     def seeded(self, number: int) -> Effort:
-        """Return the same with another seed for each `number`."""
+        """Return the same effort with another seed for each `number`."""
         return replace(self, call=replace(self.call, seed=(self.call.seed + number) % (MOST + 1)))
 
 

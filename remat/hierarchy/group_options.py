@@ -72,9 +72,9 @@ class Measured:
     cost: int
     """Sum over both parts."""
     forward_peak: int
+    """Largest bytes of tensors inside the group plus workspace during the forward part."""
     backward_peak: int
-    """`forward_peak` and `backward_peak`: bytes of tensors inside the group plus workspace, at most, during each
-    part."""
+    """Largest bytes of tensors inside the group plus workspace during the backward part."""
     saved: int
     """Bytes of tensors inside the group held between the parts."""
     needs: frozenset[int]
@@ -98,7 +98,7 @@ class Measured:
 
 
 def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
-    """Measure the options; skip invalid ones (an op is missing, or a value is read that does not exist).
+    """Measure the options; skip invalid ones (an op is missing, or a value is read before it exists).
 
     The ops of `options` are numbers of the sub-problem.
     """
@@ -157,9 +157,9 @@ def repriced(options: list[Measured], cost: Int) -> list[Measured]:
 def farthest_first(options: Sequence[Measured], count: int) -> list[Measured]:
     """Return at most `count` options that differ most in peak and saved bytes.
 
-    The cheapest comes first, then those of highest and lowest peak, then always the one farthest from all selected
-    ones, by peak and saved bytes as shares of their ranges. The first option without a backward part (*fast-forward*)
-    is added.
+    The cheapest comes first, then those of highest and lowest peak, then repeatedly the one farthest from those
+    selected, by peak and saved bytes as shares of their ranges. The first option without a backward part
+    (*fast-forward*) is added.
 
     Examples
     --------
@@ -275,10 +275,10 @@ class _Frontier:
 
     part: SubProblem
     known: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
-    """Cost, peak, bytes held at `outside`, and computes of each."""
+    """Cost, peak, bytes held at `outside`, and computes of each schedule."""
 
     def add(self, schedule: Schedule) -> None:
-        """Remember a schedule."""
+        """Record a schedule."""
         graph, outside = self.part.problem.graph, self.part.outside
         computes = [graph.op_index[op] for op in schedule.computes()]
         run = simulate(graph, Schedule.of_computes(graph, computes))

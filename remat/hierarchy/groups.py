@@ -18,7 +18,7 @@ NONE.flags.writeable = False
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A convex set of forward ops, and a convex set of backward ops that belong to them.
+    """Convex set of forward ops, and convex set of backward ops that belong to them.
 
     Ops are positions in ``graph.ops``, listed in the reference order. An op in no child stands alone in this group.
 

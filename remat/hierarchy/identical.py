@@ -19,7 +19,7 @@ class GroupClass:
     """Identical groups."""
 
     representative: Group
-    """The first of them; the costs of the others are within the tolerance."""
+    """First group; the costs of the others are within the tolerance."""
     members: tuple[Group, ...]
     """All groups, the representative included."""
 

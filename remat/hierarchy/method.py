@@ -57,7 +57,7 @@ PEAK_SHARE = 0.3
 PREPARE_SHARE = 0.3
 #: Largest leaf group, in ops: on larger ones the methods find nothing in their time.
 LEAF_OPS = 5_000
-#: The method as a table: its steps, and those that improve the best schedule.
+#: Steps of the method, and those that improve the best schedule.
 STAGES = Stage("heuristics"), Stage("groups"), Stage("flat-methods")
 POLISH_STAGES = Stage("bounds", 0.2), Stage("turns", options={"annealing": 0.7, "lns": 0.3})
 
@@ -67,7 +67,7 @@ class HierarchicalOptions(Options):
     """Options of :class:`Hierarchical`."""
 
     partitioners: Annotated[tuple[PartitionerLike, ...], Words] = ("blocks", "h-partition", "min-cut")
-    """Names, classes or objects. Each that applies partitions the graph, and the best choice of options counts."""
+    """Names, classes or objects. Each that applies partitions the graph, and the best choice of options is used."""
     depth: Positive | None = None
     """Most levels of the hierarchy, the whole graph included: 1 makes no groups, 2 one level of them. None: no
     limit."""
@@ -145,9 +145,9 @@ class Hierarchical(Method):
     1. A partitioner groups the ops into nested groups (:mod:`remat.hierarchy.partition`).
     2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
        own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods. Its schedules are the *options*
-       of the group. They serve to solve the groups of the level above.
+       of the group. Groups of the level above are solved with them.
     3. Formulations choose an option of each group for the whole problem; other methods solve it on the ops. Every
-       schedule is certified, and the best one counts.
+       schedule is certified, and the best one is kept.
     4. Bounds are computed; then annealing and large neighbourhood search improve the best schedule until the deadline.
 
     For the least peak, steps 0 to 3 run at lower and lower budgets, and the flat search for the least peak follows.
@@ -214,7 +214,7 @@ class _Run(Policy):
                 self.starts.append(chain_start(method.name) if each in OPTIONS else method.heuristic)
 
     def least_cost(self) -> None:
-        """Steps 0 to 4."""
+        """Run steps 0 to 4."""
         self.follow(STAGES)
         if self.options.polish:
             self.follow(POLISH_STAGES)
@@ -239,7 +239,7 @@ class _Run(Policy):
             search.run()
 
     def heuristics(self, _: Deadline) -> None:
-        """Step 0: run each heuristic; run all a second time if none found a schedule."""
+        """Step 0: run each heuristic, and all of them again if none found a schedule."""
         for heuristic in self.starts:
             share = START_SHARES.get(heuristic.name, START_SHARE)
             deadline = self.share(share if self.session.best is not None else max(share, FIRST_START_SHARE))

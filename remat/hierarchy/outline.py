@@ -1,4 +1,4 @@
-"""Groups within groups as an indented table, and their figures."""
+"""Indented table of nested groups, and figures of a hierarchy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.hierarchy.groups import Group, interface
 from remat.problem import Problem
 from remat.runtime.text import aligned
 
-#: Most lines of an outline; the rest is counted.
+#: Largest number of lines of an outline; further lines are only counted.
 MAX_LINES = 60
 
 

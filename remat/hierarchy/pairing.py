@@ -1,9 +1,10 @@
 """Assignment of backward ops to groups of forward ops.
 
-Graphs do not contain this relation. A backward op reads gradients, and values that forward ops read or write. So, from
-the highest level down, it joins the group whose forward ops read or write most bytes of its inputs. Ties go by names of
-ops and types, then to the group that reads the values rather than the one that writes them: gradients flow from later
-groups to earlier ones. Backward ops stay alone at the level above where a group could otherwise not run as a whole.
+Graphs do not contain this relation. A backward op reads gradients, and values that forward ops read or write. From
+the highest level down, it therefore joins the group whose forward ops read or write most bytes of its inputs. Names of
+ops and types break ties; remaining ties go to the group that reads the values rather than the one that writes them:
+gradients flow from later groups to earlier ones. Backward ops stay alone at the level above if their group could
+not run as a whole with them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_TOUCHING = 8
 
 #: Parts of op names and types that mark forward or backward.
 _DECORATION = re.compile(r"(?<![A-Za-z])(?:FWD|BWD|fwd|bwd|grad|gradient|forward|backward)(?![A-Za-z])")
-#: Backward types with another name than the forward type.
+#: Backward types whose name differs from that of the forward type.
 _ALIASES = {"threshold": "relu", "embedding_dense": "embedding"}
 #: Least share of paired backward ops that touch a value of their namesake, for names to count.
 _TRUSTED = 0.8
@@ -119,7 +120,7 @@ def type_roots(problem: Problem) -> list[str]:
 
 
 class _BackwardAssignment:
-    """Assigns backward ops to groups, level by level."""
+    """Assignment of backward ops to groups, level by level."""
 
     def __init__(self, problem: Problem, step: TrainingStep, deadline: Deadline) -> None:
         arrays = problem.graph.arrays

@@ -166,9 +166,9 @@ class Choice:
     options: list[int]
     small: Schedule
     schedule: Schedule
-    """`small` and `schedule`: schedules of the quotient and of the whole graph."""
+    """Schedule of the whole graph; `small` is that of the quotient."""
     fits: bool
-    """True within the budget."""
+    """True if the schedule is within the budget."""
 
 
 def choice_of(
@@ -177,8 +177,8 @@ def choice_of(
 ) -> Choice | None:  # fmt: skip
     """Search for the best choice of an option for each composite: the cheapest within the budget, else of least peak.
 
-    First choices take the cheapest option of each composite that saves at most a share of the most it can. Then options
-    of one or two composites of the best choice change at random; a change that is no worse is kept.
+    First choices take the cheapest option of each composite that saves at most a share of its largest saving. Then
+    options of one or two composites of the best choice change at random; a change that is no worse is kept.
 
     Parameters
     ----------

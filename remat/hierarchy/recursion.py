@@ -29,11 +29,11 @@ from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 
-#: Estimated seconds of work from which processes are used: starting one takes about 2 s with imports and compiled code.
+#: Least estimated seconds of work for which processes are used: starting one takes about 2 s, with imports and kernels.
 PROCESS_SECONDS = 6.0
 #: Seconds for late processes to exit before they are terminated.
 GRACE = 0.2
-#: Ops in groups that still get options without a search after the deadline: some tenths of a second.
+#: Ops in groups that still get options without a search after the deadline, in a few tenths of a second.
 LATE_OPS = 2_000
 OVER = "the deadline passed before each group had options; the ops of some stand alone"
 
@@ -45,8 +45,9 @@ class RecursionSettings:
     budgets: Budgets = field(default_factory=Budgets)
     """Budgets for each group."""
     leaf: Effort = field(default_factory=Effort)
+    """Methods of groups without children."""
     upper: Effort = field(default_factory=Effort)
-    """`leaf` and `upper`: methods of groups without and with children."""
+    """Methods of groups with children."""
     options: int = 8
     """Most options of a group in the problem above it, fast-forward excluded."""
     total: int = 100
@@ -85,7 +86,7 @@ class Recursion:
     workers: int | None = None
     """Parallel sub-problems; default: as many as this process has CPUs. 1: this process only."""
     store: Store | None = None
-    """Where to read and write options."""
+    """Folder to read options from and write them to."""
     on_progress: Callable[[str], None] = lambda _: None
     """Receives a message such as "level 2 of 3, 5 of 8 groups" after each sub-problem."""
     on_note: Callable[[str], None] = lambda _: None

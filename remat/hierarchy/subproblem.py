@@ -1,4 +1,4 @@
-"""A group of ops as a problem of its own for any method, and its schedules as options of the group."""
+"""A group of ops as a separate problem for any method, and its schedules as options of the group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTSIDE, AFTER = "outside", "outside done"
 
 @dataclass(frozen=True, eq=False)
 class SubProblem:
-    """A group as a problem of its own.
+    """A group as a separate problem.
 
     Its graph has the ops of the group and, if the group has a backward part, the op `outside` between forward and
     backward part, which represents all other ops. `outside` reads the exports of the forward part, writes the

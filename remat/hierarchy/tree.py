@@ -1,4 +1,4 @@
-"""Hierarchy that groups of ops within groups form."""
+"""Hierarchy of nested groups, its validation, and topological orders of its parts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Hierarchy:
             With names of a group and an op, if the root lacks an op, a child has an op that its parent lacks or that
             another child has, a group has no ops, ops are not in the reference order, or the groups and single ops of
             one level do not form an acyclic graph (with a node each for the forward and backward ops of a group). Only
-            in an acyclic graph each part is convex and can run as a whole.
+            in an acyclic graph is each part convex, so that it can run as a whole.
         """
         arrays, name = self.graph.arrays, self.graph.op_names
         lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)

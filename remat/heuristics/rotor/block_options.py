@@ -74,7 +74,7 @@ class Maker:
         return sum(self.cost[op] for op in needed), self.peak(needed, wanted, set()), needed
 
     def peak(self, ops: list[int], stays: set[int], there: set[int], live: int = 0) -> int:
-        """Return the peak while `ops` run; `there` holds `live` bytes at first, and `stays` are never freed."""
+        """Return the peak while `ops` run; `there` is live at first (`live` bytes), and `stays` stays live."""
         last: dict[int, int] = {}
         for number, op in enumerate(ops):
             for t in (*self.inputs[op], *self.outputs[op]):
@@ -124,7 +124,7 @@ class _Block:
         self.forward_end, self.backward_end = int(blocks.ends[block]), int(blocks.backward_ends[block])
         self.backward_start = self.backward_end - len(self.backward)
         self.above = int(blocks.above[block + 1])
-        """Bytes alive when it is reversed, except those that earlier blocks have written."""
+        """Bytes alive when the block is reversed, except those that earlier blocks have written."""
         self.own = {t for op in self.forward for t in maker.outputs[op]}
         """Values written by its forward part."""
         after = blocks.forward[block + 1].tolist() if block + 2 < blocks.num_blocks else []

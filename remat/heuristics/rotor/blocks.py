@@ -55,7 +55,7 @@ class Reads:
 
 
 def backward_cuts(reads: Reads, cuts: Int) -> Int:
-    """Return the cuts of the backward part, for each cut of the forward part and for its end; never increasing.
+    """Return the position that ends the backward part of each cut of the forward part and of its end; never increasing.
 
     The backward part of the blocks from a cut on ends where the fewest bytes are held in addition to tensors that cross
     the cut anyway. These bytes are gradients that are read later, values of these blocks that are read later, and

@@ -55,10 +55,10 @@ class BlockOption:
     cost: float
     """Cost of forward and backward part together, including recomputations in the backward part."""
     alone_cost: float
-    """The same without forward ops that only later blocks need: for the last block of those to be reversed, whose
-    forward part has run before."""
+    """The same without forward ops that only later blocks need, for the last block to reverse: its forward part has
+    run before."""
     alone_peak: int
-    """Peak of its forward part then."""
+    """Peak of the forward part in that case."""
     backward: Int = field(default_factory=lambda: NONE, compare=False)
     """Ops of the backward part in order, recomputations included."""
     alone: Int = field(default_factory=lambda: NONE, compare=False)

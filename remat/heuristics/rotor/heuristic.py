@@ -29,9 +29,9 @@ Rank = tuple[bool, int, int]
 
 #: Memory of the programme as a multiple of the available budget: it overestimates the memory of plans.
 MOST = 1.25
-#: Most blocks of a way to cut, as a share of those of the next finer one.
+#: Largest number of blocks of a way to cut, as a share of that of the next finer way.
 LEAST_STEP = 0.8
-#: Number of ops from which the search tries less.
+#: Number of ops from which the search tries fewer schedules.
 MANY = 1_500
 #: Each for few ops and for many: least number of ways to cut, the most promising by their programmes first; memory
 #: beyond the budget, as a share of it, of the plans that drops then shorten; and leanings of these drops.

@@ -85,7 +85,7 @@ class TreeWidth(Checkpointing):
         num_ops = len(ops.inputs)
 
         def tried(cut_off: int) -> Generator[Schedule, None, bool]:
-            """Yield the schedule of a cut-off, unless it is too long; return whether it fits."""
+            """Yield the schedule of a cut-off, unless it is too long; return True if it fits."""
             try:
                 sequence = sequence_of(ops, tree, cut_off, self.options.most_computes * num_ops, self.deadline)
             except LongSequenceError:

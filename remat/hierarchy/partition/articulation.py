@@ -30,7 +30,7 @@ class ArticulationOptions(Options):
     max_members: Annotated[int, Range(2)] = 32
     """In a group with more members than this (groups and ops), neighbours are joined."""
     max_side: Annotated[int, Range(0)] = 10
-    """Hundredths of the bytes of all values that long-lived values with many readers may hold to cross a cut."""
+    """Percentage of the bytes of all values up to which long-lived values with many readers may cross cuts."""
 
 
 class Articulation(Partitioner):

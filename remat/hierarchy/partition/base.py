@@ -41,7 +41,7 @@ def in_order(problem: Problem, members: list[Group | int]) -> list[Group | int]:
 
 
 def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Group | int]:
-    """Join neighbours in a topological order to groups, and these again, until at most `limit` members are left."""
+    """Join neighbours in a topological order into groups, repeatedly, until at most `limit` members are left."""
     if len(members) <= limit:
         return members
     order = Level.of(problem, nodes_of(problem, members), None, problem.kept).by_rank

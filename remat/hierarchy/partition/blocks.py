@@ -20,7 +20,7 @@ from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
 
-#: Share of the bytes of all forward values that side tensors may hold, in hundredths.
+#: Largest share of the bytes of all forward values that side tensors may hold, in percent.
 MAX_SIDE = 10
 
 
@@ -175,7 +175,7 @@ def block_chain(
         runs between ops through which all later ones depend on the earlier ones. ``"auto"``: the first of these that
         makes at least two blocks.
     max_side : int
-        Hundredths of the bytes of all forward values that side tensors may hold. Blocks are joined until they do.
+        Percentage of the bytes of all forward values that side tensors may hold. Blocks are joined to meet it.
 
     Raises
     ------

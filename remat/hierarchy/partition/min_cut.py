@@ -40,7 +40,7 @@ class MinCutOptions(Options):
 
 
 class MinCut(Partitioner):
-    """Partition that cuts an order where the fewest bytes are alive, always in the largest part.
+    """Partition that cuts an order where the fewest bytes are alive, in the largest part first.
 
     Among places with about as few bytes it cuts after an expensive op: a value that crosses a cut is held or needs the
     whole group to run again, while a cheap value inside a group can be freed and recomputed.

@@ -50,7 +50,7 @@ class Modules(Partitioner):
         return groups_of(in_runs(problem, members, self.options.max_members))
 
     def _cut(self, problem: Problem, ops: Int, paths: dict[int, tuple[str, ...]], deadline: Deadline) -> None:
-        """Shorten paths, level by level, until all modules of a level can run as wholes."""
+        """Shorten paths, level by level, until every module of a level can run as a whole."""
         tails, heads = dependencies(problem, ops)
         for length in range(1, max(map(len, paths.values())) + 1):
             deadline.check()

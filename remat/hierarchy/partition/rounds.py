@@ -34,12 +34,13 @@ class Level:
     ops: list[int]
     """Number of ops of each node."""
     reads: list[list[int]]
+    """Tensors that each node reads and another node writes."""
     writes: list[list[int]]
-    """`reads` and `writes`: tensors that cross the border of each node and are written by an op, thus no graph
-    inputs."""
+    """Tensors that each node writes and that cross its border."""
     readers: list[int]
+    """Number of nodes that read each tensor, without its only writer."""
     writers: list[int]
-    """`readers` and `writers`: numbers of nodes that read and write each tensor."""
+    """Number of nodes that write each tensor."""
     leaves: list[bool]
     """Flag of tensors that are graph outputs or read outside the nodes."""
     size: list[int]
@@ -120,9 +121,9 @@ def _pairs(nodes: Int, tensors: Int, width: int) -> Int:
 def classes(problem: Problem, ops: Int) -> Int:
     """Return the class of each op, such that values pass between two classes one way; shape (ops of the graph,).
 
-    Masks and the output of an encoder are read everywhere after them, so that everything would depend on two values. So
-    the ops that lead to such a value form one class and the others another. Groups lie within a class. Dependencies
-    between classes can then be ignored, since no cycle can include them.
+    Masks and the output of an encoder are read everywhere after them, so everything would depend on two values. The
+    ops that lead to such a value therefore form one class and the others another. Groups lie within a class.
+    Dependencies between classes can then be ignored, since no cycle can include them.
     """
     arrays = problem.graph.arrays
     kinds = np.zeros(len(arrays.cost), dtype=np.int64)
@@ -157,7 +158,7 @@ def region_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[l
 
 
 def closest_common_ancestor(level: Level, x: int, most: int) -> tuple[int | None, list[int] | None]:
-    """Return ``a(x)`` and the nodes between it and `x`; None for these if they are more than `most`.
+    """Return ``a(x)`` and the nodes between it and `x`; None for the nodes if there are more than `most`.
 
     No node is ``a(x)`` if paths into `x` start at several nodes; then all nodes that lead to `x` are between.
     """
@@ -208,7 +209,7 @@ class Wrapping:
     """Growing groups: the candidate with the least score becomes a group, and overlapping candidates absorb it.
 
     The score of a candidate is (bytes across its border) x (number of its ops) ** alpha. It is recomputed when the
-    candidate comes up, since the candidate may have absorbed others; if that made it larger, the candidate waits.
+    candidate comes up, since the candidate may have absorbed others; if its score rose by that, it waits.
     """
 
     def __init__(self, level: Level, alpha: float, most: int) -> None:
