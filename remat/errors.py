@@ -17,8 +17,8 @@ class RematError(Exception):
     message
         What is wrong, where, and what to do.
     kind
-        Stable name of what is wrong, for example ``"cycle"``. The attribute `kind` has the area of the class in front,
-        ``"graph.cycle"``; it is empty for errors without one.
+        Stable name of the error, for example ``"cycle"``. The attribute `kind` adds the area of the class, as in
+        ``"graph.cycle"``; it is empty for errors without a name.
     culprit
         Op, tensor, file or option that the message names; empty where there is none.
 
@@ -50,11 +50,11 @@ class FormatError(RematError):
 
 
 class FormatRemark(UserWarning):
-    """Remark on a file that is read all the same; the message is one line and names the file."""
+    """Remark on a file that can still be read; the message is one line and names the file."""
 
 
 class CaptureRemark(UserWarning):
-    """A captured module does what a user should know of; the message is one line and names the module."""
+    """A captured module does something that users should know; the message is one line and names the module."""
 
 
 class ScheduleError(RematError):
@@ -70,7 +70,7 @@ class ProblemError(RematError):
 
 
 class ModelError(RematError):
-    """A model is ill-formed, or cannot be expressed in what a backend understands."""
+    """A model is ill-formed, or cannot be expressed for a backend."""
 
     area = "model"
 
@@ -82,13 +82,13 @@ class BackendError(RematError):
 
 
 class CaptureError(RematError):
-    """A module of a framework cannot be captured, or what was captured cannot be used so; the message says why."""
+    """A module of a framework cannot be captured, or its capture cannot be used as requested; the message says why."""
 
     area = "capture"
 
 
 class MeasurementError(RematError):
-    """Memory or time cannot be measured, or a cost not be found; the message names what and why."""
+    """Memory or time cannot be measured, or a cost cannot be found; the message says which and why."""
 
     area = "measurement"
 
@@ -100,6 +100,6 @@ class ExecutionError(RematError):
 
 
 class VerificationError(RematError):
-    """A rematerialized step is not what the original computes; the message names the first difference."""
+    """A rematerialized step computes other values than the original; the message names the first difference."""
 
     area = "verification"

@@ -156,7 +156,7 @@ def import_class(text: str, group: str) -> type[Any]:
     Raises
     ------
     RematError
-        If the text is not a module and a class, the import fails in any way (an exit included), or the object is no
+        If the text is not a module and a class, the import fails in any way (an exit included), or the object is not a
         class; a BackendError for backends.
 
     Examples

@@ -37,7 +37,7 @@ def allocate(
     Parameters
     ----------
     method : str, type or Allocator
-        Name in the entry-point group ``remat.allocators``, or an allocator.
+        Name in the entry-point group ``remat.allocators``, or an allocator or its class.
     time_limit : float or None
         Seconds; None: until a proof.
     start : Addresses, optional
@@ -84,7 +84,7 @@ def _by_chains(
     problem: AllocationProblem, allocator: Allocator, options: SolveOptions, start: Addresses | None,
     on_addresses: OnAddresses | None,
 ) -> Allocation:  # fmt: skip
-    """Let an allocator place buffers that lie in each other's place as one, which loses no solutions."""
+    """Let an allocator place buffers written in each other's place as one buffer, which loses no solutions."""
     whole, which = problem.buffers.chains()
     allowed = None
     if problem.allowed is not None:

@@ -19,7 +19,7 @@ class AllocationProblem:
     """Buffers to place so that no two that are live at the same step share a byte.
 
     A memory with a capacity costs nothing up to that capacity. The total size of the arenas of memories without a
-    capacity is to be minimal. One memory without a capacity thus asks for the least arena, and one with a capacity for
+    capacity is minimised. One memory without a capacity thus asks for the least arena, and one with a capacity for
     any addresses within it.
 
     Attributes

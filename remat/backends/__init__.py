@@ -1,1 +1,1 @@
-"""Solvers behind one interface: one file or small folder each. Knows the modelling layer, not graphs."""
+"""Solvers behind one interface: one file or small folder each. They depend on the modelling layer, not on graphs."""

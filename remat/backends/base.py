@@ -59,8 +59,8 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
     package : str
         Name of the package and of its module.
     versions : str
-        Suitable versions as pip writes them: ``>=9.15,<9.16``. A pre-release counts as older than its release, and
-        as none of the releases below it: 9.16rc1 is not ``<9.16``.
+        Suitable versions as pip writes them: ``>=9.15,<9.16``. A pre-release counts as older than its release, but
+        never satisfies ``<`` that release: 9.16rc1 is not ``<9.16``.
     install : str, optional
         Argument for ``pip install``; default: the package in these versions.
 
@@ -215,7 +215,7 @@ class Backend(ABC):
         Parameters
         ----------
         options : SolveOptions
-            Check the deadline between bounded pieces of work.
+            Its deadline must be checked between bounded pieces of work.
         books : Bookkeeping
             Receives solutions and bounds; its `hint` is a starting solution or None.
 

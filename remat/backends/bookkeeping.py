@@ -103,7 +103,7 @@ class Bookkeeping:
         Parameters
         ----------
         said : Status
-            Translated from the solver's own; `OPTIMAL` may be meant within the gap. `ERROR` stays.
+            Translated from the solver's own. `OPTIMAL` may mean within the gap; `ERROR` is kept.
         stop : StopReason
             Reason if nothing is proved.
 

@@ -93,7 +93,7 @@ class Bound:
 
 
 def bound_on_peak(problem: Problem, value: int | None, kind: str, scope: Scope, *, cause: str, began: float) -> Bound:
-    """Return a bound on the peak; it is infeasible where it exceeds the budget.
+    """Return a bound on the peak; it is infeasible if it exceeds the budget.
 
     `began` is the time by ``time.monotonic()`` at which the computation started.
     """

@@ -80,8 +80,8 @@ class BoundaryNetwork:
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
         """Return the price of the cheapest boundary of a closed set before `op` that contains all `op` depends on.
 
-        `hold` is the price of holding each tensor; those that `op` reads or writes cost nothing. `give_up` is that of
-        giving up any number of an op's outputs; :data:`UNLIMITED`, or None for all ops, if impossible.
+        `hold` is the price of holding each tensor; those that `op` reads or writes cost nothing. `give_up` is the price
+        of giving up any number of an op's outputs; :data:`UNLIMITED`, or None for all ops, if impossible.
         """
         from ortools.graph.python.max_flow import SimpleMaxFlow
 

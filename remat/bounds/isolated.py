@@ -29,7 +29,7 @@ PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "meas
 def isolated_bounds(
     compute: Callable[[], Iterator[Bound]], problem: Problem, deadline: Deadline, memory_limit: int | None
 ) -> Iterator[Bound]:
-    """Yield the bounds of `problem` that a generator yields, which runs in a child process.
+    """Yield the bounds of `problem` from a generator that runs in a child process.
 
     The child is killed if it exceeds the deadline or `memory_limit`, or if the iterator is closed. Bounds received by
     then remain valid. If the child did not finish, the note of the last bound gives the reason. `compute` returns the

@@ -35,11 +35,9 @@ class BoundOptions(TypedDict, total=False):
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.
     relaxations : sequence of str
-        Formulations whose linear relaxations are added as bounds. Those of staged formulations hold for staged
-        schedules only.
+        Formulations whose linear relaxations are added as bounds; staged ones bound staged schedules only.
     enough : int, optional
-        Cost of a known schedule; it speeds up the stage bound, and ends :func:`best_bound` once no schedule can be
-        cheaper.
+        Cost of a known schedule. It speeds up the stage bound; :func:`best_bound` ends once no schedule can be cheaper.
     isolate : bool
         Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
     """

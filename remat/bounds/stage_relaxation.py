@@ -279,7 +279,7 @@ def _live(stage: _Stage | None, tensor: Int) -> Int:
     return np.full(len(tensor), NONE, dtype=np.int64) if stage is None else stage.live[tensor]
 
 
-#: Largest number of peaks considered; the highest are.
+#: Largest number of peaks considered, the highest ones.
 MOST_PEAKS = 500
 
 

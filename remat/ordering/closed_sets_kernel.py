@@ -1,7 +1,6 @@
 """Kernels for closed sets of ops and their successors: level by level, and by lowest peak.
 
-Sets of ops are rows of 64-bit words. The ready ops determine the computed ones, so states are looked up by their ready
-ops.
+Sets of ops are rows of 64-bit words. The ready ops determine the computed ones, and are the keys of states.
 """
 
 # Compiled functions carry no types.

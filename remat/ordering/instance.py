@@ -44,8 +44,9 @@ class OrderInstance:
     """Bytes held only at the step of the op, less those of outputs that it writes in place of inputs; may be negative.
     Shape (ops,)."""
     op_inputs: Csr
+    """Tensors that each op reads; it writes none of these."""
     op_outputs: Csr
-    """`op_inputs` and `op_outputs`: tensors that each op reads and writes; no tensor is in both."""
+    """Tensors that each op writes."""
     predecessors: Csr
     """Ops that must precede each op."""
     live: Bool
@@ -55,8 +56,9 @@ class OrderInstance:
     held: int
     """Bytes held at all steps, in addition to the tensors."""
     ops: Int
+    """Positions of the ops in the graph. Shape (ops,)."""
     tensors: Int
-    """`ops` and `tensors`: positions in the graph. Shapes (ops,) and (tensors,)."""
+    """Positions of the tensors in the graph. Shape (tensors,)."""
     exact: bool = True
     """True when every order has the same peak here and in the graph. It is false if the last reader of a tensor, which
     may write in its place, depends on the order."""

@@ -93,18 +93,21 @@ class Lifetimes:
     """
 
     size: Int
+    """Bytes of each tensor. Shape (tensors,)."""
     workspace: Int
-    """`size` and `workspace`: bytes. Shapes (tensors,) and (ops,)."""
+    """Bytes of each op's workspace. Shape (ops,)."""
     begins: Csr
+    """Tensors that each op may begin, all of which are in `ends` too."""
     ends: Csr
-    """`begins` and `ends`: for each op, the tensors that it may begin and those that it may end; the former are among
-    the latter."""
+    """Tensors that each op may end."""
     predecessors: Csr
+    """Ops that must precede each op."""
     successors: Csr
-    """`predecessors` and `successors`: ops that precede and follow each op."""
+    """Ops that must follow each op."""
     live: Bool
+    """True for tensors that are live from the start. Shape (tensors,)."""
     kept: Bool
-    """`live` and `kept`: true for tensors that are live from the start, and to the end. Shape (tensors,)."""
+    """True for tensors that stay live to the end. Shape (tensors,)."""
     held: int
     """Bytes held at all steps."""
 

@@ -83,7 +83,7 @@ class Rule(OrderSearch):
         upper: int | None = None,
         on_order: OnOrder | None = None,
     ) -> Ordering:
-        """Return one order and the structural bound; without an order if the deadline comes first."""
+        """Return one order and the structural bound; no order if the deadline passes first."""
         bound = instance.structural_bound
         none = Ordering(None, None, bound if upper is None else min(bound, upper))
         try:

@@ -32,11 +32,10 @@ class Sample:
 
 
 def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadline: Deadline | None = None) -> Sample:
-    """Return the peaks of `number` random orders; fewer if the deadline comes first.
+    """Return the peaks of `number` random orders; fewer if the deadline passes first.
 
     With at most 50,000 closed sets of ops the orders are counted, and every order is equally likely: the next op is
-    drawn by its number of completions. Otherwise each ready op is equally likely to come next, which favours some
-    orders.
+    drawn by its number of completions. Otherwise each ready op is equally likely, which favours some orders.
 
     Examples
     --------

@@ -18,14 +18,13 @@ from remat.runtime.deadline import Deadline
 
 
 def cut_positions(instance: OrderInstance) -> list[int]:
-    """Return the numbers of ops after which every order has done the same ones, without 0 and the number of all.
+    """Return each number k of ops, except 0 and all, such that the same k ops come first in every order.
 
-    In every order the ops done by then are the first ones of the reference order. The problem thus splits into
-    independent parts (:meth:`~remat.ordering.instance.OrderInstance.part`). Serenity cuts at single ops on which all
-    later ones depend; this generalises it. A set of ops is done first in every order if and only if each of its last
-    ops (no op in the set waits for them) has an edge to each of the first ops outside (all that they wait for is in the
-    set). The function counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
-
+    These are the first k ops of the reference order. The problem thus splits there into independent parts
+    (:meth:`~remat.ordering.instance.OrderInstance.part`). Serenity cuts at single ops on which all later ones depend;
+    this generalises it. A set of ops is done first in every order if and only if each of its last ops (no op in the set
+    waits for them) has an edge to each of the first ops outside (all that they wait for is in the set). The function
+    counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
 
     Examples
     --------
@@ -93,8 +92,9 @@ class Part:
     order: Int
     """Best known order, initially Kahn's."""
     peak: int
+    """Peak of that order in bytes."""
     bound: int
-    """`peak` and `bound`: its peak, and a lower bound of all orders of the part; bytes."""
+    """Lower bound of all orders of the part in bytes."""
     failed: int = ENDLESS
     """Least budget at which the dynamic programme took too long or too much memory; bytes."""
     endings: set[Ending] = field(default_factory=set)

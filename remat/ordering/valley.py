@@ -73,8 +73,9 @@ class Climb:
 
     instance: OrderInstance
     low: int
+    """No order has a lower peak, in bytes."""
     high: int
-    """`low` and `high`: no order has a peak below `low`; the search seeks one below `high`."""
+    """The search seeks an order with a lower peak, in bytes."""
     on_order: OnOrder | None = None
     order: Int | None = None
     """Best order found, with a peak of `high`."""

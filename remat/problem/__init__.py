@@ -2,4 +2,4 @@
 
 from remat.runtime.lazy import import_lazily
 
-import_lazily(__name__)  # objectives have a part in the help of commands, which load neither graphs nor NumPy
+import_lazily(__name__)  # the help of commands lists objectives, and loads neither graphs nor NumPy

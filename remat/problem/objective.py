@@ -34,7 +34,7 @@ class _Registry(type):
 class Objective(str, metaclass=_Registry):
     """Criterion by which schedules are compared; a string equal to its name.
 
-    Everything that depends on the objective of a problem asks it here. A subclass is one objective. Its definition
+    All code that depends on the objective of a problem calls it. A subclass is one objective. Its definition
     registers its only object, which ``Objective(name)`` returns; iterating over the class yields all of them.
 
     Attributes
@@ -46,7 +46,7 @@ class Objective(str, metaclass=_Registry):
     word : str
         Noun for the value in texts.
     verb : str
-        What a schedule of that value does: it "costs" 5 or "holds" 5.
+        Verb before the value: a schedule "costs" 5 or "holds" 5.
     unit : str
         Unit of the value; empty: the cost unit of the graph.
     lower_is_better : bool

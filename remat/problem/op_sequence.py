@@ -182,7 +182,7 @@ def allowed_computes(problem: Problem, most: int) -> Int:
 
 @dataclass(frozen=True)
 class MemoryScale:
-    """Budget in the largest unit in which all sizes are whole, for small numbers in models without loss.
+    """Budget in the largest unit that divides all sizes, which keeps the numbers in models small without loss.
 
     Attributes
     ----------

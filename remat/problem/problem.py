@@ -119,35 +119,35 @@ class Problem:
 
     @cached_property
     def plain(self) -> Problem:
-        """The same with no outputs in place of inputs; itself where there are none.
+        """Same problem without outputs in place of inputs; itself if it has none.
 
-        Each schedule of it is one of this problem that holds as little or less here. The opposite is not true: no
-        bound and no proof carries over.
+        Each of its schedules is valid for this problem and holds at most as much here. The converse does not hold, so
+        neither bounds nor proofs carry over.
         """
         graph = self.graph
         return replace(self, graph=graph.plain, budget=self.budget_bytes) if graph.in_place else self
 
     def of_plain(self, schedule: Schedule) -> Schedule:
-        """Return a schedule of :attr:`plain` as one of this problem; any other one as it is."""
+        """Return a schedule of :attr:`plain` as one of this problem; any other one unchanged."""
         return _signed(schedule, self.plain.graph, self.graph)
 
     def for_plain(self, schedule: Schedule) -> Schedule:
-        """Return a schedule of this problem as one of :attr:`plain`; any other one as it is."""
+        """Return a schedule of this problem as one of :attr:`plain`; any other one unchanged."""
         return _signed(schedule, self.graph, self.plain.graph)
 
     @cached_property
     def relaxed(self) -> tuple[Problem, int]:
-        """A problem with no outputs in place of inputs whose bounds hold for this one, and what to take off a peak.
+        """Problem without outputs in place of inputs whose bounds hold for this one, and bytes to subtract from a peak.
 
-        Each op holds as little as if it wrote all that it may in place; see :meth:`saving`.
+        Each op holds as little as if it wrote everything it may in place; see :meth:`saving`.
         """
         return self.saving(self.graph.arrays.in_place_most)
 
     def saving(self, saved: Int) -> tuple[Problem, int]:
-        """A problem with no outputs in place of inputs in which each op holds some bytes less, and a number of bytes.
+        """Return a problem without outputs in place of inputs in which each op holds `saved` bytes less, and a shift.
 
-        All ops hold the number more, so that no workspace is negative, and the budget is larger by it. A schedule whose
-        ops save at most `saved` bytes here has a peak there that is at most the number above its peak here.
+        The shift, in bytes, is added to the budget and to every workspace, so that none is negative. A schedule whose
+        ops save at most `saved` bytes here has a peak there that exceeds its peak here by at most the shift.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ def _names(keep: Iterable[str], graph: ComputeGraph) -> frozenset[str]:
 
 
 def _check_limits(limits: int | Mapping[str, int] | None, graph: ComputeGraph) -> None:
-    """Require limits of computes from 1, for ops of the graph."""
+    """Require limits of computes of at least 1, for ops of the graph only."""
     for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
         if name != "every op" and name not in graph.op_index:
             raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}")

@@ -21,13 +21,13 @@ class Scope:
     order : OrderRule
         Fixed: first computations follow the reference order.
     staged : bool
-        Whether recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
+        True if recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
         inside a stage every earlier op runs at most once, in the reference order.
     max_computes : int or None
         Largest number of computes of one op; None: not limited (beyond what stages allow).
     notes : tuple of str
         Further restrictions: members of :class:`Restriction`, :class:`AtMost` for those with a number, or other text of
-        plug-ins, about which nothing is known.
+        plug-ins, which is not interpreted.
     """
 
     order: OrderRule

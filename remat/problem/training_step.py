@@ -91,8 +91,8 @@ class TrainingStep:
     def mirror(self) -> Int:
         """Forward op that each backward op belongs to, never increasing; shape (backward ops,).
 
-        It is the earliest forward op that the backward op reads, or the latest such of the later backward ops if none
-        of them reads so early an op. Values read throughout the backward pass, such as masks, therefore do not count.
+        It is the latest, over this and all later backward ops, of the earliest forward op that each of them reads.
+        Values read throughout the backward pass, such as masks, therefore do not count.
         """
         producer, consumer = self.edges
         num_ops = len(self.problem.graph.ops)

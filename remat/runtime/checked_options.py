@@ -18,11 +18,13 @@ class Range:
     """Range of a number, in the annotation of an option: ``Annotated[int, Range(1)]``."""
 
     least: float | None = None
+    """Smallest value allowed."""
     most: float | None = None
-    """`least` and `most`: smallest and largest value allowed."""
+    """Largest value allowed."""
     above: float | None = None
+    """The value must be greater than this."""
     below: float | None = None
-    """`above` and `below`: the value is greater, or smaller, than this."""
+    """The value must be smaller than this."""
 
     def allows(self, value: float) -> bool:
         """Return True if `value` lies within the range; NaN lies in none."""
@@ -55,7 +57,7 @@ class Options:
     Raises
     ------
     ProblemError
-        Naming the first field with another value.
+        Naming the first field with an invalid value.
 
     Examples
     --------

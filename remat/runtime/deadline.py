@@ -30,7 +30,7 @@ class Deadline:
     Attributes
     ----------
     seconds : float
-        Allowed from `started`; infinite for no deadline.
+        Seconds allowed from `started`; infinite for no deadline.
     started : float
         ``time.monotonic()`` when the clock began to run.
     """
@@ -113,7 +113,7 @@ class Deadline:
     def until(self, done: Callable[[], bool]) -> Deadline:
         """Return this deadline, which also expires once `done()` returns true.
 
-        Deadlines derived from it and work in other processes ignore `done`. Any thread calls it, and often.
+        Deadlines derived from it and work in other processes ignore `done`. It is called often, from any thread.
 
         Examples
         --------
@@ -129,7 +129,7 @@ class Slices:
     Parameters
     ----------
     first, most : int
-        Amounts of work, in units of the caller.
+        First and largest amount of work, in units of the caller.
     seconds : float
         The amount doubles after a slice that took less, and halves otherwise.
 

@@ -42,8 +42,7 @@ def import_lazily(package: str, check: Callable[[], object] = lambda: None) -> N
 
     Type checkers read the same stub (SPEC 1 of Scientific Python), so the names are listed once.
 
-    `package`: ``__name__`` of the package. `check`: called before each import; raises if the package cannot be used
-    here.
+    `package`: ``__name__`` of the package. `check`: called before each import; raises if the package is unusable.
     """
     module = cast("LazyPackage", sys.modules[package])
     assert module.__file__ is not None

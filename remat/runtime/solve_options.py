@@ -1,4 +1,4 @@
-"""Options of everything that solves, the status of a solve, and why it stopped."""
+"""Options of a solve, its status, and its stop reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Status(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why a solver stopped."""
+    """Reason why a solver stopped."""
 
     FINISHED = "finished"
     """It proved what there is to prove."""
@@ -51,7 +51,7 @@ STARTS = ("auto", "none", "alone")
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """Options of everything that solves: methods, heuristics, bounds, backends, child processes.
+    """Options of methods, heuristics, bounds, backends and child processes.
 
     Attributes
     ----------

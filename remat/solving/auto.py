@@ -31,7 +31,7 @@ from remat.solving.session import NOT_COUNTED, Session
 
 #: Name of the method.
 AUTO = "auto"
-#: Part of the time for orders that goes to the search for one that fits; the rest is for the order of least peak.
+#: Share of the order search's time for an order within the budget; the rest is for the order of least peak.
 FITTING_SHARE = 0.6
 #: Share of the time left for a whole model while kernels are being compiled and little else can run. The model is
 #: stopped when some of them are ready, and solved again after that.
@@ -99,7 +99,7 @@ class AutoOptions(Options):
 
 
 def _check_turns(shares: Mapping[str, Any]) -> None:
-    """Refuse turns of anything but heuristics and bounds, and shares that are no positive numbers."""
+    """Refuse turns other than heuristics and bounds, and shares that are not positive numbers."""
     for name, share in shares.items():
         if name != "bounds" and name not in heuristics():
             raise ProblemError(f"turns go to heuristics and 'bounds', not to {name!r}", "bad-turns", name)
@@ -131,12 +131,11 @@ def _made(name: str, options: Mapping[str, Any]) -> Method:
 class Auto(Method):
     """Heuristics, bounds, search and a solver in turns, until a schedule meets a bound.
 
-    For the least cost it follows :data:`STAGES`, for the least peak the table of
-    :class:`~remat.solving.min_peak_search.MinPeakSearch`, or a table of the user's. It ends when the value of the best
-    schedule equals the bound, and at the deadline; without a deadline after the models.
+    It follows the user's table of stages if there is one; otherwise :data:`STAGES` for the least cost, and for the
+    least peak the table of :class:`~remat.solving.min_peak_search.MinPeakSearch`. It ends when the value of the best
+    schedule equals the bound, at the deadline, or, without a deadline, after the models.
 
-    A proof within a narrower scope is a remark; the bound of the result holds for all schedules that the problem
-    allows.
+    A proof within a narrower scope is only a remark; the bound of the result holds for all schedules of the problem.
     """
 
     name = AUTO
@@ -192,7 +191,7 @@ class LeastCostSearch(Policy):
     def order(self, deadline: Deadline) -> None:
         """Search for an order that fits without recomputation, or one of low peak to start from.
 
-        Nothing costs less than such an order. Only rules are tried while the search is being compiled.
+        No schedule costs less than an order that fits. Only rules are tried while the search is being compiled.
         """
         session, budget = self.session, self.problem.budget_bytes
         if budget is None or self.problem.order is OrderRule.FIXED:
@@ -236,7 +235,7 @@ class LeastCostSearch(Policy):
                 session.raise_cost_bound(found.bound, own_scope(self.problem))
 
     def method(self, stage: Stage) -> None:
-        """Run a formulation or another method; while code is being compiled, until it is ready, and then again."""
+        """Run a formulation or another method; while code is being compiled, run it until that is ready, then again."""
         name, _, backend = stage.method.partition("/")
         solver = as_backend(backend) if backend else self.backend
         method = _made(name, stage.options)

@@ -41,9 +41,9 @@ def call_backend(
     ModelError
         If the backend cannot express the model.
     SolverFailedError
-        If it crashed or reports a failure.
+        If the solver crashes or reports a failure.
     BackendError
-        If its answer does not fit the model or its own status.
+        If its answer contradicts the model or its own status.
     Exception
         The first exception of a callback. It stops the solver and is raised afterwards, since solvers swallow
         exceptions of callbacks.

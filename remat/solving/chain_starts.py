@@ -11,12 +11,12 @@ from remat.registry import make
 #: Heuristics on training graphs with their options. The first compiles fastest; the second and third need no kernels.
 BLOCKS, LOWER, FEW, ROTOR = "block-checkpointing", "lower-sets", "few-stages", "rotor"
 OPTIONS = {BLOCKS: BlockOptions(drops=True), LOWER: None, FEW: None, ROTOR: None}
-#: Ops up to which some of them provide starts; they are slow beyond.
+#: Ops up to which these provide starts; they are slow on larger graphs.
 LIMITS = {LOWER: 2_000, FEW: 5_000, ROTOR: 5_000}
 
 
 def chain_starts(problem: Problem) -> list[str]:
-    """Return the names of the heuristics on training graphs that apply to a problem, fastest to be ready first.
+    """Return the names of the heuristics on training graphs that apply to a problem, those ready soonest first.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
     status = Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
     schedule = certificate = over = None
     lowest = session.incumbents.least_peak
-    assert lowest is not None  # the reference order is one
+    assert lowest is not None  # the reference order is always known
     least = lowest.certificate.peak
     if best is not None:
         schedule = best.schedule

@@ -17,9 +17,9 @@ from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
 from remat.solving.stop import stopping
 
-#: Seconds of the search for a low peak when a budget is refused, and after the deadline.
+#: Seconds of the search for a low peak when a budget is refused, before and after the deadline.
 LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
-#: Ops up to which it runs after the deadline: beyond, reading the graph alone takes seconds.
+#: Ops up to which it runs after the deadline: reading a larger graph alone takes seconds.
 LEAST_OPS = 3000
 #: Heuristics that price sufficient budgets, seconds for each, and minimum seconds left (loading takes some).
 PRICED_BY, PRICE_SECONDS, PRICED_ABOVE = ("greedy", "drops"), 0.1, 2.0
@@ -78,7 +78,7 @@ def sufficient_budget(session: Session) -> SufficientBudget | None:
     if not (stopped or (deadline.expired and num_ops > LEAST_OPS)):
         seconds = min(LEAST_SECONDS, max(LATE_SECONDS, deadline.remaining))
         found = least_known_budget(session.problem, seconds, session.call.seed)
-        # A schedule of a method other than the requested one is no answer.
+        # A schedule of a method other than the requested one is not an answer.
         other = session.incumbents if session.any_method else Incumbents(session.problem)
         fits = other.add(found.schedule, found.source).fits
         if fits and session.infeasible and covers(session.scope, session.problem):

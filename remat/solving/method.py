@@ -123,7 +123,7 @@ class HeuristicMethod(Method):
 
 
 class FormulationMethod(Method):
-    """A formulation, whose model the backend solves, by default from the schedule of a quick heuristic."""
+    """A formulation. The backend solves its model, by default from the schedule of a quick heuristic."""
 
     uses_backend = True
     counts_in_place = True
@@ -199,7 +199,7 @@ class OrderMethod(Method):
         """
         problem, search, deadline = session.problem, self.search, session.call.deadline
         known = session.incumbents.least_peak
-        assert known is not None  # the reference order is one
+        assert known is not None  # the reference order is always known
         with session.timed("load"):  # compiles the kernels on first use
             if not search.prepared(deadline, lambda: session.enter(f"{self.name}: {COMPILING}")):
                 session.not_compiled(self.name)
@@ -277,8 +277,7 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
     Raises
     ------
     RematError
-        If a name is not registered; a ProblemError for anything else that is no method, or for options of a method
-        without options.
+        If a name is not registered; a ProblemError for any other non-method, or for options of a method without any.
     """
     kind: Any = method_class(method) if isinstance(method, str) else method
     if _is_a(kind, Heuristic):

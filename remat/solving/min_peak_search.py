@@ -23,7 +23,7 @@ from remat.solving.model_solve import ModelSolve
 from remat.solving.portfolio import EXHAUSTIVE_OPS, Policy, Stage
 from remat.solving.session import Session
 
-#: Seconds of the first attempt at one budget: per op, and at least. They double when a descent restarts.
+#: Seconds of the first attempt at one budget: per op, and minimum. They double when a descent restarts.
 ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 #: Number of descents: one for constructive heuristics, several for others while time remains.
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
@@ -114,7 +114,7 @@ class MinPeakSearch(Policy):
         self.follow(QUICK_STAGES if self.quick else STAGES if stages is None else stages)
         if not self.quick:
             self._cheapen()
-        # Time remains if there was nothing to cheapen.
+        # Time remains if there was no cost to lower.
         if self.timed and not (self.quick and self.clock.remaining <= LOADING_LEAST):
             self.descend("annealing", self.clock)
         self.note_waiting()
@@ -141,7 +141,7 @@ class MinPeakSearch(Policy):
     def interpreted_order(self, deadline: Deadline) -> None:
         """Start compiling the order search, which takes over ten seconds; if only the order may change, search now.
 
-        That is sufficient for small networks, and for those whose largest op decides the peak.
+        Searching now suffices for small networks, and for those whose largest op decides the peak.
         """
         if not self.only_orders():
             begin(*Portfolio.kernels)
@@ -161,9 +161,9 @@ class MinPeakSearch(Policy):
                     self._order_slowly(deadline.until(Portfolio.compiled))
 
     def order(self, deadline: Deadline) -> bool:
-        """Search for the order of least peak without recomputation: often low, and perhaps all that is allowed.
+        """Search for the order of least peak without recomputation; often its peak is low, or nothing else is allowed.
 
-        It runs once, at the first stage at which its code is ready, or that waits for it; returns whether it ran.
+        Run once, at the first stage at which the code is ready or that waits for it; return whether it ran.
         """
         search = Portfolio()
         if self.ordered or not (search.compiled() or self.stage.wait):
@@ -177,7 +177,7 @@ class MinPeakSearch(Policy):
             found = self.session.search_order(search, deadline, self.peak, lambda: self.over)
             if self.only_orders():
                 self.session.raise_peak_bound(found.bound, search.name)
-                if not self.session.orders.exact:  # the other search decides who reads last
+                if not self.session.orders.exact:  # the interpreted search decides which op reads last
                     self._order_slowly(self.deadline(self.stage))
         return True
 
@@ -207,7 +207,7 @@ class MinPeakSearch(Policy):
     # -- heuristics --------------------------------------------------------------------------------------------------
 
     def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float) -> bool:
-        """Descend by a heuristic; those on chains of blocks take the bound as budget, in one attempt."""
+        """Descend by a heuristic; those for chains of blocks make one attempt, with the bound as the budget."""
         name = given.name if isinstance(given, Heuristic) else given
         if self.quick and name in ("drops", "annealing") and self.clock.remaining <= LOADING_LEAST:
             return False

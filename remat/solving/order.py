@@ -38,7 +38,7 @@ def order(
     Returns
     -------
     Result
-        Has a schedule unless there is a budget, since the reference order is one; also after Ctrl-C.
+        Without a budget it always has a schedule, since the reference order is one; also after Ctrl-C.
 
     Raises
     ------

@@ -27,9 +27,9 @@ from remat.solving.session import Session
 EXHAUSTIVE_OPS = 24
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
-#: Least total seconds of a cap per op.
+#: Smallest total of a cap per op, in seconds.
 LEAST_CAP = 3.0
-#: Factor on the share of a stage for each time in a row that its method has brought nothing, once there is a schedule.
+#: Factor on a stage's share for each consecutive run of its method without improvement, once there is a schedule.
 IDLE_FACTOR = 0.25
 #: Share of the time left and maximum seconds to wait for kernels that only need loading, which takes less than one
 #: second on an idle CPU.
@@ -110,9 +110,9 @@ class Policy:
         self.kept: dict[str, Heuristic] = {}
         """Heuristics created so far."""
         self.waiting: dict[str, Stage] = {}
-        """Heuristics whose code is being compiled, with the first stage skipped for that."""
+        """Heuristics whose code is being compiled, with the first stage skipped for that reason."""
         self.idle: dict[str, int] = {}
-        """Number of times in a row that a method brought nothing."""
+        """Number of consecutive runs of a method without improvement."""
         self.spent: dict[str, float] = {}
         """Seconds used by each heuristic and by bounds."""
         self.last_bounds = 0.0
@@ -145,7 +145,7 @@ class Policy:
         return small and all(CONDITIONS[word](self) for word in stage.when)
 
     def run_stage(self, stage: Stage) -> None:
-        """Run a stage and record whether it brought anything."""
+        """Run a stage and record whether it improved the schedule or the bound."""
         self.stage, before = stage, (self.session.value, self.session.bound)
         ran: object = True
         if stage.method in self.steps:
@@ -182,7 +182,7 @@ class Policy:
     # -- compiled code -----------------------------------------------------------------------------------------------
 
     def compile(self, stages: Iterable[Stage]) -> None:
-        """Start compiling the heuristics of a table in the background, in its order, unless that is done.
+        """Start compiling the heuristics of a table in the background, in its order, unless they are compiled.
 
         One CPU is left to this process.
         """
@@ -276,7 +276,7 @@ class Policy:
         return True
 
     def longer_bounds(self, deadline: Deadline) -> bool:
-        """Raise the bound, unless it is final, or the last attempt brought nothing and had about as much time."""
+        """Raise the bound, unless it is final, or the last attempt had about as much time and did not improve it."""
         if self.bounds_final or (self.idle.get("bounds") and deadline.remaining < GROWTH * self.last_bounds):
             return False
         return self.bounds(deadline)
@@ -286,8 +286,8 @@ class Policy:
     def turns(self, _: Deadline) -> None:
         """Give turns to the heuristics, and ``bounds``, with the largest improvements, until time is up.
 
-        The options of the stage are their initial shares of the time, which follow the improvements. Without a deadline
-        it ends after the first turn without improvement.
+        The options of the stage are their initial shares of the time; later shares follow the improvements. Without a
+        deadline it ends after the first turn without improvement.
         """
         shares = {
             name: share for name, share in self.stage.options.items() if name != "bounds" or not self.bounds_final
@@ -339,7 +339,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
 
 
 class CachedFlag:
-    """Flag with rate-limited evaluation; it stays true once it is."""
+    """Flag with rate-limited evaluation; once true, it stays true."""
 
     def __init__(self, evaluate: Callable[[], bool]) -> None:
         self.evaluate, self.next, self.value = evaluate, 0.0, False

@@ -26,8 +26,7 @@ class Progress:
     base_cost : int
         Cost of computing each op once, or that value of the objective.
     objective, bound : int or None
-        Certified cost (or peak in bytes, by the problem's objective) of the best schedule so far, and the bound for the
-        scope.
+        Certified cost (or peak in bytes, by the objective) of the best schedule so far, and bound for the scope.
     improved : float
         Seconds at which the best schedule was found.
     schedule : Schedule or None

@@ -100,7 +100,7 @@ class Result:
     variables, constraints : int or None
         Size of the model; None without a model.
     method, backend : str
-        Names of formulation and backend, or of a heuristic and nothing; `source` is the origin of the schedule.
+        Names of method and backend; `backend` is empty for methods without one.
     states : int or None
         Number of states of an order search; None without one.
     source : str
@@ -166,7 +166,7 @@ class Result:
 
     @property
     def _priced(self) -> Objective:
-        """Objective to which the overhead refers: that of the problem, or the cost for the least peak."""
+        """Objective to which the overhead refers: the problem's, or for the least peak the cost."""
         objective = self.problem.objective
         return objective.other if objective.is_memory else objective
 

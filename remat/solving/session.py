@@ -44,7 +44,7 @@ class Session:
     ----------
     problem : Problem
     call : SolveOptions
-        Deadline, threads, seed and others, for everything that solves a part of it.
+        Deadline, threads, seed and other options, for all parts of the solve.
     method, backend : str
         Names of method and backend; `backend` is empty without one.
     on_progress : callable or None
@@ -169,7 +169,7 @@ class Session:
         Raise BackendError if a schedule with a lower peak is known.
         """
         least = self.incumbents.least_peak
-        assert least is not None  # the reference order is one
+        assert least is not None  # the reference order is always known
         if bound > least.certificate.peak:
             self._refute(bound, kind, least)
         if bound > self.bound:
@@ -244,7 +244,7 @@ class Session:
 
     @cached_property
     def pessimistic_orders(self) -> OrderInstance:
-        """The same if it is exact; otherwise with peaks that no order exceeds."""
+        """:attr:`orders` if that is exact; otherwise an instance whose peaks are upper bounds."""
         return self.orders if self.orders.exact else OrderInstance.of(self.problem, least=False)
 
     def search_order(

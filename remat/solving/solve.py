@@ -62,13 +62,13 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
     a heuristic
         It runs alone.
 
-    Every schedule on the way is validated and priced independently.
+    Every schedule found is validated and priced independently.
 
     Parameters
     ----------
     problem : Problem
     method : str, class or object
-        ``auto``, the name of a registered formulation, heuristic or method; such a class, registered or not; or an
+        ``auto``, the name of a registered formulation, heuristic or method; a class of these, registered or not; or an
         object of a heuristic or method.
     backend : str, class or Backend
         Name of a registered backend, a class or an object, for methods that solve models.
@@ -78,9 +78,9 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
         A valid schedule to start from; within the budget it is also the answer if nothing better is found. If the
         formulation cannot express it, the result's message says so.
     options : SolveOptions
-        Threads, seed, gap, isolation and others, the same for everything that solves a part.
+        Threads, seed, gap, isolation and others, for all parts of the solve.
     method_options : optional
-        Options of the formulation or heuristic; ``auto`` has none.
+        Options of the method, an object of its class's `options_type`.
     on_progress : callable, optional
         Receives a :class:`remat.solving.progress.Progress` at every new phase, schedule and bound, from any thread.
 
@@ -181,7 +181,7 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
 
 
 def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
-    """Return the schedule to start from, given in either way."""
+    """Return the schedule to start from, given as the warm start or as ``options.start``."""
     if warm_start is None and call.start not in STARTS:
         warm_start = call.start
     elif warm_start is not None and call.start not in (*STARTS, warm_start):

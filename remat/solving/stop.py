@@ -118,7 +118,7 @@ class Gap(Options, StoppingCriterion):
 
 @dataclass(frozen=True)
 class NoImprovement(Options, StoppingCriterion):
-    """A number of seconds without a better schedule, since the last one.
+    """A number of seconds since the last better schedule.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingC
     Raises
     ------
     ProblemError
-        If `stop` is invalid, or `options` are no :class:`SolveOptions`.
+        If `stop` is invalid, or `options` are not :class:`SolveOptions`.
 
     Examples
     --------

@@ -23,7 +23,7 @@ def installed_versions() -> dict[str, dict[str, str]]:
     Returns
     -------
     dict of str to (dict of str to str)
-        Missing parts are ``"not installed"``; an unusable solver has the reason.
+        ``"not installed"`` for missing parts; the reason for unusable solvers.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from remat.solving.incumbents import Certified, Incumbents
 
 
 def expressed(formulation: Formulation, seen: Certified) -> Values | None:
-    """Return the model's values for a schedule; None if it cannot express it."""
+    """Return the model's values for a schedule; None if the formulation cannot express it."""
     graph, schedule = formulation.problem.graph, seen.schedule
     if (
         graph.digest != schedule.graph_digest == seen.certificate.graph_digest

@@ -11,7 +11,7 @@ from remat.graphs import ComputeGraph, GraphBuilder, Tensor
 def random_graph(
     seed: int, most_ops: int = 6, *, plain: bool = False, buffers: bool = False, in_place: bool = False
 ) -> ComputeGraph:
-    """Return a random graph of three or a few more ops; the same arguments give the same graph.
+    """Return a random graph of at least three ops; the same arguments give the same graph.
 
     Parameters
     ----------

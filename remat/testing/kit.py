@@ -28,7 +28,7 @@ MakeFormulation = Callable[[Problem], Formulation]
 TOLERANCE = 1e-6
 #: Largest difference between an incumbent's time and the time of its report, in seconds.
 LATE = 5.0
-#: Runs, all of which must be late before a backend counts as late.
+#: Runs that must all be late before a backend counts as late.
 TRIES = 3
 
 

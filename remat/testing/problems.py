@@ -28,7 +28,7 @@ ENOUGH = 80
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A kind of problems."""
+    """A kind of problem."""
 
     name: str
     about: str

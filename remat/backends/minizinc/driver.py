@@ -42,8 +42,9 @@ class Solver:
     id: str
     version: str
     tags: frozenset[str]
+    """Capabilities."""
     flags: frozenset[str]
-    """`tags` and `flags`: tags of capabilities; standard options that it accepts."""
+    """Standard options that it accepts."""
     options: Mapping[str, tuple[str, str]]
     """Its own options, by their names without dashes."""
     plugin: bool

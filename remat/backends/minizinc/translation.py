@@ -35,8 +35,9 @@ class Program:
     values: Callable[[Mapping[str, Any]], Float]
     """Maps output arrays by name to values of the model's variables."""
     cost_unit: float = 1
+    """The model's objective is ``cost_unit * objective of the text + cost_offset``."""
     cost_offset: float = 0
-    """`cost_unit` and `cost_offset`: the model's objective is ``cost_unit * objective of the text + cost_offset``."""
+    """See `cost_unit`."""
 
 
 def to_json(data: Mapping[str, Any]) -> Iterator[str]:

@@ -32,10 +32,11 @@ class Solver:
     programs: tuple[str, ...] = ()
     """Programs, one of which the older interface needs."""
     gap: str = ""
+    """Name of this option; empty if the interface has a field for it, or the solver has no such option."""
     threads: str = ""
+    """As for `gap`."""
     seed: str = ""
-    """`gap`, `threads` and `seed`: names of these options; empty if the interface has a field for them, or the solver
-    no such option."""
+    """As for `gap`."""
     install: str = ""
     """How to install it."""
     whole_seconds: bool = False
@@ -129,8 +130,7 @@ def program(name: str) -> str | None:
 def known_to_pyomo(name: str) -> str:
     """Return why a solver cannot be used through Pyomo's older interface; empty if it can.
 
-    Only names registered with Pyomo are accepted: it treats any other as a program, searches the current folder too,
-    and runs it.
+    Only names registered with Pyomo are accepted: it runs any other as a program, even from the current folder.
     """
     import pyomo.environ as pyo
 

@@ -12,17 +12,17 @@ from remat.runtime.deadline import Deadline
 
 
 class Algorithm(ABC):
-    """Base of whatever runs with options of one dataclass and needs compiled kernels.
+    """Base of algorithms with a dataclass of options and compiled kernels.
 
     Parameters
     ----------
     options : optional
-        Of the class's `options_type`; None: its defaults.
+        Object of the class's `options_type`; None: its defaults.
 
     Raises
     ------
     ProblemError
-        For anything else.
+        For options of another type.
 
     Examples
     --------

@@ -82,7 +82,7 @@ def _stamp(function: Callable[..., Any]) -> str | None:
 
 
 def _make_cache(function: Callable[..., Any], nothing: Any) -> Any:
-    """Return a cache for numba in our folders, or `nothing`, a null cache, if numba's interface has changed."""
+    """Return a cache for numba in trusted folders, or `nothing`, a null cache, if numba's interface has changed."""
     try:
         from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
     except ImportError:

@@ -15,12 +15,12 @@ NUMPY = SimpleNamespace(int64=int, float64=float, inf=float("inf"))
 def interpreted(function: Callable[..., Any], instead: Mapping[str, Callable[..., Any]] | None = None) -> Any:
     """Return the Python source function of a kernel; the kernels it calls are interpreted too.
 
-    Pass lists instead of arrays of one dimension, and dictionaries keyed by pairs instead of two: they are faster.
+    Lists in place of one-dimensional arrays, and dictionaries keyed by pairs in place of matrices, are faster.
 
     Parameters
     ----------
     function : callable
-        Of a module whose kernels use only the names of :data:`NUMPY` from numpy.
+        Kernel from a module whose kernels use only the names of :data:`NUMPY` from numpy.
     instead : mapping, optional
         Replacements of kernels by name.
 

@@ -64,7 +64,7 @@ def _server(modules: tuple[str, ...]) -> forkserver.ForkServer:
 
 
 class _Popen(popen_forkserver.Popen):
-    """The standard library's, with our server and without ``__main__``."""
+    """The standard library's class, with this package's server and without ``__main__``."""
 
     _fds: list[int]
 

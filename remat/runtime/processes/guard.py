@@ -106,7 +106,7 @@ def guard_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a private folder, removed afterwards: by this process, by the guard if it dies, or by the next run.
+    """Create a private folder, removed afterwards by this process, by the guard if that dies, or by the next run.
 
     The owner locks a file in it. The system releases the lock when the owner ends, in any container, so the first such
     folder of a process can detect and remove abandoned ones.

@@ -11,7 +11,7 @@ from remat.runtime.deadline import Deadline, OverdueError
 
 #: Seconds after the deadline that a solver may take to return; then it is abandoned.
 GRACE = 0.35
-#: The same after Ctrl-C: some solvers check a few times per second only, and their last solution is worth the wait.
+#: The same after Ctrl-C: some solvers check only a few times per second, and their last solution is worth the wait.
 PATIENCE = 0.8
 #: Seconds that the program's exit waits for abandoned solvers.
 LAST_WAIT = 30.0
