@@ -46,7 +46,7 @@ class LimitSearch:
 
     The search runs over closed sets of ops. A *valley* is a set with no more live bytes than an earlier set on the path
     and than all closed sets between the two. From a valley the search never backtracks between the two (see
-    docs/ordering/valley.md). It remembers sets from which the end cannot be reached by keys of 128 random bits: the
+    docs/ordering/valley.md). It stores sets from which the end cannot be reached as keys of 128 random bits: the
     probability that any two of ten million share a key is 1 in 10^24.
 
     `seed`: seed of the order among equal choices; 0: by number.

@@ -17,7 +17,7 @@ from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
 from remat.solving.stop import stopping
 
-#: Seconds of the search for a low peak when a budget is refused, before and after the deadline.
+#: Seconds of the search for a low peak when a budget is refused: before the deadline, and after it.
 LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
 #: Ops up to which it runs after the deadline: reading a larger graph alone takes seconds.
 LEAST_OPS = 3000

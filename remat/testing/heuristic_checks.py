@@ -219,7 +219,7 @@ def _starts(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem,
 
 
 def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
-    """On a graph of 300 ops it returns a valid schedule, or none, soon after its deadline, also without time.
+    """On a graph of 300 ops it returns a valid schedule, or none, soon after its deadline, even without time.
 
     First-time loading does not count.
     """

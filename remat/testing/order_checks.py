@@ -83,7 +83,7 @@ def gives_the_same_again(make: MakeSearch, effort: Effort = USUAL) -> None:
 
 
 def ends_in_time(make: MakeSearch, effort: Effort = USUAL) -> None:
-    """It returns a valid answer soon after its deadline, also without time."""
+    """It returns a valid answer soon after its deadline, even without time."""
     problem = _problem(layered(300, 0.5, seed=3))
     instance = OrderInstance.of(problem)
     search = make()

@@ -246,7 +246,7 @@ class CpSatModel:
         return self.negations[variable]
 
     def _literals(self, literals: Int, keep_always: bool = False) -> Int:
-        """Return literals in CP-SAT's encoding, which is the same as ours except for the one that is always true."""
+        """Return literals in CP-SAT's encoding, the same as this package's except for the one that is always true."""
         if keep_always or not (literals == ALWAYS).any():
             return literals
         if self.always is None:
