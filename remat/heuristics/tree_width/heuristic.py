@@ -39,7 +39,7 @@ class TreeWidth(Checkpointing):
     Kumar, Purohit, Svitkina, Vee and Wang, *Efficient Rematerialization for Deep Networks* (NeurIPS 2019): a graph of
     width k needs memory for only O(k log n) values, if all have one size. A bag of a tree decomposition separates the
     graph into parts. Its values are computed one by one, each with its inputs in the parts below, which are emptied
-    after each. Decompositions are those of least degree and of least fill-in first, by networkx.
+    after each. Decompositions eliminate nodes of least degree, or of least fill-in, first (rules of networkx).
 
     The paper has no budget. Here parts of up to c ops run without drops, and c is bisected between one op (the paper's
     schedule) and all of them (no recomputation); the answer is the cheapest schedule that fits. If first computes must

@@ -23,7 +23,7 @@ Neighbours = list[list[int]]
 #: Returns the node to eliminate next; None: the remaining graph is complete.
 Elimination = Callable[[dict[int, set[int]]], int | None]
 
-#: Bags whose components are counted. The sides of the tree, known for all bags, are never smaller.
+#: Number of bags whose components are counted, by the size of their tree sides, which are never smaller.
 CANDIDATES = 8
 
 
@@ -32,13 +32,13 @@ class SeparatorTree:
     """Parts of a graph, each split by a separator into smaller ones; children are numbered after their parents."""
 
     home: list[int]
-    """Part whose separator has each node."""
+    """Part whose separator contains each node."""
     children: list[list[int]]
-    """Parts that remain without the separator, which alone connects them."""
+    """Parts left of each part without its separator, which alone connects them."""
     end: list[int]
     """Part p and all parts below it are ``p .. end[p] - 1``."""
     num_nodes: list[int]
-    """Nodes of each part, including those below."""
+    """Number of nodes of each part, including those below."""
 
 
 def by_degree(graph: dict[int, set[int]]) -> Elimination:
@@ -47,7 +47,7 @@ def by_degree(graph: dict[int, set[int]]) -> Elimination:
 
 
 def by_fill_in(_: dict[int, set[int]]) -> Elimination:
-    """Return the rule that eliminates a node next whose neighbours lack the fewest edges."""
+    """Return the rule that next eliminates a node whose neighbours lack the fewest edges."""
     return min_fill_in_heuristic
 
 
@@ -76,7 +76,7 @@ def separator_tree(
 def decomposition(
     neighbours: Neighbours, elimination: Callable[[dict[int, set[int]]], Elimination], deadline: Deadline
 ) -> tuple[list[set[int]], list[int]]:
-    """Return a tree decomposition by elimination of one node after another: bags, and the parent of each (-1: none).
+    """Return a tree decomposition from eliminating one node after another: bags, and the parent of each (-1: none).
 
     A bag comes after its parent. The bags are those of networkx, which compares each with all before it (half a minute
     for 20,000 nodes) and does not check the deadline. Raise OverdueError at the deadline.

@@ -1,1 +1,1 @@
-"""Ways to group the ops of a graph."""
+"""Partitioners: algorithms that group the ops of a graph."""
