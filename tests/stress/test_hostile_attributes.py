@@ -58,9 +58,9 @@ def test_random_values_in_shapes_and_attributes(monkeypatch: pytest.MonkeyPatch)
                 attributes = meta["attrs"].setdefault(rng.choice(graph.op_names), {})
                 if isinstance(attributes, dict):
                     entries = attributes.get("constants")
-                    if isinstance(entries, list) and entries and rng.random() < 0.5:
-                        attributes = rng.choice(entries)
-                        attributes[rng.choice(["input", "shape", "role", "along", "out", "in"])] = junk
+                    entry = rng.choice(entries) if isinstance(entries, list) and entries else None
+                    if isinstance(entry, dict) and rng.random() < 0.5:
+                        entry[rng.choice(["input", "shape", "role", "along", "out", "in"])] = junk
                     else:
                         attributes[rng.choice(KEYS)] = junk
         ops = [op if rng.random() < 0.9 else replace(op, type=rng.choice(TYPES)) for op in graph.ops]
