@@ -130,7 +130,7 @@ format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-schemas: $(STAMP)  ## write the JSON Schemas in the package anew, from the models that they describe
+schemas: $(STAMP)  ## write the JSON Schemas of the package from the models that they describe
 	$(BIN)/python tests/schemas.py
 
 docs: $(STAMP)  ## build the documentation into site/

@@ -55,8 +55,8 @@ class CanonicalSearch(Allocator):
     """Depth-first search over *canonical* placements, in several orders that take turns.
 
     Push every buffer of a placement down until it rests on another one or on the ground, and list the buffers by
-    offset: each buffer then lies at the least offset that the buffers before it allow. Each decision takes the buffer
-    with the least such offset. It places the buffer there, or *postpones* it until another one below raises that
+    offset: each buffer then lies at the lowest offset that earlier buffers allow. Each decision takes the buffer with
+    the lowest such offset. It places the buffer there, or *postpones* it until another one below raises that
     offset. Each decision propagates bounds on offsets:
 
     * At each moment the unplaced buffers must fit between the next buffer and the capacity. A buffer whose bound is too

@@ -81,7 +81,7 @@ def kernel_scratch(file: ModelFile) -> tuple[dict[int, int], list[str]]:
             touched = [tables.tensors[p] for p in (*entry.inputs, *entry.outputs) if p >= 0]
             largest = max((t.bytes() for t in touched if not t.data and not t.is_variable), default=0)
             found.update(dict.fromkeys(positions, report["bytes"] - -(-largest // ALIGNMENT) * ALIGNMENT))
-    unknown = [f"scratch is not known of {', '.join(sorted(failed))}"] if failed else []
+    unknown = [f"scratch is unknown for {', '.join(sorted(failed))}"] if failed else []
     total = max(found.values(), default=0)
     return found, [f"scratch of kernels: at most {total:,} bytes for an operator, counted"] * bool(total) + unknown
 
@@ -250,11 +250,11 @@ def deploy(
 def _remains(runtime: Runtime, reference: int, result: Result, allocation: Allocation | None) -> list[str]:
     """Return remarks on memory that the figures omit, and on gaps that they include."""
     if runtime is Runtime.LITERT:
-        return ["LiteRT plans addresses while it loads the model: gaps between tensors come on top"]
+        return ["LiteRT plans addresses while it loads the model: gaps between tensors are added"]
     if runtime is Runtime.ONNXRUNTIME:
         return [
             f"the order holds with these settings of a session: {RULES[runtime].settings}",
-            "scratch of kernels, constants that the model computes, packed weights and padding come on top",
+            "scratch of kernels, constants that the model computes, packed weights and padding are added",
         ]
     gap = 0 if allocation is None or allocation.price is None else allocation.price - (result.peak or 0)
     return [f"gaps between tensors: {gap:,} bytes"] if gap else []

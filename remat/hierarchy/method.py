@@ -175,8 +175,6 @@ class Hierarchical(Method):
     uses_backend = True
 
     def __init__(self, options: Any = None, *, executor: Executor | None = None) -> None:
-        if options is not None and not isinstance(options, HierarchicalOptions):
-            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it takes HierarchicalOptions")
         super().__init__(options)
         self.executor = executor
 

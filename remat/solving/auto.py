@@ -144,13 +144,6 @@ class Auto(Method):
     uses_backend = True
     counts_in_place = True
 
-    def __init__(self, options: Any = None) -> None:
-        if options is not None and not isinstance(options, AutoOptions):
-            raise ProblemError(
-                f"options of auto are a {type(options).__name__}, it takes AutoOptions", "no-options", AUTO
-            )
-        super().__init__(options)
-
     def run(self, session: Session) -> None:
         if session.asks_peak:
             MinPeakSearch(session).run(self.options.stages)

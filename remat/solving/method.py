@@ -77,9 +77,13 @@ class Method(ABC):
     without that, and its proofs are discarded."""
 
     def __init__(self, options: Any = None) -> None:
-        if options is not None and self.options_type is None:
+        kind = self.options_type
+        if options is not None and kind is None:
             raise ProblemError(f"method {self.name!r} takes no options", "no-options")
-        self.options: Any = self.options_type() if options is None and self.options_type is not None else options
+        if options is not None and kind is not None and not isinstance(options, kind):
+            found = f"options of {self.name} are a {type(options).__name__}"
+            raise ProblemError(f"{found}, it takes {kind.__name__}", "no-options", self.name)
+        self.options: Any = kind() if options is None and kind is not None else options
 
     def __repr__(self) -> str:  # the same in every process: resumed experiments compare it
         return f"{type(self).__qualname__}({self.name!r}, {getattr(self, 'options', None)!r})"

@@ -31,7 +31,7 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left for bounds, and for loading a heuristic.
 BOUND_SHARE, PREPARE_SHARE = 0.3, 0.6
-#: Shares of the time left for exhaustive search and for each heuristic, for the least cost at the least peak.
+#: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
 EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
 #: Seconds of a share without a deadline.
 ENDLESS = 60.0
