@@ -1,6 +1,5 @@
 """Scheduling neural computation graphs under a memory budget, with any solver and a certificate."""
 
-from remat._version import __version__ as __version__
 from remat.runtime.lazy import import_lazily
 
 import_lazily(__name__)

@@ -1,5 +1,6 @@
 """Public names of ``remat``; ``__init__.py`` imports them on first use."""
 
+from remat._version import __version__ as __version__
 from remat.experiments.frontier import frontier as frontier
 from remat.experiments.max_batch import max_batch as max_batch
 from remat.graphs import ComputeGraph as ComputeGraph
@@ -19,5 +20,3 @@ from remat.solving.order import order as order
 from remat.solving.result import Result as Result
 from remat.solving.solve import solve as solve
 from remat.solving.versions import show_versions as show_versions
-
-__version__: str

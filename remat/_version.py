@@ -1,3 +1,8 @@
-"""Version of the package."""
+"""Version of the installed package; ``build_version.py`` derives it from the tag."""
 
-__version__ = "0.1.0"
+from importlib import metadata
+
+try:
+    __version__ = metadata.version("remat")
+except metadata.PackageNotFoundError:
+    __version__ = "not installed"

@@ -2,9 +2,9 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -275,14 +275,50 @@ def test_no_absolute_paths_of_a_machine() -> None:
             assert not home.search(path.read_text(encoding="utf-8")), name
 
 
-def test_version_and_metadata_agree() -> None:
-    from importlib.metadata import metadata
+def built_version(folder: Path) -> str:
+    command = [sys.executable, "-m", "hatchling", "metadata", "version"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    about = metadata("remat")
-    assert about["Version"] == remat.__version__
-    assert about["Name"] == project["name"]
-    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|a\d+|b\d+|rc\d+)?", remat.__version__)
+
+def test_version_comes_from_the_tag(tmp_path: Path) -> None:
+    """Of its own repository, of its archive, or of its sdist; without any, it is the fallback."""
+
+    def git(folder: Path, *words: str) -> None:
+        author = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "tag.gpgSign=false", "-c", "commit.gpgSign=false"]
+        subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)
+
+    outer, checkout, copy, archive = (tmp_path / name for name in ("outer", "outer/checkout", "outer/copy", "archive"))
+    for folder in (checkout, copy):
+        (folder / "remat").mkdir(parents=True)
+        for name in ("pyproject.toml", "build_version.py", ".gitattributes", "README.md", "remat/__init__.py"):
+            shutil.copy(ROOT / name, folder / name)
+    for folder in (outer, checkout):
+        git(folder, "init")
+        git(folder, "commit", "--allow-empty", "-m", "first")
+    git(outer, "tag", "v9.9.9")
+    assert built_version(checkout) == built_version(copy) == "0.0.0"
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-m", "second")
+    git(checkout, "tag", "-a", "v1.2.3rc1", "-m", "an annotated one")
+    assert built_version(checkout) == "1.2.3rc1"
+    git(checkout, "commit", "--allow-empty", "-m", "third")
+    assert built_version(checkout) == "1.2.3rc1.post1"
+    archive.mkdir()
+    git(checkout, "archive", "-o", str(tmp_path / "archive.tar"), "HEAD")
+    shutil.unpack_archive(tmp_path / "archive.tar", archive)
+    assert built_version(archive) == "1.2.3rc1.post1"
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist"], cwd=checkout, check=True)
+    shutil.unpack_archive(checkout / "dist" / "remat-1.2.3rc1.post1.tar.gz", outer)
+    assert built_version(outer / "remat-1.2.3rc1.post1") == "1.2.3rc1.post1"
+
+
+def test_shell_and_metadata_have_the_same_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    from remat.cli import main
+
+    main(["--version"])
+    assert capsys.readouterr().out == f"remat {remat.__version__}\n" == f"remat {version('remat')}\n"
 
 
 @pytest.mark.slow
