@@ -53,6 +53,10 @@ class FormatRemark(UserWarning):
     """Remark on a file that can still be read; the message is one line and names the file."""
 
 
+class UntestedTorchWarning(UserWarning):
+    """The installed PyTorch is newer than the versions that `remat.torch` is tested with."""
+
+
 class CaptureRemark(UserWarning):
     """A captured module does something that users should know; the message is one line and names the module."""
 

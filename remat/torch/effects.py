@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
+
+from remat.torch.private import FakeTensor, pytree
 
 aten = torch.ops.aten
 
@@ -39,7 +40,17 @@ def run_with_state(device: str, state: torch.Tensor, op: Callable[..., Any], *ar
 
 def device_of(node: fx.Node) -> str:
     """Return the device that a node computes on."""
-    return str(next(each.device for each in tree_leaves(node.meta["val"]) if isinstance(each, torch.Tensor)))
+    return str(_value(node).device)
+
+
+def state_value(node: fx.Node) -> torch.Tensor:
+    """Return a fake tensor of the saved state of a random op's generator."""
+    with _value(node).fake_mode:
+        return torch.empty(state_bytes(device_of(node)), dtype=torch.uint8, device="cpu")
+
+
+def _value(node: fx.Node) -> FakeTensor:
+    return next(each for each in pytree.tree_leaves(node.meta["val"]) if isinstance(each, FakeTensor))
 
 
 def state_bytes(device: str) -> int:

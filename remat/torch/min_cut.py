@@ -94,7 +94,7 @@ class TorchMinCut(Heuristic):
 
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
         """Wait for the import of torch, at most until the deadline; also true without torch, which `run` refuses."""
-        if "torch._functorch.partitioners" in sys.modules or find_spec("torch") is None:
+        if "functorch.compile" in sys.modules or find_spec("torch") is None:
             return True
         if on_wait is not None:
             on_wait()
@@ -106,8 +106,8 @@ class TorchMinCut(Heuristic):
 
 def _load() -> None:
     with contextlib.suppress(Exception):  # run() raises and reports it
-        for name in ("torch._functorch.partitioners", "torch._inductor.custom_graph_pass"):
-            import_module(name)
+        import_module("functorch.compile")
+        _estimator([])
 
 
 class _JointGraph:
@@ -144,16 +144,16 @@ class _JointGraph:
     @in_turn
     def saved(self, knob: float, solver: str) -> frozenset[str]:
         """Return the tensors of the forward pass that torch saves with this budget."""
-        from torch._functorch import config
-        from torch._functorch.partitioners import min_cut_rematerialization_partition
-        from torch._guards import TracingContext, detect_fake_mode, tracing
+        from functorch.compile import min_cut_rematerialization_partition
+
+        from remat.torch.private import TracingContext, detect_fake_mode, functorch_config, tracing
 
         module = self._module()
         values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
         count = len(self.ends[0])
         try:
             with (
-                config.patch(
+                functorch_config.patch(
                     activation_memory_budget=float(knob), activation_memory_budget_solver=solver, cse=False,
                     activation_memory_budget_runtime_estimator=_estimator([op.cost for op in self.graph.ops]),
                 ),
@@ -184,8 +184,9 @@ class _JointGraph:
     def _module(self) -> Any:
         """Return the joint graph as a module, with a fake tensor of bytes for each tensor."""
         import torch
-        from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.utils.checkpoint import CheckpointPolicy
+
+        from remat.torch.private import FakeTensorMode
 
         fakes, joint = FakeTensorMode(), torch.fx.Graph()
 
@@ -232,7 +233,7 @@ class _JointGraph:
 
 def _estimator(costs: list[int]) -> Any:
     """Return an estimator of runtimes that returns the costs of the ops."""
-    from torch._inductor.custom_graph_pass import CustomRuntimeEstimator
+    from remat.torch.private import CustomRuntimeEstimator
 
     class Costs(CustomRuntimeEstimator):
         def __call__(self, node: Any) -> float:

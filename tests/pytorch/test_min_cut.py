@@ -1,5 +1,6 @@
 """Method ``torch-min-cut``: choices of torch's partitioner on graphs from other sources."""
 
+from importlib.metadata import version
 from itertools import combinations
 
 import pytest
@@ -75,7 +76,7 @@ def test_captured_step() -> None:
     schedule = TorchMinCut().run(Problem(graph, "95%"), RUN)
     assert schedule is not None
     assert judged(Problem(graph, "95%"), schedule).verdict is not Verdict.INVALID
-    assert (schedule.meta["torch"], schedule.meta["solver"]) == (torch.__version__, "dp")
+    assert (schedule.meta["torch"], schedule.meta["solver"]) == (version("torch"), "dp")
 
 
 def test_errors_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_errors_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr("remat.torch.versions.version", lambda _: "1.0")
         TorchMinCut().run(problem, RUN)
     with monkeypatch.context() as patch, refused("problem.partitioner-failed"):
-        patch.setattr("torch._functorch.partitioners.min_cut_rematerialization_partition", lambda *_, **__: 1 / 0)
+        patch.setattr("functorch.compile.min_cut_rematerialization_partition", lambda *_, **__: 1 / 0)
         TorchMinCut().run(problem, RUN)
 
 

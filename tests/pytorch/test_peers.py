@@ -252,7 +252,7 @@ def test_eager_checkpointing_is_a_schedule(kind: type[Layers], reentrant: bool) 
 
 
 def test_trace_of_another_step_is_refused() -> None:
-    with refused("schedule.other-trace", culprit="Layers"):
+    with refused("schedule.other-trace", culprit="Layers", hide={"view_4": "view_8"}):  # as torch counts from 2.14 on
         schedule_of_trace(traced(Layers), traced(Layers, batch=4))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.explaining import explained, quiet_torch
@@ -18,6 +17,7 @@ from remat.torch.captured import Captured, Traced
 from remat.torch.costs import CostModel, cost_model, measured_workspaces
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
+from remat.torch.private import pytree
 
 ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")

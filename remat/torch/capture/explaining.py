@@ -12,11 +12,11 @@ from os.path import commonprefix
 from pathlib import Path
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat.errors import CaptureError
 from remat.torch.capture.traced import opaque
+from remat.torch.private import DataDependentOutputException, DynamicOutputShapeException
 
 #: Root of a path in an ``nn_module_stack``, and the forms of items of containers in it.
 _ROOT = re.compile(r"^(?:L\['self'\]|L__self__)\.?")
@@ -79,12 +79,12 @@ def module_paths(nodes: Iterable[torch.fx.Node], prefix: str = "") -> dict[torch
 _OPAQUE = re.compile(r"unrecognized type \w+\((\w+)\) at output (\d+)")
 _DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: Logger that repeats the exception at length on standard error.
-_LOUD = "torch._subclasses.fake_tensor"
+_LOUD = DataDependentOutputException.__module__
 
 
 def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
     """Return the error of a route as a :class:`~remat.errors.CaptureError`."""
-    from torch._dynamo.exc import TorchDynamoException  # here, since Dynamo takes two seconds
+    from remat.torch.private import TorchDynamoException  # here, since Dynamo takes two seconds
 
     name = type(module).__name__
     if isinstance(error, CaptureError):

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import _meta_registrations
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
+from remat.torch.private import FakeTensor, FakeTensorMode, meta_registrations, pytree, reparametrize_module
 
 
 def fake_tensors() -> AbstractContextManager[Any]:
@@ -34,12 +31,12 @@ def fake_tensors() -> AbstractContextManager[Any]:
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """Run the ops of an LSTM one by one: oneDNN's fused kernel does not report the memory that it keeps."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch.backends.mkldnn.enabled = before
 
 
 @contextmanager
@@ -48,24 +45,24 @@ def grouped_products() -> Iterator[None]:
 
     PyTorch's fake kernel of ``aten._grouped_mm`` refuses all types except BF16; the CPU's kernel does not.
     """
-    original: Any = getattr(_meta_registrations, "_meta_grouped_mm_common", None)
+    original: Any = getattr(meta_registrations, "_meta_grouped_mm_common", None)
 
     def product(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         types, scales = {mat_a.dtype, mat_b.dtype}, (kwargs.get("scale_a"), kwargs.get("scale_b"), *args)
         if types not in ({torch.float32}, {torch.float16}) or any(each is not None for each in scales):
             result: torch.Tensor = original(mat_a, mat_b, *args, **kwargs)
         else:
-            made = _meta_registrations._create_grouped_mm_output_tensor
+            made = meta_registrations._create_grouped_mm_output_tensor
             result = made(mat_a, mat_b, kwargs.get("offs"), kwargs.get("out_dtype"))
         return result
 
     if original is not None:
-        _meta_registrations._meta_grouped_mm_common = product
+        meta_registrations._meta_grouped_mm_common = product
     try:
         yield
     finally:
         if original is not None:
-            _meta_registrations._meta_grouped_mm_common = original
+            meta_registrations._meta_grouped_mm_common = original
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +105,7 @@ class FakeWorld:
         """
         given = dict(self.state if state is None else state)
         # stacked: a submodule that occurs twice is swapped twice, and its own tensors are restored last
-        with _reparametrize_module(self.module, given, tie_weights=True, stack_weights=True):
+        with reparametrize_module(self.module, given, tie_weights=True, stack_weights=True):
             yield self.module
 
     @classmethod

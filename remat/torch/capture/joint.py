@@ -6,14 +6,12 @@ import contextlib
 from typing import Any
 
 import torch
-from torch._dynamo.functional_export import _dynamo_graph_capture_for_export
-from torch._functorch._aot_autograd import descriptors as aot
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Traced
+from remat.torch.private import aot, aot_export_joint_with_descriptors, dynamo_config, dynamo_graph_capture_for_export
 
 
 def trace_joint(world: FakeWorld) -> Traced:
@@ -24,8 +22,8 @@ def trace_joint(world: FakeWorld) -> Traced:
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:
-        with torch._dynamo.config.patch(allow_rnn=True):
-            dynamo = _dynamo_graph_capture_for_export(module)(*world.args, **world.kwargs)
+        with dynamo_config.patch(allow_rnn=True):
+            dynamo = dynamo_graph_capture_for_export(module)(*world.args, **world.kwargs)
         lifted: dict[str, Any] = dict(dynamo.named_parameters()) | dict(dynamo.named_buffers())
         known = {target: names.get(id(tensor), target) for target, tensor in lifted.items()}
         constants = {target: tensor for target, tensor in lifted.items() if id(tensor) not in names}

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.captured import Traced
+from remat.torch.private import pytree
 
 #: Prefix of the names of the inner module's parameters.
 WITHOUT = "module"

@@ -10,16 +10,14 @@ from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch._dispatch.python import enable_python_dispatcher
-from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.traced import opaque, storage_bytes
 from remat.torch.captured import Input, ResultValue, Traced
 from remat.torch.modes import kept_attributes
+from remat.torch.private import DisableAutocast, enable_python_dispatcher, pytree, setup_stacktrace_preservation_hooks
 
 #: Message of torch.utils.checkpoint when its backward pass must be one of ``backward()``.
 _REENTRANT = "incompatible with .grad()"
@@ -76,7 +74,7 @@ class _Recorder:
         fx_traceback.current_meta.update(partitioner_tag="is_backward")
         setup_stacktrace_preservation_hooks([root.grad_fn for root in roots if root.grad_fn is not None])
         given = tensors[len(tensors) - self.tangents :]
-        with torch._C._DisableAutocast():  # as in a backward pass after the autocast block
+        with DisableAutocast():  # as in a backward pass after the autocast block
             found = _gradients_of(roots, [tensor for _, tensor in wanted], given, self.accumulate)
         self.results += [
             ResultValue(None, "gradient", name, None if each is None else ...)
@@ -183,7 +181,7 @@ def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor])
     def run(*flat: torch.Tensor) -> Any:
         return torch.fx.Interpreter(recorded).run(*flat)
 
-    with torch.no_grad(), torch._C._DisableAutocast(), fx_traceback.preserve_node_meta():
+    with torch.no_grad(), DisableAutocast(), fx_traceback.preserve_node_meta():
         module = _make_fx(torch.func.functionalize(run, remove="mutations"))(*tensors)
     module.graph.eliminate_dead_code()
     return module

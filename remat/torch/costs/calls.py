@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_iter
 
 from remat.errors import MeasurementError
+from remat.torch.private import OpOverload, pytree
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Call:
     @cached_property
     def op(self) -> str:
         """Qualified name of the op without its overload, as ``aten.add``; of an op in place, with its ``_``."""
-        if isinstance(self.target, torch._ops.OpOverload):
+        if isinstance(self.target, OpOverload):
             return self.target._schema.name.replace("::", ".")
         return str(getattr(self.target, "__name__", self.target))
 
@@ -59,7 +59,7 @@ class Call:
     @cached_property
     def mutates(self) -> bool:
         """True if it writes into an argument."""
-        return isinstance(self.target, torch._ops.OpOverload) and self.target._schema.is_mutable
+        return isinstance(self.target, OpOverload) and self.target._schema.is_mutable
 
     @cached_property
     def free(self) -> bool:
@@ -69,7 +69,7 @@ class Call:
         """
         if getattr(self.target, "__module__", "") in {"_operator", "operator", "math"} and not self.inputs:
             return True
-        if not isinstance(self.target, torch._ops.OpOverload):
+        if not isinstance(self.target, OpOverload):
             return getattr(self.target, "__name__", "") == "getitem"
         if not self.outputs:
             return not self.mutates and self.key.startswith("sym_")
@@ -108,7 +108,7 @@ def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """Return all tensors of a tree in order."""
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+    return (leaf for leaf in pytree.tree_iter(tree) if isinstance(leaf, torch.Tensor))
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from torch.utils._pytree import tree_map
 
 from remat.errors import MeasurementError, RematError
 from remat.runtime.deadline import Deadline, OverdueError
@@ -21,6 +20,7 @@ from remat.torch.costs.measuring import Store, alone, times
 from remat.torch.costs.roofline import Roofline, device_kind
 from remat.torch.costs.samples import real_arguments
 from remat.torch.memory.measure import allocator_events, measure_peak, within
+from remat.torch.private import pytree
 
 #: Called with the number of distinct ops done, the number of all, and the name of the next one (empty at the end).
 Progress = Callable[[int, int, str], None]
@@ -111,7 +111,7 @@ def key_of(what: str, call: Call) -> str:
         kind = str(leaf.dtype).removeprefix("torch.")
         return f"{number}:{kind}{list(leaf.shape)}{list(strides(leaf))}{leaf.device.type}"
 
-    return f"{what} {call.target} {tree_map(text, call.args)!r} {tree_map(text, dict(call.kwargs))!r}"
+    return f"{what} {call.target} {pytree.tree_map(text, call.args)!r} {pytree.tree_map(text, dict(call.kwargs))!r}"
 
 
 #: Timed calls: the least number, then seconds in total for more of them, and the largest number.

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from remat._version import __version__
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
 from remat.runtime.compiled.places import user_cache
+from remat.torch.private import disable_current_modes
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def alone(kind: str) -> Iterator[None]:
     """
     devices = [torch.cuda.current_device()] if kind == "cuda" else []
     with (
-        _disable_current_modes(),
+        disable_current_modes(),
         torch.autocast(kind, enabled=False),
         torch.no_grad(),
         torch.random.fork_rng(devices),

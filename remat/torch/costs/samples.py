@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from remat.torch.costs.calls import Call, strides
+from remat.torch.private import pytree
 
 #: Arguments of a call that are indices, each with its exclusive upper limit.
 Indices = Iterable[tuple[Any, int]]
@@ -33,7 +33,7 @@ def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
             made[id(leaf)] = _tensor(leaf, limits.get(id(leaf)), integer)
         return made[id(leaf)]
 
-    return tree_map(real, call.args), dict(tree_map(real, dict(call.kwargs)))
+    return pytree.tree_map(real, call.args), dict(pytree.tree_map(real, dict(call.kwargs)))
 
 
 def _tensor(fake: torch.Tensor, limit: int | None, integer: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree
 
 from remat.errors import ExecutionError, ScheduleError
 from remat.runtime.arrays import Int
@@ -18,6 +17,7 @@ from remat.torch.captured import Captured, Input, Layout
 from remat.torch.effects import device_of
 from remat.torch.execute.step import Loss, Step, give_buffers, give_gradients, returned, scalar_outputs, tangents
 from remat.torch.execute.unrolled import Unrolled, begin_backward, unroll
+from remat.torch.private import DisableAutocast, pytree
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ class Executor:
             With the name of a parameter, buffer or input that is missing or unlike the captured one; or if a loss is
             needed.
         """
-        leaves = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
         known = {**self.captured.constants, **buffers}
         given = {"parameter": parameters, "buffer": known, "input": {str(i): x for i, x in enumerate(leaves)}}
         inputs = [each for each in self.captured.inputs if each.kind != "tangent"]
         places = self._unrolled.graph.find_nodes(op="placeholder")
         values = {place: _checked(each, given[each.kind]) for place, each in zip(places, inputs, strict=True)}
         run = _Run(self.captured, self._unrolled, loss, on_op)
-        with torch.no_grad(), torch._C._DisableAutocast():
+        with torch.no_grad(), DisableAutocast():
             return self._results(run.run(initial_env=values, enable_io_processing=False), run.loss_value)
 
     def step(
@@ -164,7 +164,7 @@ class Executor:
         """
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         done = self(parameters, buffers, args, kwargs, loss=loss, on_op=on_op)
-        leaves = {str(i): leaf for i, leaf in enumerate(_pytree.tree_leaves((args, kwargs)))}
+        leaves = {str(i): leaf for i, leaf in enumerate(pytree.tree_leaves((args, kwargs)))}
         give_gradients({**leaves, **parameters}, done.gradients)
         give_buffers({**self.captured.constants, **buffers}, done.buffers)
         give_buffers(leaves, done.inputs)

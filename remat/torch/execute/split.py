@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
-from torch.fx.graph import _BoxedCodeGen
 
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
@@ -17,6 +16,7 @@ from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.effects import state_bytes
 from remat.torch.execute.unrolled import Unrolled, unroll
+from remat.torch.private import BoxedCodeGen
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _saved(captured: Captured, unrolled: Unrolled, crossing: Iterable[fx.Node]) 
 
 
 def _boxed(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
-    graph.set_codegen(_BoxedCodeGen())
+    graph.set_codegen(BoxedCodeGen())
     graph.lint()
     return fx.GraphModule(root, graph, name)
 

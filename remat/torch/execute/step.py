@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Input, Layout
+from remat.torch.private import pytree
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ def returned(captured: Captured, values: list[Any]) -> Any:
     """Return the module's return value, given its outputs in order."""
     if captured.outputs_spec is None:
         return values[0] if len(values) == 1 else tuple(values)
-    return _pytree.tree_unflatten(values, captured.outputs_spec)
+    return pytree.tree_unflatten(values, captured.outputs_spec)
 
 
 def give_gradients(targets: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:

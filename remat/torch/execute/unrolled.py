@@ -14,7 +14,14 @@ from torch.fx.node import map_arg
 from remat.errors import ExecutionError
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.effects import device_of, read_arguments, run_and_save_state, run_with_state, without_statistics
+from remat.torch.effects import (
+    device_of,
+    read_arguments,
+    run_and_save_state,
+    run_with_state,
+    state_value,
+    without_statistics,
+)  # fmt: skip
 
 #: Value of a node: the node, and the position among its values (0 if it has only one).
 Value = tuple[fx.Node, int]
@@ -172,7 +179,7 @@ class _Writer:
             return self._add(run_with_state, args, kwargs, name, node.meta, run=run)
         plain = {key: value for key, value in node.meta.items() if key != "val"}
         pair = self._add(run_and_save_state, (device, node.target, *args), kwargs, f"{name}_and_state", plain, run=run)
-        state = self._add(operator.getitem, (pair, 0), {}, f"{name}_state", {**plain, "val": None})
+        state = self._add(operator.getitem, (pair, 0), {}, f"{name}_state", {**plain, "val": state_value(node)})
         self._states[node.name], self.made.states[state] = state, device
         return self._add(operator.getitem, (pair, 1), {}, name, node.meta)
 

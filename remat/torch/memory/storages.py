@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_iter
+
+from remat.torch.private import TorchDispatchMode, is_traceable_wrapper_subclass, pytree
 
 #: Ops that return a tensor made outside the dispatcher (``torch.tensor([1, 2])``).
 FRESH = ("aten::lift_fresh", "aten::lift_fresh_copy")
@@ -134,7 +134,7 @@ def _forget(tracker: weakref.ref[StorageTracker], key: int) -> None:
 
 def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
     """Yield the storages of all tensors in a tree; of sparse tensors and wrappers, those of their parts."""
-    for leaf in tree_iter(tree):
+    for leaf in pytree.tree_iter(tree):
         if isinstance(leaf, torch.nn.Module):
             yield from _storages([*leaf.parameters(), *leaf.buffers()])
         elif isinstance(leaf, torch.Tensor):

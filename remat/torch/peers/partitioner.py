@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch import config as functorch_config
-from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
-from torch._guards import TracingContext, detect_fake_mode, tracing
+from functorch.compile import default_partition, min_cut_rematerialization_partition
 
 from remat.errors import CaptureError, RematError, ScheduleError
 from remat.runtime.text import one_line
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.lock import in_turn
+from remat.torch.private import TracingContext, detect_fake_mode, functorch_config, tracing
 
 #: Names of torch's solvers of the knapsack (``activation_memory_budget_solver``).
 SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg", "dynamic_memory_budget_dp")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.private import pytree
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default)
 

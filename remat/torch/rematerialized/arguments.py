@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from remat.errors import ExecutionError
 from remat.runtime.text import clipped
 from remat.torch.captured import Layout
+from remat.torch.private import pytree
 
 
 class Sample:

@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Layout, ResultValue
 from remat.torch.execute.split import Split
+from remat.torch.private import DisableAutocast
 
 #: Takes one list, empties it, and returns all results.
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -84,7 +85,7 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> Any:
-        with torch._C._DisableAutocast():  # the graph contains its casts
+        with DisableAutocast():  # the graph contains its casts
             results = list(program.forward(list(tensors)))
         saved = results[program.num_results :]
         for position, target in program.mutations:
@@ -119,7 +120,7 @@ class _Step(torch.autograd.Function):
         given.clear()
         values += tangents
         del tangents
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             gradients = program.backward(values)
         # as in eager: without a tangent a parameter has no gradient, rather than zeros, which an optimizer would apply
         return (

@@ -9,8 +9,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import descriptors as aot
-from torch.fx.graph import _BoxedCodeGen
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureError
@@ -18,6 +16,7 @@ from remat.torch.capture.lowering import lower
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import cost_model
+from remat.torch.private import BoxedCodeGen, aot
 from remat.torch.rematerialized.planning import SearchOptions, Settings, planned
 from remat.torch.rematerialized.report import Report
 
@@ -40,7 +39,7 @@ class CompileBackend:
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return a function that runs the graph: the interface of torch.compile."""
-        from torch._dynamo.backends.common import aot_autograd
+        from remat.torch.private import aot_autograd
 
         made: Callable[..., Any] = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed, partition_fn=self._partition)(
             graph, inputs
@@ -145,8 +144,8 @@ def _position(source: Any) -> int:
 
 def _boxed(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
     """Return a function that runs a graph on one list and empties it, to free each value after its last use."""
-    if not isinstance(module.graph._codegen, _BoxedCodeGen):  # graphs without gradients are not split
-        module.graph.set_codegen(_BoxedCodeGen())
+    if not isinstance(module.graph._codegen, BoxedCodeGen):  # graphs without gradients are not split
+        module.graph.set_codegen(BoxedCodeGen())
         module.recompile()
 
     def run(values: list[Any]) -> Any:

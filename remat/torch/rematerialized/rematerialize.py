@@ -13,7 +13,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
@@ -21,6 +20,7 @@ from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
+from remat.torch.private import pytree
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
@@ -228,7 +228,7 @@ def _rounding(captured: Captured) -> float:
     kinds = {
         value.dtype
         for node in captured.module.graph.nodes
-        for value in tree_leaves(node.meta.get("val"))
+        for value in pytree.tree_leaves(node.meta.get("val"))
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
     short = max((torch.finfo(kind).eps for kind in kinds if torch.finfo(kind).bits < 32), default=0.0)

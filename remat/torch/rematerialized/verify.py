@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from remat.errors import VerificationError
 from remat.torch.memory import profiled_memory, track_storages
+from remat.torch.private import pytree
 
 #: Tolerated excess of the measured peak over the predicted one: a share of it, and bytes for scalars that are not ops.
 PEAK_SHARE, PEAK_BYTES = 0.01, 4096

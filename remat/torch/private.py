@@ -1,0 +1,65 @@
+"""Private names of PyTorch that this package uses, imported on first use.
+
+No other module imports one. Public names are used where PyTorch has them: a new version may change any of these.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any
+
+import torch
+
+from remat.errors import CaptureError
+from remat.torch.versions import FIRST, LAST
+
+#: Module, or module and attribute, of each name.
+PLACES = {
+    "BoxedBool": "torch._inductor.utils:BoxedBool",
+    "BoxedCodeGen": "torch.fx.graph:_BoxedCodeGen",
+    "CustomRuntimeEstimator": "torch._inductor.custom_graph_pass:CustomRuntimeEstimator",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor:DataDependentOutputException",
+    "DisableAutocast": "torch._C:_DisableAutocast",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
+    "FakeTensor": "torch._subclasses.fake_tensor:FakeTensor",
+    "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",
+    "OpOverload": "torch._ops:OpOverload",
+    "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
+    "TorchDynamoException": "torch._dynamo.exc:TorchDynamoException",
+    "TracingContext": "torch._guards:TracingContext",
+    "aot": "torch._functorch._aot_autograd.descriptors",
+    "aot_autograd": "torch._dynamo.backends.common:aot_autograd",
+    "aot_export_joint_with_descriptors": "torch._functorch.aot_autograd:aot_export_joint_with_descriptors",
+    "compile_fx_inner": "torch._inductor.compile_fx:compile_fx_inner",
+    "detect_fake_mode": "torch._guards:detect_fake_mode",
+    "disable_current_modes": "torch.utils._python_dispatch:_disable_current_modes",
+    "dynamo_config": "torch._dynamo.config",
+    "dynamo_graph_capture_for_export": "torch._dynamo.functional_export:_dynamo_graph_capture_for_export",
+    "enable_python_dispatcher": "torch._dispatch.python:enable_python_dispatcher",
+    "functorch_config": "torch._functorch.config",
+    "inductor_config": "torch._inductor.config",
+    "is_traceable_wrapper_subclass": "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
+    "meta_registrations": "torch._meta_registrations",
+    "pytree": "torch.utils._pytree",
+    "record_original_output_strides": "torch._inductor.compile_fx:record_original_output_strides",
+    "reparametrize_module": "torch.nn.utils.stateless:_reparametrize_module",
+    "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
+    "setup_stacktrace_preservation_hooks": (
+        "torch._functorch._aot_autograd.logging_utils:setup_stacktrace_preservation_hooks"
+    ),
+    "tracing": "torch._guards:tracing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name; raise CaptureError if the installed PyTorch lacks it."""
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return pkgutil.resolve_name(PLACES[name])
+    except (ImportError, AttributeError) as error:
+        raise CaptureError(
+            f"torch {torch.__version__} has no {PLACES[name].replace(':', '.')}, which remat.torch needs; install "
+            f"torch {FIRST} to {LAST}",
+            "torch-private",
+        ) from error
