@@ -13,7 +13,8 @@ from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.onnx import ModelReading, read_model
-from remat.graphs.formats.onnx.shape_inference import Node, inner_graphs
+from remat.graphs.formats.onnx.network import Node
+from remat.graphs.formats.onnx.shape_inference import inner_graphs
 from remat.graphs.formats.onnx.stream import encoded, without_weights
 from remat.io.limits import MAX_BYTES
 from remat.schedule import Schedule

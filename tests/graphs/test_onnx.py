@@ -347,7 +347,7 @@ BROKEN = {
     "nothing writes it": chain(node("Add", ["x", "b"], ["y"], "one")),
     "written twice": chain(node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"], "two")),
     "no output": chain(node("Relu", ["x"], ["a"])),
-    "only constants": chain(node("Relu", ["w"], ["y"]), constants=[weight("w", 4)]),
+    "no node": model([], [value("x", [4])], [value("x", [4])]),
     "no such op": chain(node("Reluu", ["x"], ["y"], "bad")),
     "no such domain": chain(node("A", ["x"], ["y"], "bad", domain="no")),
     "shapes that do not fit": chain(node("MatMul", ["x", "w"], ["y"], "bad"), constants=[weight("w", 5, 2)]),
@@ -465,3 +465,26 @@ def test_activations_write_in_place_on_request() -> None:
         [node("Relu", ["x"], ["y"])], [value("x", [4], TensorProto.FLOAT16)], [value("y", [4], TensorProto.FLOAT16)]
     )
     assert not graph_from_onnx(halves, in_place=True).in_place
+
+
+def test_model_of_views_alone_keeps_them_as_ops() -> None:
+    notes: list[str] = []
+    views = [node("Flatten", ["x"], ["f"]), node("Identity", ["f"], ["y"]), node("Shape", ["x"], ["s"])]
+    graph = graph_from_onnx(model(views, [value("x", [2, 3])], ["y", "s"]), remarks=notes)
+    assert [op.type for op in graph.ops] == ["Flatten", "Identity", "Shape"]
+    assert (sizes(graph), graph.outputs) == ({"x": 24, "f": 24, "y": 24, "s": 16}, ("y", "s"))
+    assert notes == ["nothing is computed but views and constants, which are kept as ops"]
+    alone = model([node("Relu", ["w"], ["y"])], [value("x", [4])], ["y"], [weight("w", 4)])
+    assert (sizes(read := graph_from_onnx(alone)), read.constant_memory) == ({"x": 16, "y": 16}, 16)
+
+
+def test_shapes_that_onnx_infers_wrongly_or_not_at_all() -> None:
+    spectrum = node("STFT", ["x", "step", "", "length"], ["y"])
+    frames = [constant("step", np.int64(8)), constant("length", np.int64(16))]
+    assert sizes(graph_from_onnx(model([spectrum], [value("x", [1, 128, 1])], ["y"], frames)))["y"] == 15 * 9 * 2 * 4
+    pool = node("MaxPool", ["x"], ["y", "i"], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)
+    for opset in (12, 22):
+        read = graph_from_onnx(model([pool], [value("x", [1, 1, 2, 5])], ["y"], opset=opset))
+        assert sizes(read) == {"x": 40, "y": 12, "i": 24}
+    masked = model([node("Dropout", ["x"], ["y", "mask"])], [value("x", [3])], ["y"], opset=9)
+    assert sizes(graph_from_onnx(masked, views="keep"))["mask"] == 12

@@ -21,7 +21,7 @@ from remat.runtime.text import clipped, one_line, printable, short
 
 if TYPE_CHECKING:
     from remat.graphs.formats.onnx.assembly import Assembly
-    from remat.graphs.formats.onnx.shape_inference import Network
+    from remat.graphs.formats.onnx.network import Network
 
 #: Models of up to this many bytes skip the estimate of the library's memory, which for them is at most 300 MB.
 UNCHECKED = 4_000_000

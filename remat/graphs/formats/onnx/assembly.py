@@ -9,7 +9,8 @@ from remat.errors import FormatError
 from remat.graphs.formats.base import UniqueNames
 from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
-from remat.graphs.formats.onnx.shape_inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
+from remat.graphs.formats.onnx.network import Network, Node
+from remat.graphs.formats.onnx.shape_inference import CONTROL_FLOW, RANDOM, is_training_dropout
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
 from remat.io.limits import draw
@@ -39,6 +40,8 @@ class Assembly:
         self._fold_views = fold_views
         self._remarks = remarks
         self._base: dict[str, str] = {}
+        self._folds = True
+        self._constant = network.constant
         self._nodes: list[Node] = []
         self.position_of: dict[str, int] = {}
         """Node of the network by the name of its op, set by :meth:`graph`."""
@@ -48,7 +51,7 @@ class Assembly:
         network = self._network
         self._nodes = self._needed([node for node in network.nodes if not self._is_folded(node)])
         if not self._nodes:
-            raise FormatError("nothing is computed from the inputs")
+            self._keep_all()
         costs = Costs(network)
         names, op_names = UniqueNames(), UniqueNames()
         tensor_of: dict[str, str] = {}
@@ -80,7 +83,7 @@ class Assembly:
             module = module_path(node.proto)
             if module:
                 modules[op.name] = module
-            found = describe(node, network, self._root, tensor_of)
+            found = describe(node, network, self._root, tensor_of) if self._folds else None
             if found is not None:
                 draw(DESCRIPTION_MEMORY)
                 attributes[op.name] = found
@@ -93,6 +96,16 @@ class Assembly:
             constant_memory=self._constant_memory(), cost_unit="flop", source=source,
             meta=({"modules": modules} if modules else {}) | described(shapes_of(network, tensor_of), attributes),
         )  # fmt: skip
+
+    def _keep_all(self) -> None:
+        """Keep views and nodes that depend on constants alone as ops; raise FormatError if there are none."""
+        self._folds = False
+        self._base.clear()
+        self._constant = self._constant.difference(*(node.outputs for node in self._network.nodes))
+        self._nodes = self._needed(self._network.nodes)
+        if not self._nodes:
+            raise FormatError("nothing is computed from the inputs")
+        self._remarks.append("nothing is computed but views and constants, which are kept as ops")
 
     def _is_folded(self, node: Node) -> bool:
         """Return True if a node does not become an op, since it is independent of the inputs or a view."""
@@ -119,7 +132,7 @@ class Assembly:
     def _read(self, node: Node) -> list[str]:
         """Return the non-constant values that a node reads, without duplicates."""
         roots = dict.fromkeys(self._root(value) for value in node.reads)
-        return [value for value in roots if value not in self._network.constant]
+        return [value for value in roots if value not in self._constant]
 
     def _places(self, node: Node) -> list[str]:
         """Return the value that the first output of a node may replace in memory, if any."""
@@ -145,7 +158,7 @@ class Assembly:
         """Return the bytes of the constants that ops read, without those that only shapes depend on."""
         network = self._network
         read = {self._root(value) for node in self._nodes for value in node.reads}
-        return sum(network.values[value].bytes for value in read if value in network.constant)
+        return sum(network.values[value].bytes for value in read if value in self._constant)
 
     def _remark(self, costs: Costs) -> None:
         if costs.unknown:
@@ -159,7 +172,7 @@ class Assembly:
                 "ops with graphs of their own cost one FLOP for each element written, and their memory inside "
                 "is not counted: " + together([short(each) for each in inner])
             )
-        constant = sum(self._root(value) in self._network.constant for value in self._network.outputs)
+        constant = sum(self._root(value) in self._constant for value in self._network.outputs)
         if constant:
             self._remarks.append(f"{constant:,} graph outputs do not depend on the inputs and are left out")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from remat.graphs.formats.onnx.shape_inference import Network, Node, is_training_dropout
+from remat.graphs.formats.onnx.network import Network, Node
+from remat.graphs.formats.onnx.shape_inference import is_training_dropout
 from remat.graphs.rewriting.annotations import Shape
 from remat.graphs.rewriting.descriptions import (
     Description,

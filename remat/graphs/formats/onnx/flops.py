@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.onnx.shape_inference import Network, Node
+from remat.graphs.formats.onnx.network import Network, Node
 from remat.runtime.text import short
 
 Shape = tuple[int, ...]

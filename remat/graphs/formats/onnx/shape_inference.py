@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
+from remat.graphs.formats.onnx.corrections import correct, with_defaults
+from remat.graphs.formats.onnx.network import Network, Node
+from remat.graphs.formats.onnx.values import Dimensions, value_of
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, printable, short
 
@@ -43,43 +44,6 @@ _STANDARD = ("", "ai.onnx")
 _TERM = rb"[A-Za-z ]*+(?:\.\.\.)?+[A-Za-z ]*+"
 _EQUATION = re.compile(rb"%s(?:,%s)*(?:->%s)?" % (_TERM, _TERM, _TERM))
 _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-
-
-@dataclass(eq=False)
-class Node:
-    """Node with its attributes, inputs and outputs."""
-
-    proto: Any
-    """An ``onnx.NodeProto``."""
-    name: str
-    type: str
-    """Type, with its domain unless that is ONNX's."""
-    attributes: dict[str, Any]
-    inputs: list[str]
-    """Values that it reads; an empty name for an absent optional one."""
-    outputs: list[str]
-    captured: list[str] = field(default_factory=list)
-    """Further values that its inner graphs read."""
-
-    @property
-    def reads(self) -> list[str]:
-        """All values that it requires; for some, only the type."""
-        inputs = self.inputs[:1] if self.type == "CastLike" else self.inputs
-        return [name for name in (*inputs, *self.captured) if name]
-
-
-@dataclass(eq=False)
-class Network:
-    """Model in which the type and shape of every value are known."""
-
-    nodes: list[Node] = field(default_factory=list)
-    values: dict[str, Value] = field(default_factory=dict)
-    content: dict[str, Any] = field(default_factory=dict)
-    """Content of small tensors that do not depend on the inputs."""
-    constant: set[str] = field(default_factory=set)
-    """Values that do not depend on the inputs."""
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
 
 
 class Inference:
@@ -249,13 +213,14 @@ class Inference:
         try:
             result: dict[str, Any] = self._onnx.shape_inference.infer_node_outputs(
                 schema,
-                proto,
+                with_defaults(node),
                 {name: values[name].type for name in (*node.inputs, *node.captured) if name},
                 data,
                 opset_imports=self._opsets,
             )
         except Exception as error:
             raise FormatError(f"node {short(node.name)} ({node.type}): {_reason(error)}") from None
+        correct(node, result, values)
         return result
 
     def _whole(self, node: Node, name: str, inferred: Any) -> Any:
