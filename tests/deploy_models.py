@@ -155,3 +155,27 @@ def random_schedule(graph: ComputeGraph, seed: int) -> Schedule:
                 again -= 1
                 steps.append(draw.choice(candidates).name)
     return Schedule.from_steps([("compute", name) for name in steps])
+
+
+def quantised_chain(elements: int, kind: int) -> bytes:
+    """Return two reshapes of an element type, whose kernels need no scratch."""
+    named = [T(f"t{k}", shape, kind) for k, shape in enumerate([(1, elements), (elements, 1), (1, elements)])]
+    return model(G(named, [reshape(0, 1, (elements, 1)), reshape(1, 2, (1, elements))], (0,), (2,)))
+
+
+def quantised_branches(weights: int, activations: int = tflite.TensorType.INT8) -> bytes:
+    """Return two 1x1 convolutions of x (8x8x8) with a scale per channel, both before the first of them is pooled."""
+    draw, wide = random.Random(weights), activations == tflite.TensorType.INT16
+    shapes = [(1, 8, 8, 8)] * 3 + [(1, 2, 2, 8)] * 2 + [(1, 2, 2, 16)]
+    named = [T(f"t{k}", shape, activations, scales=(0.05,)) for k, shape in enumerate(shapes)]
+    scales = tuple(0.01 + 0.001 * k for k in range(8))
+    ops = []
+    for k in range(2):
+        data = draw.randbytes(32 if weights == tflite.TensorType.INT4 else 64)
+        named.append(T(f"w{k}", (8, 1, 1, 8), weights, data, scales=scales))
+        bias = tflite.TensorType.INT64 if wide else INT32
+        named.append(T(f"b{k}", (8,), bias, bytes(64 if wide else 32), scales=tuple(s * 0.05 for s in scales)))
+        sizes: Fields = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+        ops.append(O(OPS.CONV_2D, (0, 6 + 2 * k, 7 + 2 * k), (1 + k,), options=("Conv2DOptions", sizes)))
+    ops += [pool(1, 3, 4), pool(2, 4, 4), concat((3, 4), 5, 3)]
+    return model(G(named, ops, (0,), (5,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 tflite = pytest.importorskip("tflite")
@@ -25,6 +26,9 @@ class T:
     data: int | bytes = 0
     variable: bool = False
     signature: tuple[int, ...] = ()
+    scales: tuple[float, ...] = ()
+    """Scales of quantisation, one for each slice along `axis`; all zero points are 0."""
+    axis: int = 0
 
 
 @dataclass
@@ -62,6 +66,7 @@ def model(*graphs: G, new_field_only: bool = False) -> bytes:
             if tensor.data:
                 buffers.append(_table(b, "Buffer", Data=b.CreateByteVector(bytes(tensor.data))))
             fields = {"ShapeSignature": _ints(b, tensor.signature)} if tensor.signature else {}
+            fields |= {"Quantization": _quantization(b, tensor)} if tensor.scales else {}
             tensors.append(
                 _table(
                     b, "Tensor", Shape=_ints(b, tensor.shape), Type=tensor.kind, Name=b.CreateSharedString(tensor.name),
@@ -103,6 +108,12 @@ def _ints(b: Any, numbers: tuple[int, ...]) -> int:
     for number in reversed(numbers):
         b.PrependInt32(number)
     return b.EndVector()
+
+
+def _quantization(b: Any, tensor: T) -> int:
+    zeros = b.CreateNumpyVector(np.zeros(len(tensor.scales), dtype=np.int64))
+    scales = b.CreateNumpyVector(np.array(tensor.scales, dtype=np.float32))
+    return _table(b, "QuantizationParameters", Scale=scales, ZeroPoint=zeros, QuantizedDimension=tensor.axis)
 
 
 def _code(b: Any, kind: int, custom: str, new_field_only: bool) -> int:

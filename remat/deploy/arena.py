@@ -42,7 +42,9 @@ def lifetimes(file: TfliteFile) -> Lifetimes:
     count = file.bases[-1]
     first, last = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     entries = [entry for each in file.tables for entry in each.tensors]
-    size = np.array([0 if entry.data or entry.is_variable else entry.bytes() for entry in entries], dtype=np.int64)
+    size = np.array(
+        [0 if entry.data or entry.is_variable else entry.bytes(packed=False) for entry in entries], dtype=np.int64
+    )
     scopes: list[tuple[int, int]] = []
     scope = 0
 

@@ -79,7 +79,7 @@ def kernel_scratch(file: ModelFile) -> tuple[dict[int, int], list[str]]:
                 failed.add(entry.kind)
                 continue
             touched = [tables.tensors[p] for p in (*entry.inputs, *entry.outputs) if p >= 0]
-            largest = max((t.bytes() for t in touched if not t.data and not t.is_variable), default=0)
+            largest = max((t.bytes(packed=False) for t in touched if not t.data and not t.is_variable), default=0)
             found.update(dict.fromkeys(positions, report["bytes"] - -(-largest // ALIGNMENT) * ALIGNMENT))
     unknown = [f"scratch is unknown for {', '.join(sorted(failed))}"] if failed else []
     total = max(found.values(), default=0)

@@ -1,8 +1,8 @@
 """Runs of models in their runtimes, in a child process: some runtimes abort if a model does not fit.
 
-``python -m remat.deploy.runs`` is that process. It loads, and on request runs, each model named on the command line,
-writes its outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime
-reports, or ``{"error": ...}``.
+:func:`main` runs in that process. It loads, and on request runs, each model named on the command line, writes its
+outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime reports, or
+``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def run_models(
         package = RULES[runtime].package
         raise RematError(f"{RULES[runtime].title} is not installed: pip install {package}", "unavailable", package)
     task = json.dumps({"runtime": runtime, "folder": str(folder), "invoke": invoke, "dims": dict(dims or {})})
-    command = [sys.executable, "-m", "remat.deploy.runs", task, *map(str, models)]
+    program = "import sys; from remat.deploy.runs import main; main(*sys.argv[1:])"
+    command = [sys.executable, "-c", program, task, *map(str, models)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
         printed, reason = ended.stdout, ended.stderr.strip().rpartition("\n")[2] or f"exit code {ended.returncode}"
@@ -198,7 +199,3 @@ def main(task: str, *models: str) -> None:
             print(json.dumps({"bytes": bytes_}), flush=True)
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -65,14 +65,17 @@ def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
 def runtime_graph(file: ModelFile, runtime: Runtime, scratch: Mapping[int, int]) -> ComputeGraph:
     """Return the graph of a model with memory as its runtime counts it; op names are those of ``file.graph``.
 
-    For TFLM sizes are multiples of 16, and an op's workspace is the scratch of its kernel plus the tensors of subgraphs
-    that it runs. LiteRT keeps graph inputs to the end. Operators that share a variable keep their order.
+    For TFLM, sizes are multiples of 16, elements of four bits have a byte each, and an op's workspace is the scratch of
+    its kernel plus the tensors of subgraphs that it runs. LiteRT keeps graph inputs to the end. Operators that share a
+    variable keep their order.
     """
     graph = file.graph
     if not isinstance(file, TfliteFile):
         return graph
     unit = ALIGNMENT if runtime is Runtime.TFLM else 1
-    tensors = [Tensor(t.name, -(-t.size // unit) * unit) for t in graph.tensors]
+    entries, packed = file.tables[0].tensors, runtime is not Runtime.TFLM
+    sizes = {name: entries[p].bytes(packed=packed) for p, name in file.assembly.name_of.items()}
+    tensors = [Tensor(t.name, -(-sizes[t.name] // unit) * unit) for t in graph.tensors]
     inside = _held_inside(file)
     ops, inputs = list(graph.ops), list(graph.inputs)
     if runtime is Runtime.LITERT and ops and ops[0].type == "inputs":

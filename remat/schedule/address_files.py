@@ -115,6 +115,8 @@ class TfliteTensors:
     """For each tensor of the graph: its own position and those of the views that share its bytes."""
     idle: tuple[int, ...] = ()
     """Positions of tensors that no operator reads or writes. A runtime would hold them all at once."""
+    packed: str = ""
+    """Name of a tensor that needs more bytes in TensorFlow Lite Micro than in the graph; empty if there is none."""
 
     @classmethod
     def of(cls, graph: ComputeGraph) -> TfliteTensors | None:
@@ -129,7 +131,7 @@ class TfliteTensors:
         used = [*(p for row in rows for p in row), *idle]
         if len(rows) != len(graph.tensors) or not all(isinstance(p, int) and 0 <= p < count for p in used):
             return None
-        return cls(count, tuple(map(tuple, rows)), tuple(idle))
+        return cls(count, tuple(map(tuple, rows)), tuple(idle), str(found.get("packed", "")))
 
 
 def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
@@ -144,8 +146,13 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
     ------
     FormatError
         Naming the tensor, if the plan cannot express its address: two addresses for one tensor (recomputation), several
-        memories, or an offset of 2 GiB or more.
+        memories, or an offset of 2 GiB or more; or if the tensor is larger in the runtime than in the graph.
     """
+    if tensors.packed:
+        raise FormatError(
+            f"tensor {tensors.packed!r} has a byte for each element of 4 bits in TensorFlow Lite Micro, more than in "
+            "the graph: remat deploy plans its address", "packed", tensors.packed,
+        )  # fmt: skip
     offsets = [-1] * tensors.count
     for position in tensors.idle:
         offsets[position] = 0

@@ -166,6 +166,7 @@ class Assembly:
 
         ``tensors`` is the number of tensors. ``positions`` has, for each tensor of the graph, its position and those of
         its folded views. ``idle`` has unused positions, for which the runtime would nevertheless allocate memory.
+        ``packed`` names a tensor that needs more bytes in TensorFlow Lite Micro than in this graph.
         """
         tables = self.tables
         first = sum(tables.counts[: tables.position])
@@ -174,11 +175,13 @@ class Assembly:
             shares.get(self._root(view), []).append(first + view)
         touched = {p for operator in tables.operators for p in (*operator.inputs, *operator.outputs)}
         idle = set(range(len(tables.tensors))) - touched - apart - self.name_of.keys()
+        entries = ((name, tables.tensors[p]) for p, name in self.name_of.items())
+        packed = [name for name, entry in entries if entry.bytes() < entry.bytes(packed=False)]
         return {
             "tensors": sum(tables.counts),
             "positions": list(shares.values()),
             "idle": sorted(first + p for p in idle),
-        }
+        } | ({"packed": packed[0]} if packed else {})
 
     def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
         """Declare and return the tensors of the graph for these positions, which the current op writes."""

@@ -16,7 +16,10 @@ from remat.runtime.text import clipped, one_line, printable, short
 BITS = {
     "FLOAT32": 32, "FLOAT16": 16, "INT32": 32, "UINT8": 8, "INT64": 64, "BOOL": 8, "INT16": 16, "COMPLEX64": 64,
     "INT8": 8, "FLOAT64": 64, "COMPLEX128": 128, "UINT64": 64, "UINT32": 32, "UINT16": 16, "INT4": 4, "BFLOAT16": 16,
+    "INT2": 2, "UINT4": 4, "FLOAT8_E4M3FN": 8, "FLOAT8_E5M2": 8,
 }  # fmt: skip
+#: Types that the package does not name yet (``schema.fbs`` of LiteRT 2.3).
+_NEW_TYPES = {19: "INT2", 20: "UINT4", 21: "FLOAT8_E4M3FN", 22: "FLOAT8_E5M2"}
 #: Most tensors, ops, buffers or subgraphs: tables may be shared, so that a small file could have billions.
 MAX_COUNT = 300_000
 #: Most inputs and outputs of all ops together, and most axes of all tensors.
@@ -58,13 +61,17 @@ class TensorEntry:
         """Number of elements."""
         return prod(self.shape)
 
-    def bytes(self) -> int:
-        """Return its size in bytes; raise FormatError for a tensor whose elements or shape have no fixed size."""
+    def bytes(self, *, packed: bool = True) -> int:
+        """Return its size in bytes; elements of less than a byte are packed, and the last byte is rounded up.
+
+        `packed=False`: such elements have a byte each, as in the arena of TensorFlow Lite Micro (``memory_helpers.cc``,
+        ``TfLiteTypeSizeOf``). Raise FormatError for a tensor whose elements or shape have no fixed size.
+        """
         if self.kind not in BITS:
             raise FormatError(f"{self.label} has elements of type {self.kind.lower()}, which have no size")
         if min(self.shape, default=0) < 0:
             raise FormatError(f"{self.label} has no fixed shape: {list(self.shape)}")
-        return -(-self.elements * BITS[self.kind] // 8)
+        return -(-self.elements * max(BITS[self.kind], 0 if packed else 8) // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,8 @@ class _Reader:
         self._model = tflite.Model.GetRootAs(data, 0)
         self._size = len(data)
         self._entries = 0
-        self._types = {number: name for name, number in vars(tflite.TensorType).items() if not name.startswith("_")}
+        known = {number: name for name, number in vars(tflite.TensorType).items() if not name.startswith("_")}
+        self._types = _NEW_TYPES | known
         self._option_types = {number: name for name, number in vars(tflite.BuiltinOptions).items() if name[0] != "_"}
         self._ops = {number: name for name, number in vars(tflite.BuiltinOperator).items() if not name.startswith("_")}
 
