@@ -27,7 +27,7 @@ ScheduleFile = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule
 OptionalSchedule = Annotated[
     Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
 ]
-_ORDER_HELP = "Order of first computations: the reference order, or free"
+_ORDER_HELP = "Order of first computes: the reference order, or free"
 Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{_ORDER_HELP}.")]
 Budget = Annotated[
     str | None, typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%).")

@@ -18,7 +18,7 @@ def command(
         None, "--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all registered."
     ),
     option: MethodOptions = None,
-    order: str = typer.Option("fixed", metavar="fixed|free", help="Order of first computations."),
+    order: str = typer.Option("fixed", metavar="fixed|free", help="Order of first computes."),
     time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
     cost_tolerance: CostTolerance = None,
     outline: bool = typer.Option(False, "--outline", help="Also print the groups."),

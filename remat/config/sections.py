@@ -44,7 +44,7 @@ class ProblemSection(Section):
     budget: str | int | float | None = None
     """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: unlimited."""
     order: Literal["fixed", "free"] = "fixed"
-    """Order of first computations: "fixed", the reference order; or "free"."""
+    """Order of first computes: "fixed", the reference order; or "free"."""
     max_computes: _Positive | dict[str, _Positive] | None = None
     """Limit of computes for every op, or a table of limits by op."""
     keep: Annotated[tuple[str, ...], Field(strict=False)] = ()

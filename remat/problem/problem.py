@@ -30,7 +30,7 @@ class Problem:
     budget : str, int, float or None
         See :func:`remat.problem.budget.parse_budget`; None: unlimited. Shares are of the reference peak.
     order : OrderRule or str
-        ``"fixed"``: first computations follow the reference order. ``"free"``: any order.
+        ``"fixed"``: first computes follow the reference order. ``"free"``: any order.
     max_computes : int, mapping of op name to int, or None
         Most computes of each op.
     keep : iterable of str

@@ -19,7 +19,7 @@ class Scope:
     Attributes
     ----------
     order : OrderRule
-        Fixed: first computations follow the reference order.
+        Fixed: first computes follow the reference order.
     staged : bool
         True if recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
         inside a stage every earlier op runs at most once, in the reference order.

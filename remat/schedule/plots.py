@@ -227,7 +227,7 @@ def _draw_memory(axes: Axes, picture: _Picture, budget: int | None) -> None:
     scale, unit = size_unit(max(run.peak, budget or 0))
     memory, ops = run.memory[run.is_compute] / scale, run.ops[run.is_compute]
     edges, again = np.arange(len(memory) + 1), (occurrences(ops) > 0) & (ops >= 0)
-    axes.stairs(memory, edges, fill=True, color=_FIRST, label="first computation")
+    axes.stairs(memory, edges, fill=True, color=_FIRST, label="first compute")
     if again.any():
         axes.stairs(np.where(again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
     axes.stairs(memory, edges, color=_LINE, linewidth=0.6)
@@ -265,7 +265,7 @@ def _draw_intervals(axes: Axes, picture: _Picture, max_tensors: int, *, legend: 
     given = graph.arrays.is_input[found.tensor]
     groups = (
         ("graph input", _GIVEN, given & visible),
-        ("first computation", _FIRST, ~given & ~later & visible),
+        ("first compute", _FIRST, ~given & ~later & visible),
         ("recomputation", _AGAIN, later & visible),
     )
     # the thin edge keeps bars visible that are narrower than a pixel

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class OrderRule(StrEnum):
-    """Admissible orders of first computations."""
+    """Admissible orders of first computes."""
 
     FIXED = "fixed"
     """First computations follow the reference order; recomputations may be anywhere."""

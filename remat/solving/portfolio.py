@@ -173,7 +173,7 @@ class Policy:
         """Return the deadline of a stage that starts now."""
         idle = 0 if self.session.best is None else self.idle.get(stage.method, 0)
         deadline = self.share(stage.share * IDLE_FACTOR**idle, stage.most(self.num_ops))
-        return deadline.until(self.code_is_ready()) if "compiling" in stage.when and not stage.wait else deadline
+        return deadline.until(self.code_is_ready()) if "until-compiled" in stage.when else deadline
 
     def share(self, share: float, most: float = math.inf) -> Deadline:
         """Return the deadline after a share of the time left, at most `most` seconds."""
@@ -320,8 +320,7 @@ class Policy:
                 return
 
 
-#: Conditions of stages by name, each evaluated when the turn of the stage comes. ``compiling`` also ends the stage when
-#: code is ready.
+#: Conditions of stages by name, evaluated when the turn of the stage comes; ``until-compiled`` also ends the stage.
 CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "fixed-order": lambda policy: policy.problem.order is OrderRule.FIXED,
     "free-order": lambda policy: policy.problem.order is OrderRule.FREE,
@@ -331,6 +330,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
     "no-schedule": lambda policy: policy.session.best is None,
     "compiling": lambda policy: bool(policy.waiting),
+    "until-compiled": lambda policy: bool(policy.waiting),
     "time-limit": lambda policy: policy.timed,
     "cp-sat": lambda policy: policy.family == "cp-sat",
     "cp": lambda policy: policy.family in ("cp-sat", "minizinc"),

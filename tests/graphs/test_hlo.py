@@ -638,7 +638,7 @@ def test_modules_rematerialised_by_xla():
 def test_program_compiled_by_xla(checkpoint):
     """Totals of a training step equal those of XLA, which compiles it for this machine.
 
-    XLA for CPUs has no rematerialisation, and merges recomputations of ``jax.checkpoint`` with the first computation.
+    XLA for CPUs has no rematerialisation, and merges recomputations of ``jax.checkpoint`` with the first compute.
     """
     jax = pytest.importorskip("jax")
     from jax import numpy as jnp

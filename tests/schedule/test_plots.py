@@ -67,7 +67,7 @@ def test_memory_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) 
     assert outline == filled
     assert axes.get_ylabel() == "memory (KiB)"
     assert labels(axes) == [
-        "first computation", "recomputation", "budget 14.00 KiB", "peak 13.50 KiB (compute step 1, b)",
+        "first compute", "recomputation", "budget 14.00 KiB", "peak 13.50 KiB (compute step 1, b)",
     ]  # fmt: skip
     assert axes.get_title() == "small: 5 computes, 1 of them recomputations, overhead 16.67 %"
     assert max(MEMORY) / 1024 < axes.get_ylim()[1] and axes.get_ylim()[1] > 14
@@ -81,14 +81,14 @@ def test_frees_are_no_steps_of_the_picture(graph: ComputeGraph) -> None:
     late = steps("a b c -b d -a")
     axes = plot_memory(graph, late)
     assert np.array_equal(np.array(step_values(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
-    assert bars(plot_intervals(graph, late))["first computation"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
+    assert bars(plot_intervals(graph, late))["first compute"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
 
 
 def test_interval_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_intervals(graph, schedule)
     assert bars(axes) == {
         "graph input": [(0, 5, 0)],
-        "first computation": [(0, 2, 1), (1, 3, 2), (2, 5, 3), (4, 5, 4)],
+        "first compute": [(0, 2, 1), (1, 3, 2), (2, 5, 3), (4, 5, 4)],
         "recomputation": [(3, 5, 1)],
     }
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "a", "b", "c", "d"]
@@ -96,14 +96,14 @@ def test_interval_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule
 
 def test_max_tensors_selects_the_largest(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_intervals(graph, schedule, max_tensors=2)
-    assert bars(axes) == {"first computation": [(0, 2, 0), (1, 3, 1)], "recomputation": [(3, 5, 0)]}
+    assert bars(axes) == {"first compute": [(0, 2, 0), (1, 3, 1)], "recomputation": [(3, 5, 0)]}
     assert axes.get_ylabel() == "the 2 largest of 5 tensors"
 
 
 def test_many_tensors_have_no_labels() -> None:
     graph = unit_chain(50)
     axes = plot_intervals(graph, Schedule.reference(graph))
-    assert len(bars(axes)["first computation"]) == 101
+    assert len(bars(axes)["first compute"]) == 101
     assert axes.get_ylabel() == "tensors in order of first allocation"
     assert axes.figure.get_size_inches()[1] < 10
 

@@ -77,7 +77,7 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """Return the trace: a slice for each compute step and counters of bytes.
 
-    Slices lie on the tracks *compute* (first computations) and *recompute*. Their arguments give op, type, phase,
+    Slices lie on the tracks *compute* (first computes) and *recompute*. Their arguments give op, type, phase,
     module, source line, tensors read and written, and bytes. The counter *memory* shows the bytes held while a step
     runs; its largest value is the peak. *held* splits them by kind, *budget* is the budget. Costs in ``us`` and ``ns``
     are times. Others are scaled by a power of ten, which ``otherData`` gives. A step of cost 0 lasts a nanosecond.

@@ -62,6 +62,6 @@ class CostModel(ABC):
                 costs[position] = -1
             if costs[position] < 0:
                 raise MeasurementError(
-                    f"cost model {name!r}: node {node.name!r} costs {cost!r}, which is no non-negative int", "own-costs"
+                    f"cost model {name!r}: node {node.name!r} costs {cost!r}, not a non-negative int", "own-costs"
                 )
         return costs

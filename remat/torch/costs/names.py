@@ -40,7 +40,9 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
     if isinstance(model, type) and issubclass(model, CostModel):
         return model()
     if not isinstance(model, str):
-        raise MeasurementError(f"{model!r} is no cost model: give a name ({_known()}) or a CostModel", "no-cost-model")
+        raise MeasurementError(
+            f"{model!r} is not a cost model: name one ({_known()}) or give a CostModel", "no-cost-model"
+        )
     kind, _, device = model.partition(":")
     if kind.lower() == "roofline":
         name, _, last = device.rpartition(":")

@@ -239,7 +239,7 @@ def _checked(each: Input, given: Mapping[str, Any]) -> Any:
             raise ExecutionError(f"{each.kind} {each.name!r} is {value!r}; the graph was captured with {sample!r}")
         return value
     if not isinstance(value, torch.Tensor):
-        raise ExecutionError(f"{each.kind} {each.name!r} is no tensor but a {type(value).__name__}", "unlike-capture")
+        raise ExecutionError(f"{each.kind} {each.name!r} is a {type(value).__name__}, not a tensor", "unlike-capture")
     difference = _layout(sample).difference(_layout(value))
     if difference:
         raise ExecutionError(f"{each.kind} {each.name!r} has {difference} as in the captured graph", "unlike-capture")

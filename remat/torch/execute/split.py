@@ -118,7 +118,7 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     (4, ())
     """
     if captured.mode != "training" or BEGIN_BACKWARD not in captured.graph.op_index:
-        raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is no training step")
+        raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is not a training step")
     written = running(captured.graph, schedule)
     _check_random_order(captured, written)
     unrolled = unroll(captured, written, apart=True)

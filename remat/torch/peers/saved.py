@@ -48,7 +48,7 @@ def schedule_of_saved_set(
             tensors += [home for home in captured.homes.get(nodes[name], ()) if home is not None]
         else:
             raise ScheduleError(
-                f"the saved set has {short(name)}, which is no tensor and no fx node of {captured.graph.name!r}",
+                f"the saved set has {short(name)}, which is neither a tensor nor an fx node of {captured.graph.name!r}",
                 "saved-set",
             )
     return schedule_of_saved(captured.graph, tensors, source=source)

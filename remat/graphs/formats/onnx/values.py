@@ -116,7 +116,7 @@ def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
     kind = type_.WhichOneof("value")
     if kind != "tensor_type":
         what = (kind or "value without a type").removesuffix("_type").replace("_", " ")
-        raise FormatError(f"{short(tensor)} is no tensor but a {what}, which has no size")
+        raise FormatError(f"{short(tensor)} is a {what}, which has no size, not a tensor")
     dtype = types.get(type_.tensor_type.elem_type, "UNDEFINED")
     if dtype not in BITS:
         raise FormatError(f"{short(tensor)} has elements of type {dtype.lower()}, which have no size")
