@@ -28,7 +28,8 @@ import torch
 from torch_models import OWN, build
 
 from remat import Problem, SolveOptions, solve
-from remat.experiments.trade_off import Point, TradeOff, save_trade_off_plot
+from remat.experiments.trade_off import Point, TradeOff
+from remat.io.figures import write_figure
 from remat.torch.capture import capture, fake_tensors
 from remat.torch.costs import CostModel
 from remat.torch.peers import at_equal_peak, compare_peers
@@ -115,7 +116,7 @@ def main() -> None:
         print(f"captured in {captured:.1f} s, all in {results[-1]['seconds']:.0f} s", flush=True)
         if chosen.plots:
             Path(chosen.plots).mkdir(parents=True, exist_ok=True)
-            save_trade_off_plot(found, Path(chosen.plots) / f"torch-{name}.{chosen.picture}")
+            write_figure(Path(chosen.plots) / f"torch-{name}.{chosen.picture}", found.plot)
         if chosen.output:
             given = {key: str(value) for key, value in vars(chosen).items()}
             Path(chosen.output).write_text(json.dumps({"options": given, "results": results}, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """Public names of ``remat``; ``__init__.py`` imports them on first use."""
 
 from remat._version import __version__ as __version__
+from remat.experiments.compare import compare as compare
 from remat.experiments.frontier import frontier as frontier
 from remat.experiments.max_batch import max_batch as max_batch
 from remat.graphs import ComputeGraph as ComputeGraph

@@ -11,12 +11,12 @@ from remat.allocation.by_model import ModelOptions
 from remat.allocation.fits import FitOptions
 from remat.bounds import bounds
 from remat.errors import FormatError, GraphError, ProblemError, RematError
-from remat.experiments.compare import table_csv
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.formats.dot import graph_to_dot
 from remat.graphs.io import write_graph
 from remat.graphs.profiles import read_profile
+from remat.io.views import table_csv
 from remat.problem import Problem, parse_budget
 from remat.schedule import Rules, Schedule, read_schedule, simulate, validate, write_schedule
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from remat.allocation.problem import AllocationProblem
 from remat.errors import ProblemError
+from remat.io.views import html_pairs, html_picture
 from remat.runtime.compiled.algorithm import Algorithm
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.schedule.address_files import write_addresses
+from remat.schedule.address_plots import figure_of_addresses
 from remat.schedule.addresses import Addresses, check_addresses
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 #: Receives each better set of addresses.
 OnAddresses = Callable[[Addresses], object]
@@ -55,6 +63,49 @@ class Allocation:
     def proved(self) -> bool:
         """True when these addresses are proved optimal, or it is proved that there are none."""
         return bool(self.impossible) or (self.price is not None and self.price <= self.bound)
+
+    def __repr__(self) -> str:
+        price = "no addresses" if self.price is None else f"{self.price:,} bytes"
+        return f"Allocation({self.problem.buffers.graph!r}, {price}, bound {self.bound:,})"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the certificate of the addresses, the bound, and the picture."""
+        rows = [] if self.addresses is None else check_addresses(self.addresses, self.problem.buffers).rows()
+        rows += [("bound", f"{self.bound:,} bytes"), ("method", self.method), *(("note", note) for note in self.notes)]
+        picture = "" if self.addresses is None else html_picture(self.plot(), "addresses over time")
+        return f"<div>{html_pairs(rows)}{picture}</div>"
+
+    def plot(self) -> Figure:
+        """Draw the addresses over time; see :func:`remat.schedule.address_plots.figure_of_addresses`."""
+        return figure_of_addresses(self._addresses_to("draw"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the addresses to a file atomically; see :func:`remat.schedule.address_files.write_addresses`.
+
+        Raises
+        ------
+        ProblemError
+            Without addresses.
+        FormatError
+            If the file cannot be written.
+        """
+        write_addresses(self._addresses_to("save"), path)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the buffers as a data frame of pandas: name, first and last step, bytes, memory and address."""
+        import pandas
+
+        found, buffers = self._addresses_to("list"), self.problem.buffers
+        return pandas.DataFrame({
+            "buffer": buffers.names, "first": buffers.lower, "end": buffers.upper, "bytes": buffers.size,
+            "memory": [found.memories[k].name for k in found.memory], "address": found.offset,
+        })  # fmt: skip
+
+    def _addresses_to(self, do: str) -> Addresses:
+        """Return the addresses, or refuse `do` without any."""
+        if self.addresses is None:
+            raise ProblemError(f"there are no addresses to {do}: {self.impossible or 'none found'}", "no-addresses")
+        return self.addresses
 
 
 class Allocator(Algorithm):

@@ -51,7 +51,7 @@ class Layout:
         None, "--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan)."
     )
     to: str | None = typer.Option(None, metavar="FORMAT", help="json, csv or tflite, regardless of the suffix.")
-    plot: Path | None = typer.Option(None, help="Draw addresses over time (.png, .svg).")
+    plot: Path | None = typer.Option(None, help="Draw addresses over time (.png, .svg, .pdf).")
     as_json: Json = False
     quiet: Quiet = False
 
@@ -74,10 +74,10 @@ def command(
     """
     from remat.allocation import AllocationProblem, allocate
     from remat.allocation.by_model import ModelOptions
+    from remat.io.figures import SUFFIXES
     from remat.runtime.solve_options import SolveOptions
     from remat.schedule import check_addresses
     from remat.schedule.address_files import NO_FILE, TFLITE_ALIGNMENT, format_for, read_addresses
-    from remat.schedule.plots import SUFFIXES
 
     output, to, check = layout.output, layout.to, layout.check
     names = (None if source == "-" else source, schedule, check)
@@ -203,7 +203,6 @@ def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -
     """Write and print the result, and exit."""
     from remat.schedule import check_addresses
     from remat.schedule.address_files import json_text
-    from remat.schedule.address_plots import save_address_plot
 
     # a new object, so that files that could not be written earlier are reported again
     outputs, addresses = Outputs(), found.addresses
@@ -222,7 +221,7 @@ def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -
     else:
         print("\n".join([*([str(certificate)] if certificate else []), *_words(found)]), file=stream)
     if addresses is not None and layout.plot is not None:
-        outputs.draw(layout.plot, lambda path: save_address_plot(addresses, path))
+        outputs.plot(layout.plot, found.plot)
     outputs.leave(OK if certificate is not None and certificate.accepted else INTERRUPTED if stopped else NO)
 
 

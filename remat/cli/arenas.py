@@ -25,7 +25,7 @@ def command(
     time_limit: Annotated[float, time_option("Seconds for each order and each allocation")] = 20.0,
     threads: Threads = None,
     output: Path | None = typer.Option(None, "--output", "-o", help="Write the table to this file (.csv)."),
-    plot: Path | None = typer.Option(None, help="Draw it into this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw it into this file (.png, .svg, .pdf)."),
     quiet: Quiet = False,
 ) -> None:
     """Show the arena of GRAPH for several orders and allocators, next to the peaks of the orders.
@@ -33,11 +33,11 @@ def command(
     Exit code 0: done; 2: an error.
     """
     from remat.cli.saving import Outputs
-    from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas, arenas_table, save_arenas_plot
+    from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas, arenas_table, plot_arenas
+    from remat.io.figures import SUFFIXES
     from remat.io.files import check_outputs
     from remat.runtime.interruption import interrupts
     from remat.runtime.solve_options import SolveOptions
-    from remat.schedule.plots import SUFFIXES
 
     check_outputs((output, (".csv",)), (plot, SUFFIXES), inputs=(graph,))
     loaded = load_graph(graph)
@@ -50,7 +50,7 @@ def command(
     if output is not None:
         outputs.save_text(output, arenas_table(found))
     if plot is not None:
-        outputs.draw(plot, lambda path: save_arenas_plot(found, path, f"{loaded.name}: {len(loaded.ops):,} ops"))
+        outputs.plot(plot, lambda: plot_arenas(found, f"{loaded.name}: {len(loaded.ops):,} ops"))
     if not quiet:
         print_table([("order", "peak", "allocator", "arena", "above the peak", "seconds"), *map(_row, found)])
     outputs.leave(OK)

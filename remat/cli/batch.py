@@ -65,7 +65,7 @@ def command(
     ),
     tables: Tables = None,
     schedules: Path | None = typer.Option(None, help="Write graph and schedule of each answer to this folder."),
-    plot: Path | None = typer.Option(None, help="Draw the batch sizes to this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw the batch sizes to this file (.png, .svg, .pdf)."),
     given: Given,
 ) -> None:
     """Find the largest batch of each GRAPH that fits --memory with at most one extra forward pass, for each method.
@@ -78,9 +78,9 @@ def command(
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
     """
-    from remat.experiments.compare import table_csv
     from remat.experiments.max_batch import max_batch, read_memory
-    from remat.schedule.plots import SUFFIXES
+    from remat.io.figures import SUFFIXES
+    from remat.io.views import table_csv
 
     read_memory(memory)
     names = graphs or []
@@ -131,9 +131,9 @@ def command(
             outputs.save_text(path, text_of(path))
         print_batches(done)
         if plot is not None:
-            from remat.experiments.plots import save_batch_plot
+            from remat.experiments.plots import plot_batches
 
-            outputs.draw(plot, lambda where: save_batch_plot(done, where))
+            outputs.plot(plot, lambda: plot_batches(done))
     outputs.leave(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
 
 

@@ -20,8 +20,9 @@ from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
     from remat.config import Config
-    from remat.experiments.compare import Comparison, Run
+    from remat.experiments.compare import Comparison
     from remat.experiments.contestant import Contestant
+    from remat.experiments.runs import Run
     from remat.solving.progress import OnProgress
 
 
@@ -43,9 +44,9 @@ def command(
     ),
     json_file: Path | None = typer.Option(None, "--json", help="Write everything to this JSON file."),
     csv_file: Path | None = typer.Option(None, "--csv", help="Write the table to this CSV file."),
-    plot: Path | None = typer.Option(None, help="Draw overhead or peak against time to this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw overhead or peak against time to this file (.png, .svg, .pdf)."),
     peaks: Path | None = typer.Option(
-        None, "--trade-off", help="Draw overhead against peak of files and methods to this file (.png, .svg)."
+        None, "--trade-off", help="Draw overhead against peak of files and methods to this file (.png, .svg, .pdf)."
     ),
     given: Given,
 ) -> None:  # fmt: skip
@@ -65,9 +66,8 @@ def command(
     """
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
-    from remat.experiments.plots import save_comparison_plot
-    from remat.experiments.trade_off import save_trade_off_plot, trade_off
-    from remat.schedule.plots import SUFFIXES
+    from remat.experiments.trade_off import trade_off
+    from remat.io.figures import SUFFIXES, write_figure
 
     run = given.run(graph)
     files = schedules or []
@@ -88,7 +88,7 @@ def command(
         for path in tables:
             outputs.attempt_text(path, text_of(path, comparison))
         if plot is not None:
-            outputs.attempt(plot, lambda where: save_comparison_plot(comparison, where))
+            outputs.attempt(plot, lambda where: write_figure(where, comparison.plot))
 
     problem = run.make_problem()
     points = read_points(files, problem)
@@ -109,9 +109,9 @@ def command(
         if points:
             print_trade_off(trade_off(done, points))
         if plot is not None:
-            outputs.draw(plot, lambda where: save_comparison_plot(done, where))
+            outputs.plot(plot, done.plot)
         if peaks is not None:
-            outputs.draw(peaks, lambda where: save_trade_off_plot(trade_off(done, points), where))
+            outputs.plot(peaks, trade_off(done, points).plot)
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
     found = found or any(point.certified for point in points)
     outputs.leave(INTERRUPTED if done.interrupted else OK if found else NO)

@@ -43,7 +43,7 @@ def command(
     workers: int = typer.Option(1, min=1, help="Methods to run in parallel processes."),
     state: Path | None = typer.Option(None, help="Folder for finished runs; the same command resumes from it."),
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg, .pdf)."),
     given: Given,
 ) -> None:  # fmt: skip
     """Compute overhead against budget for GRAPH, one line per method.
@@ -57,9 +57,9 @@ def command(
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
     from remat.experiments.frontier import frontier
+    from remat.io.figures import SUFFIXES
     from remat.runtime.processes.workers import WorkerPool
     from remat.runtime.resources import available_cpus
-    from remat.schedule.plots import SUFFIXES
 
     run = given.run(graph)
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
@@ -99,9 +99,7 @@ def command(
             outputs.save_text(path, text_of(found, path))
         print_frontier(found)
         if plot is not None:
-            from remat.experiments.plots import save_frontier_plot
-
-            outputs.draw(plot, lambda where: save_frontier_plot(found, where))
+            outputs.plot(plot, found.plot)
     for fault in found.unwritten:
         outputs.fail(f"{fault}; the table has the result, and the same command computes that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())
@@ -152,7 +150,7 @@ def shown(cell: Cell, base: int | None = None) -> str:
 
 def schedules_by(found: Frontier) -> list[str]:
     """Return a line for each method with the sources of its schedules, unless it found all of them itself."""
-    from remat.experiments.compare import REFERENCE_ORDER
+    from remat.experiments.runs import REFERENCE_ORDER
 
     lines = []
     for method in found.methods:

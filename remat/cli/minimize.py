@@ -35,10 +35,10 @@ def command(
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.config import draw
+    from remat.io.figures import SUFFIXES
     from remat.io.files import check_outputs
     from remat.runtime.interruption import interrupts
     from remat.schedule.io import SUFFIXES as SCHEDULES
-    from remat.schedule.plots import SUFFIXES
     from remat.solving.min_peak import minimize
     from remat.solving.stop import stopping
 

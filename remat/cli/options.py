@@ -198,7 +198,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "output": {
         "schedule": Annotated[Path | None, typer.Option(
             "--output", "-o", help="Write the schedule to this file (-: standard output).")],
-        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule to this file (.png, .svg).")],
+        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule (.png, .svg, .pdf).")],
         "json": Json,
         "quiet": Quiet,
     },

@@ -34,7 +34,7 @@ def command(
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
-    plot: Path | None = typer.Option(None, help="Draw the memory before and after to this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw the memory before and after to this file (.png, .svg, .pdf)."),
     sample: int = typer.Option(10_000, min=1, metavar="ORDERS", help="Random orders for --plot-samples."),
     plot_samples: Path | None = typer.Option(
         None, help="Draw the distribution of the peaks of random orders to this file."
@@ -55,10 +55,10 @@ def command(
     from remat.cli.saving import Keeper
     from remat.config import make_options
     from remat.graphs.io import model_suffixes
+    from remat.io.figures import SUFFIXES
     from remat.io.files import check_outputs
     from remat.runtime.interruption import interrupts
     from remat.schedule.io import SUFFIXES as SCHEDULES
-    from remat.schedule.plots import SUFFIXES
     from remat.solving.order import order
     from remat.solving.stop import stopping
 
@@ -107,8 +107,9 @@ def _report(result: Result) -> str:
 
 def _draw(result: Result, path: Path) -> None:
     """Draw the memory before and after to a file."""
+    from remat.io.figures import empty_figure, write_figure
     from remat.schedule import Schedule
-    from remat.schedule.plots import empty_figure, plot_footprints, write_figure
+    from remat.schedule.plots import plot_footprints
 
     schedule, problem = result.schedule, result.problem
     assert schedule is not None
@@ -127,11 +128,12 @@ def _draw(result: Result, path: Path) -> None:
 
 def _draw_samples(result: Result, path: Path, number: int) -> None:
     """Draw the distribution of peaks to a file, with marks for the reference, Kahn's and the best order."""
+    from remat.io.figures import empty_figure, write_figure
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order
     from remat.ordering.sampling import sample_peaks
     from remat.runtime.deadline import Deadline
-    from remat.schedule.plots import empty_figure, plot_peak_distribution, write_figure
+    from remat.schedule.plots import plot_peak_distribution
 
     problem = result.problem
     instance = OrderInstance.of(problem, least=False)

@@ -16,13 +16,14 @@ def command(
     graph: Graph,
     schedule: ScheduleFile,
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Picture to write (.png, .svg)."),
+    output: Path = typer.Option(..., "--output", "-o", help="Picture to write (.png, .svg, .pdf)."),
     budget: Budget = None,
 ) -> None:
     """Draw the memory and the retention intervals of SCHEDULE."""
+    from remat.io.figures import SUFFIXES
     from remat.problem import Problem
     from remat.schedule.io import read_schedule
-    from remat.schedule.plots import SUFFIXES, save_plot
+    from remat.schedule.plots import save_plot
     from remat.schedule.validate import validate
 
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)

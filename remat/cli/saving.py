@@ -22,6 +22,9 @@ from remat.io.files import is_special, write_atomic
 from remat.runtime.text import one_line
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from remat.schedule import Schedule
     from remat.solving.progress import Progress
 
@@ -179,6 +182,12 @@ class Outputs:
     def leave(self, code: int) -> NoReturn:
         """Exit the command; with the code of an error if any file could not be written to its path."""
         raise typer.Exit(ERROR if self.failed else code)
+
+    def plot(self, path: str | os.PathLike[str], plot: Callable[[], Figure | Axes]) -> None:
+        """Apply :meth:`draw` to the figure that `plot` returns."""
+        from remat.io.figures import write_figure
+
+        self.draw(path, lambda where: write_figure(where, plot))
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
         """Write a final picture; it can be drawn again from saved results."""

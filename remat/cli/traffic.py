@@ -29,7 +29,7 @@ def command(
     block: str | None = typer.Option(None, metavar="BYTES", help="Bytes per transfer; default: 512."),
     keep: Keep = None,
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw it with the reference order to this file (.png, .svg)."),
+    plot: Path | None = typer.Option(None, help="Draw it with the reference order to this file (.png, .svg, .pdf)."),
     as_json: Json = False,
 ) -> None:
     """Show the bytes that SCHEDULE fetches and writes with each on-chip memory, next to those of the reference order.
@@ -39,8 +39,8 @@ def command(
 
     Exit code 0: done; 2: an error.
     """
+    from remat.io.figures import SUFFIXES
     from remat.schedule.io import read_schedule
-    from remat.schedule.plots import SUFFIXES
     from remat.schedule.schedule import Schedule
     from remat.schedule.traffic import BLOCK, off_chip_traffic
 
@@ -60,9 +60,9 @@ def command(
     else:
         _print(rows)
     if plot is not None:
-        from remat.schedule.plots import save_traffic_plot
+        from remat.schedule.plots import plot_traffic
 
-        outputs.draw(plot, lambda where: save_traffic_plot(loaded.name, mine, theirs, where))
+        outputs.plot(plot, lambda: plot_traffic(loaded.name, mine, theirs))
     outputs.leave(OK)
 
 

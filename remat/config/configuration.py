@@ -263,7 +263,7 @@ class Config(Section):
         RematError
             As :func:`remat.solve`, and for files that cannot be read or written; outputs are checked before the solve.
         """
-        from remat.schedule.plots import SUFFIXES
+        from remat.io.figures import SUFFIXES
         from remat.solving.method import make_method
         from remat.solving.solve import solve
 

@@ -89,7 +89,7 @@ class OutputSection(Section):
     schedule: str | None = None
     """Schedule file to write."""
     plot: str | None = None
-    """Picture to write (.png, .svg)."""
+    """Picture to write (.png, .svg, .pdf)."""
     json_: Annotated[bool, Field(alias="json")] = False
     """Print the result as JSON."""
     quiet: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from remat.allocation import AllocationProblem, allocate
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
+from remat.io.figures import COLOURS, empty_figure, plain_text
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import allocators, make
@@ -21,7 +21,6 @@ from remat.runtime.sizes import size_unit
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, Status
 from remat.runtime.text import clipped, csv_text
 from remat.schedule import Schedule, schedule_buffers
-from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.solving.method import OrderMethod, make_method
 from remat.solving.order import order
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 #: named ``optimal`` if it proves its order.
 ORDERS = ("reference", "kahn", "depth-first", "least-peak-first", "auto")
 ALLOCATORS = ("first-fit", "best-fit", "auto")
-#: Colour-blind safe palette (Okabe and Ito).
-COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442")
 
 
 @dataclass(frozen=True)
@@ -167,11 +164,3 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
     axes.set_title(plain_text(title), fontsize="medium", pad=26)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
     return axes
-
-
-def save_arenas_plot(found: Sequence[Arena], path: str | os.PathLike[str], title: str = "") -> None:
-    """Write :func:`plot_arenas` to a ``.png`` or ``.svg`` file, atomically.
-
-    Raise FormatError with the path, if the suffix differs or the file cannot be written.
-    """
-    write_figure(path, lambda: plot_arenas(found, title).figure)  # type: ignore[arg-type, return-value]

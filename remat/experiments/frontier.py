@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from remat.errors import BackendError, FormatError, ProblemError
-from remat.experiments.compare import (
+from remat.experiments.contestant import Contestant
+from remat.experiments.frontier_cell import Cell, Folder, check_cell
+from remat.experiments.plots import Line, plot_frontier
+from remat.experiments.runs import (
     LimitArguments,
     Limits,
     Run,
@@ -19,11 +22,9 @@ from remat.experiments.compare import (
     chosen_methods,
     question,
     run_method,
-    table_csv,
     unwatched,
 )
-from remat.experiments.contestant import Contestant
-from remat.experiments.frontier_cell import Cell, Folder, check_cell
+from remat.io.views import Table
 from remat.problem import Problem
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
@@ -33,6 +34,9 @@ from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Seconds for remote cells to finish after Ctrl-C.
 GRACE = 1.2
@@ -44,7 +48,7 @@ PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Table):
     """Result of each method at each budget.
 
     Attributes
@@ -75,6 +79,11 @@ class Frontier:
     resumed: int = 0
     unwritten: tuple[str, ...] = ()
 
+    shown: ClassVar = ("method", "budget", "status", "overhead_percent", "peak", "frontier_bound")
+
+    def __repr__(self) -> str:
+        return f"Frontier({self.problem.graph.name!r}, {len(self.methods)} methods, {len(self.budgets)} budgets)"
+
     def of(self, method: Contestant | str) -> list[Cell]:
         """Return the cells of a method, smallest budget first."""
         label = method if isinstance(method, str) else method.label
@@ -99,9 +108,10 @@ class Frontier:
             for cell in self.of(method)
         ]
 
-    def to_csv(self) -> str:
-        """Return a CSV text with a line per cell."""
-        return table_csv(self.rows())
+    def plot(self) -> Figure:
+        """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
+        lines = [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
+        return plot_frontier(self.problem, self.budgets, lines)
 
     def to_json(self) -> str:
         """Return a JSON text with graph, rules, limits and the table."""
@@ -148,7 +158,7 @@ def frontier(
         (:class:`remat.runtime.processes.workers.WorkerPool`), or a cluster's executor (dask's
         ``client.get_executor()``). It is not shut down. None: one cell after another in this process.
     watch : callable, optional
-        See :data:`remat.experiments.compare.Watch`; called only for cells that run in this process.
+        See :data:`remat.experiments.runs.Watch`; called only for cells that run in this process.
     on_cell : callable, optional
         Receives the frontier so far and the finished cell.
     **limits

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from remat.errors import FormatError, RematError, ScheduleError
-from remat.experiments.compare import Run, question
 from remat.experiments.contestant import Contestant
+from remat.experiments.runs import Run, question
 from remat.io.documents import Document, ForeignDocument, check_header, decoded
 from remat.io.files import read_json, write_atomic, write_new
 from remat.problem import Objective, Problem
@@ -61,7 +61,7 @@ class Cell:
     budget : int
         Bytes.
     row : mapping
-        As :meth:`remat.experiments.compare.Run.row`.
+        As :meth:`remat.experiments.runs.Run.row`.
     schedule : Schedule or None
     found_at : int or None
         Budget in bytes at which the schedule was found: this one or a smaller one. None without a schedule.

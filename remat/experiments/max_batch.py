@@ -11,9 +11,9 @@ import numpy as np
 
 from remat import registry
 from remat.errors import BackendError, ProblemError
-from remat.experiments.compare import Limits, as_contestant, run_method
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
+from remat.experiments.runs import Limits, as_contestant, run_method
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
 from remat.problem import Problem, parse_budget

@@ -9,37 +9,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.experiments.compare import REFERENCE_ORDER, Comparison, Run
-from remat.experiments.frontier import Frontier
+from remat.experiments.contestant import Contestant
+from remat.experiments.frontier_cell import Cell
 from remat.experiments.max_batch_result import BatchResult
+from remat.experiments.runs import REFERENCE_ORDER, Run
+from remat.io.figures import COLOURS, MARKERS, empty_figure, plain_text
 from remat.problem import Problem
 from remat.runtime.sizes import size_unit
 from remat.schedule.certificate import overhead_percent
-from remat.schedule.plots import empty_figure, figure_saver, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colour-blind safe palette (Okabe and Ito).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-
-def plot_comparison(comparison: Comparison) -> Figure:
+def plot_runs(groups: Sequence[Sequence[Run]]) -> Figure:
     """Draw the best objective (steps) and bound (dashed) against time: overhead, or peak if that is the objective.
 
     A method that found nothing has only its bound. A method that failed or proved infeasibility is only in the legend.
     If computing each op once costs nothing, costs replace overheads.
 
-    Returns
-    -------
-    matplotlib Figure
-        One panel per budget, one below another.
+    Parameters
+    ----------
+    groups : sequence of sequences of Run
+        Runs of one problem in each; one panel per group, one below another.
     """
-    groups = comparison.by_budget()
     figure = empty_figure((9, 0.6 + 3.4 * max(len(groups), 1)))
-    methods = list(dict.fromkeys(run.method.label for run in comparison.runs))
+    methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
     for axes, runs in zip(figure.subplots(max(len(groups), 1), 1, squeeze=False)[:, 0], groups, strict=False):
         for run in runs:
             _draw(axes, run, methods.index(run.method.label))
@@ -55,32 +51,49 @@ def plot_comparison(comparison: Comparison) -> Figure:
     return figure
 
 
-save_comparison_plot = figure_saver(plot_comparison)
-"""Write :func:`plot_comparison` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
+@dataclass(frozen=True)
+class Line:
+    """Line of a method in the picture of a frontier."""
+
+    method: Contestant
+    cells: Sequence[Cell]
+    """By ascending budgets."""
+    bounds: Sequence[int | None]
+    """Value of each cell that no schedule in the method's scope can beat; None: no schedule exists there."""
+
+    @property
+    def missing(self) -> list[Cell]:
+        """Cells without a schedule, though the method did not fail."""
+        return [cell for cell in self.cells if cell.value is None and cell.status != "failed"]
 
 
-def plot_frontier(frontier: Frontier) -> Figure:
+def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line]) -> Figure:
     """Draw overhead against budget with bounds, like Fig. 5 of Jain et al. (2020).
 
     A line continues to the right of a schedule, which is valid for every larger budget, up to a better one. A filled
     mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left, where
     it also holds. A cross on the axis is a budget without a schedule, thick if the method proved infeasibility. The
     grey part is below the structural bound. If computing each op once costs nothing, costs replace overheads.
+
+    Parameters
+    ----------
+    budgets : sequence of int
+        Bytes, ascending.
     """
-    problem, figure = frontier.problem, empty_figure((9, 5))
+    figure = empty_figure((9, 5))
     axes = figure.subplots()
-    scale, unit = size_unit(max(*frontier.budgets, problem.reference_peak))
-    edges = [budget / scale for budget in frontier.budgets]
+    scale, unit = size_unit(max(*budgets, problem.reference_peak))
+    edges = [budget / scale for budget in budgets]
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
     axes.set_xlim(edges[0] - margin, edges[-1] + margin)
-    without = [method.label for method in frontier.methods
-               if any(cell.value is None and cell.status != "failed" for cell in frontier.of(method))]  # fmt: skip
+    base = problem.objective.base(problem.graph)
+    without = [line.method.label for line in lines if line.missing]
     strip = 0.03 + 0.035 * len(without)
-    for number, method in enumerate(frontier.methods):
-        _draw_frontier(axes, frontier, number, method.label, scale)
-        if method.label in without:
-            height = strip - 0.035 * (without.index(method.label) + 0.7)
-            _draw_crosses(axes, frontier, number, scale=scale, height=height)
+    for number, line in enumerate(lines):
+        _draw_line(axes, line, number, scale=scale, base=base, right=edges[-1])
+        if line.missing:
+            height = strip - 0.035 * (without.index(line.method.label) + 0.7)
+            _draw_crosses(axes, line, number, scale=scale, height=height)
     top = max(axes.get_ylim()[1], 1e-9)
     axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method with crosses
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
@@ -88,8 +101,7 @@ def plot_frontier(frontier: Frontier) -> Figure:
     structural = problem.structural_peak / scale
     if structural > edges[0] - margin:
         axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
-    objective = problem.objective
-    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if objective.base(problem.graph) else objective.word)
+    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if base else problem.objective.word)
     axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
     if problem.reference_peak:
         share = 100 * scale / problem.reference_peak
@@ -98,10 +110,6 @@ def plot_frontier(frontier: Frontier) -> Figure:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure
-
-
-save_frontier_plot = figure_saver(plot_frontier)
-"""Write :func:`plot_frontier` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def plot_batches(results: Sequence[BatchResult]) -> Figure:
@@ -154,14 +162,10 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
     return figure
 
 
-save_batch_plot = figure_saver(plot_batches)
-"""Write :func:`plot_batches` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
-
-
-def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:
+def _draw_line(axes: Axes, line: Line, number: int, *, scale: int, base: int, right: float) -> None:
+    """Draw schedules and bounds of a method; schedules are valid up to `right`."""
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    base, cells = frontier.problem.objective.base(frontier.problem.graph), frontier.of(label)
-    right = frontier.budgets[-1] / scale
+    method, cells = line.method, line.cells
     # Lines of methods that agree coincide; draw earlier ones wider.
     width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
 
@@ -179,23 +183,21 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
                       markerfacecolor=colour if proved else "white", zorder=3)  # fmt: skip
     # An empty line for the legend: one entry for line and marks.
     failed = ": failed" if not found and any(cell.status == "failed" for cell in cells) else ""
-    source = frontier.methods[number].source
-    others = sorted({cell.source for cell in cells if cell.schedule is not None} - {source, REFERENCE_ORDER})
+    others = sorted({cell.source for cell in cells if cell.schedule is not None} - {method.source, REFERENCE_ORDER})
     by = f" (schedules also by {', '.join(others)})" if others else ""
     axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width,
-              label=plain_text(label + by) + failed)  # fmt: skip
-    bounds = [(cell.budget / scale, bound) for cell in cells if (bound := frontier.bound(cell)) is not None]
+              label=plain_text(method.label + by) + failed)  # fmt: skip
+    bounds = [(cell.budget / scale, bound) for cell, bound in zip(cells, line.bounds, strict=True) if bound is not None]
     if any(bound > base for _, bound in bounds):
         axes.step([x for x, _ in bounds], [height(bound) for _, bound in bounds], where="pre", color=colour,
                   linestyle="--", linewidth=1)  # fmt: skip
 
 
-def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, height: float) -> None:
+def _draw_crosses(axes: Axes, line: Line, number: int, *, scale: int, height: float) -> None:
     """Mark budgets without a schedule, at a height in shares of the axis."""
-    label = frontier.methods[number].label
-    cells = [cell for cell in frontier.of(label) if cell.value is None and cell.status != "failed"]
+    proved = {cell.budget for cell, bound in zip(line.cells, line.bounds, strict=True) if bound is None}
     for thick, none in ((2.5, True), (1.0, False)):
-        at = [cell.budget / scale for cell in cells if (frontier.bound(cell) is None) is none]
+        at = [cell.budget / scale for cell in line.missing if (cell.budget in proved) is none]
         axes.plot(at, [height] * len(at), color=COLOURS[number % len(COLOURS)], marker="x", markersize=5,
                   markeredgewidth=thick, linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
 

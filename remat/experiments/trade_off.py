@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat.errors import ProblemError
-from remat.experiments.compare import Comparison, Run, table_csv
-from remat.experiments.plots import COLOURS, MARKERS, cost_height
+from remat.experiments.compare import Comparison
+from remat.experiments.plots import cost_height
+from remat.experiments.runs import Run
 from remat.graphs import ComputeGraph
+from remat.io.figures import COLOURS, MARKERS, empty_figure, plain_text
+from remat.io.views import Table
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import expect, json_text
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
-from remat.schedule.plots import empty_figure, figure_saver, plain_text
 from remat.schedule.rules import Rules
 from remat.schedule.validate import validate
 
@@ -50,10 +52,6 @@ def plot_trade_off(found: TradeOff) -> Figure:
     axes.legend(fontsize="small", frameon=False)
     axes.grid(alpha=0.3)
     return figure
-
-
-save_trade_off_plot = figure_saver(plot_trade_off)
-"""Write :func:`plot_trade_off` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int) -> None:
@@ -165,7 +163,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class TradeOff:
+class TradeOff(Table):
     """Schedules of one graph by peak and cost.
 
     Attributes
@@ -184,6 +182,11 @@ class TradeOff:
 
     graph: ComputeGraph
     points: tuple[Point, ...]
+
+    shown: ClassVar = ("who", "knob", "certified", "peak", "overhead_percent", "fault")
+
+    def __repr__(self) -> str:
+        return f"TradeOff({self.graph.name!r}, {len(self.points)} points)"
 
     def __post_init__(self) -> None:
         expect(self.graph, ComputeGraph, "graph", ProblemError)
@@ -217,9 +220,9 @@ class TradeOff:
         """Return a row for each point."""
         return [point.row() for point in self.points]
 
-    def to_csv(self) -> str:
-        """Return a CSV text; words that a spreadsheet would read as a formula get an apostrophe in front."""
-        return table_csv(self.rows())
+    def plot(self) -> Figure:
+        """Draw overhead against peak; see :func:`plot_trade_off`."""
+        return plot_trade_off(self)
 
     def to_json(self) -> str:
         """Return a JSON text with the graph's figures and the table."""

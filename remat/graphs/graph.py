@@ -28,10 +28,15 @@ from remat.graphs.ops_and_tensors import (
     whole_number,
 )  # fmt: skip
 from remat.graphs.references import name_faults
+from remat.io.figures import empty_figure, plain_text
+from remat.io.views import html_pairs, html_picture
+from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import expect, short, together
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pandas
+    from matplotlib.figure import Figure
 
     from remat.graphs.arrays import GraphArrays
 
@@ -279,6 +284,44 @@ class ComputeGraph:
 
     def __repr__(self) -> str:
         return f"ComputeGraph({self.name!r}, {len(self.ops)} ops, {len(self.tensors)} tensors, {self.num_edges} edges)"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the graph's figures as pairs of label and text."""
+        rows = [
+            ("graph", f"{self.name}{f', {self.source}' if self.source else ''}"),
+            ("ops", f"{len(self.ops):,} ops, {len(self.tensors):,} tensors, {self.num_edges:,} edges"),
+            ("reference peak", f"{self.reference_peak:,} bytes"),
+            ("least possible", str(self.structural_bound)),
+            ("cost", f"{self.base_cost:,} {'' if self.cost_unit == 'none' else self.cost_unit}".strip()),
+        ]
+        return [*rows, ("constant", f"{self.constant_memory:,} bytes")] if self.constant_memory else rows
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the graph's figures, and the memory of its reference order."""
+        return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'memory of the reference order')}</div>"
+
+    def plot(self) -> Figure:
+        """Draw the memory at each step of the reference order, without recomputation."""
+        figure = empty_figure((10, 3.2))
+        scale, unit = size_unit(self.reference_peak)
+        axes = figure.subplots()
+        memory = self.arrays.reference_memory
+        axes.stairs(memory / scale, range(len(memory) + 1), fill=True, color="#56B4E9")
+        axes.set(xlim=(0, len(memory)), xlabel="op of the reference order", ylabel=f"memory ({unit})")
+        axes.set_title(plain_text(f"{self.name}: peak {size_text(self.reference_peak)}"), fontsize="medium")
+        return figure
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the ops in reference order as a data frame of pandas: name, type, phase, cost, bytes written."""
+        import pandas
+
+        rows, sizes = [], {tensor.name: tensor.size for tensor in self.tensors}
+        for name in self.order or ():
+            op = self.ops[self.op_index[name]]
+            written = sum(sizes[tensor] for tensor in op.outputs)
+            rows.append((name, op.type, op.phase, op.cost, written, op.workspace, op.recomputable))
+        columns = ["op", "type", "phase", "cost", "bytes", "workspace", "recomputable"]
+        return pandas.DataFrame(rows, columns=columns)
 
     def with_outputs(self, outputs: Iterable[str]) -> ComputeGraph:
         """Return the graph with other graph outputs."""

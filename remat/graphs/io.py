@@ -7,16 +7,22 @@ import warnings
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from remat.errors import FormatError, FormatRemark
+from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.graphs.formats.onnx.stream import looks_like_model
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
-from remat.runtime.text import expect, one_line
+from remat.runtime.text import expect, one_line, short
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    #: What :func:`as_graph` takes.
+    GraphLike = ComputeGraph | str | os.PathLike[str] | nx.DiGraph[Any]
 
 #: Suffixes of models that ``remat.deploy`` writes back.
 MODEL_SUFFIXES = (".onnx", ".tflite")
@@ -108,6 +114,34 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
         return ZOO[str(name)]()
     near = get_close_matches(str(name), ZOO) or sorted(known for known in ZOO if not known.endswith(VARIANTS))
     raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})", "no-graph")
+
+
+def as_graph(graph: GraphLike) -> ComputeGraph:
+    """Return a graph as it is, or from networkx, a file, or the zoo (:func:`load_graph`).
+
+    Raises
+    ------
+    RematError
+        As :func:`load_graph` and :meth:`ComputeGraph.from_networkx`; GraphError for an object of another type.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> chain = nx.DiGraph([("a", "b")])
+    >>> nx.set_node_attributes(chain, {node: {"size": 4, "cost": 1} for node in chain})
+    >>> len(as_graph(chain).ops), as_graph("vgg16").name
+    (2, 'vgg16-b256')
+    """
+    if isinstance(graph, ComputeGraph):
+        return graph
+    if isinstance(graph, str | os.PathLike):
+        return load_graph(graph)
+    if hasattr(graph, "is_directed"):  # networkx is imported only if its graphs are used
+        return ComputeGraph.from_networkx(graph)
+    raise GraphError(
+        f"a graph must be a ComputeGraph, a networkx graph, a file or the name of a zoo graph, not {short(graph)}",
+        "not-a-graph",
+    )
 
 
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
+from remat.graphs.io import as_graph
+from remat.io.figures import empty_figure
+from remat.io.views import html_pairs, html_picture
 from remat.problem.budget import parse_budget
 from remat.problem.objective import Objective
 from remat.runtime.arrays import Bool, Int
@@ -19,6 +23,11 @@ from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.simulate import Simulation, simulate
 from remat.schedule.validate import validate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from remat.graphs.io import GraphLike
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Problem:
@@ -26,7 +35,8 @@ class Problem:
 
     Parameters
     ----------
-    graph : ComputeGraph
+    graph : ComputeGraph, path, str or networkx.DiGraph
+        Graph, or a file, the name of a zoo graph, or a networkx graph (:func:`remat.graphs.io.as_graph`).
     budget : str, int, float or None
         See :func:`remat.problem.budget.parse_budget`; None: unlimited. Shares are of the reference peak.
     order : OrderRule or str
@@ -63,10 +73,11 @@ class Problem:
     objective: Objective
 
     def __init__(  # noqa: PLR0917  (a user may give all by position, as to any dataclass)
-        self, graph: ComputeGraph, budget: str | int | float | None = None, order: OrderRule | str = OrderRule.FIXED,
+        self, graph: GraphLike, budget: str | int | float | None = None, order: OrderRule | str = OrderRule.FIXED,
         max_computes: int | Mapping[str, int] | None = None, keep: Iterable[str] = (),
         count_constant_memory: bool = False, objective: Objective | str = Objective.DEFAULT,
     ) -> None:  # fmt: skip
+        graph = as_graph(graph)
         try:
             order = OrderRule(order)
         except ValueError:
@@ -89,6 +100,38 @@ class Problem:
         limits = dict(limits) if isinstance(limits, Mapping) else limits
         most = (self.keep, self.count_constant_memory, self.objective)
         return type(self), (self.graph, self.budget, self.order, limits, *most)
+
+    def __repr__(self) -> str:
+        budget = "no budget" if self.budget is None else f"budget {self.budget}"
+        return f"Problem({self.graph.name!r}, {budget}, order {self.order}, {self.objective})"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return graph, budget, rules and objective as pairs of label and text."""
+        budget = self.budget_bytes
+        limit = "any number" if self.max_computes is None else str(self.max_computes)
+        rows = [
+            *self.graph.rows(),
+            ("budget", "none" if budget is None else f"{budget:,} bytes ({self.budget})"),
+            ("order", str(self.order)),
+            ("computes per op", limit if not isinstance(self.max_computes, Mapping) else "limited by op"),
+            ("objective", str(self.objective)),
+        ]
+        return [*rows, ("keep", ", ".join(sorted(self.keep)))] if self.keep else rows
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the problem's figures, and the memory without recomputation."""
+        return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'memory without recomputation')}</div>"
+
+    def plot(self) -> Figure:
+        """Draw the memory of the reference order without recomputation, and the budget."""
+        from remat.schedule.plots import plot_memory
+
+        figure = empty_figure((10, 4))
+        plot_memory(
+            self.graph, Schedule.reference(self.graph), self.budget_bytes, figure.subplots(), keep=self.keep,
+            count_constant_memory=self.count_constant_memory,
+        )  # fmt: skip
+        return figure
 
     @property
     def constant_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Plot of addresses over time; :mod:`remat.schedule.plots` describes what all plots have in common."""
+"""Plot of addresses over time; :mod:`remat.io.figures` describes what all plots have in common."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from remat.io.figures import draw_boxes, empty_figure, plain_text, put_title
 from remat.runtime.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
-from remat.schedule.plots import draw_boxes, empty_figure, figure_saver, plain_text, put_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,3 @@ def figure_of_addresses(addresses: Addresses) -> Figure:
     for k in range(count):
         plot_addresses(addresses, axes[k, 0], k)
     return figure
-
-
-save_address_plot = figure_saver(figure_of_addresses)
-"""Write :func:`figure_of_addresses` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""

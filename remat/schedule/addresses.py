@@ -224,7 +224,8 @@ class AddressCertificate(Findings[AddressViolation]):
             "graph_digest": self.graph_digest,
         }
 
-    def __str__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the lines of the text as pairs of label and text."""
         share = "" if self.fragmentation is None else f", fragmentation {100 * self.fragmentation:.4g} %"
         rows = [
             ("addresses", "valid" if self.accepted else "invalid"),
@@ -236,7 +237,7 @@ class AddressCertificate(Findings[AddressViolation]):
                 rows.append(("in", f"{short(memory.name)}: {arena:,}{limit} bytes, peak {peak:,}"))
         aligned = "" if self.alignment == 1 else f", each at a multiple of {self.alignment:,} bytes"
         rows.append(("buffers", f"{self.buffers:,}{aligned}"))
-        return self.lines(rows)
+        return rows + self._violation_rows()
 
 
 def check_addresses(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from remat.io.views import html_pairs
 from remat.schedule.rules import Rules
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Rule(StrEnum):
@@ -97,23 +102,37 @@ class BrokenRule:
 V = TypeVar("V", bound=BrokenRule)
 
 
-class Findings(Generic[V]):
+class Findings(ABC, Generic[V]):
     """Base of certificates: dataclasses with violations."""
 
     violations: tuple[V, ...]
     more_violations: int
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the lines of the text as pairs of label and text."""
 
     @property
     def first(self) -> V | None:
         """First violation, or None."""
         return self.violations[0] if self.violations else None
 
-    def lines(self, rows: list[tuple[str, str]]) -> str:
-        """Format pairs of a label and a text, then the violations, one per line."""
-        rows += [("violation", str(violation)) for violation in self.violations]
-        if self.more_violations:
-            rows.append(("", f"and {self.more_violations:,} more violations"))
-        return "\n".join(f"{word:<13} {text}" for word, text in rows)
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the violations as a data frame of pandas."""
+        import pandas
+
+        return pandas.DataFrame([violation.as_dict() for violation in self.violations])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{word:<13} {text}" for word, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the lines of the text as a table."""
+        return html_pairs(self.rows())
+
+    def _violation_rows(self) -> list[tuple[str, str]]:
+        rows = [("violation", str(violation)) for violation in self.violations]
+        return [*rows, ("", f"and {self.more_violations:,} more violations")] if self.more_violations else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +241,13 @@ class Certificate(Findings[Violation]):
             "rules": rules,
         }
 
-    def __str__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the lines of the text as pairs of label and text."""
         rows = [("verdict", str(self.verdict)), ("graph", f"{self.graph} ({self.graph_digest[:12]})")]
         others = len(self.violations) + self.more_violations - 1
         if self.first is not None and self.first.rule is Rule.GRAPH_DIGEST and others:  # names match by chance
             follow = f"{others:,} more violations follow from that; remat validate --json lists them"
-            return "\n".join(f"{word:<13} {text}" for word, text in [*rows, ("violation", self.first), ("", follow)])
+            return [*rows, ("violation", str(self.first)), ("", follow)]
         where = "" if self.peak_step is None else f" at step {self.peak_step}"
         where += "" if self.peak_op is None else f" ({self.peak_op})"
         rows.append(("peak", f"{self.peak:,} bytes{where}"))
@@ -248,4 +268,4 @@ class Certificate(Findings[Violation]):
             rows.append(("in place", f"{self.in_place:,} outputs, {self.in_place_at_peak:,} bytes of them at the peak"))
         if self.masked:
             rows.append(("masked", f"{self.masked:,} contributions already made"))
-        return self.lines(rows)
+        return rows + self._violation_rows()

@@ -1,27 +1,22 @@
 """Plots of a schedule: memory over time, the tensors held, off-chip traffic, and orders compared.
 
-matplotlib is imported only when a plot is drawn, and only its object-oriented part: no window, no current figure,
-no global state. Colours are those of Okabe and Ito, distinguishable for colour-blind readers. A schedule that breaks
-the semantics of its graph is drawn as far as possible, with the first violation above it and its step marked.
+A schedule that breaks the semantics of its graph is drawn as far as possible, with the first violation above it and
+its step marked. :mod:`remat.io.figures` describes what all plots have in common.
 """
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.arrays import occurrences
-from remat.io.files import write_atomic
-from remat.runtime.arrays import Bool, Int
+from remat.io.figures import COLOURS, draw_boxes, empty_figure, plain_text, put_title, write_figure
+from remat.runtime.arrays import Int
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import clipped
 from remat.schedule.certificate import overhead_text
@@ -32,10 +27,6 @@ from remat.schedule.traffic import Traffic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-T = TypeVar("T")
-
-SUFFIXES = (".png", ".svg")
 
 _FIRST, _AGAIN, _GIVEN, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
 #: Largest number of rows with tensor names on the axis; with more rows the axis shows counts.
@@ -121,7 +112,7 @@ def save_plot(
     budget: int | None = None,
     **counting: Unpack[Counting],
 ) -> None:
-    """Write :func:`plot_schedule` to a ``.png`` or ``.svg`` file atomically; same schedule, same bytes.
+    """Write :func:`plot_schedule` to a ``.png``, ``.svg`` or ``.pdf`` file atomically; same schedule, same bytes.
 
     Raises
     ------
@@ -129,58 +120,6 @@ def save_plot(
         Naming the file, if its name has another suffix or it cannot be written.
     """
     write_figure(path, lambda: plot_schedule(graph, schedule, budget, **counting))
-
-
-def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
-    """Write the figure of `draw` to a ``.png`` or ``.svg`` file atomically; same figure, same bytes.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise FormatError(
-            f"{path}: a picture is written as {' or '.join(SUFFIXES)}, not {suffix or 'without suffix'!r}", "picture"
-        )
-    import matplotlib
-
-    # without fixed metadata, ids and dates in the files differ from run to run
-    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "remat"}):
-        draw().savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
-    write_atomic(path, buffer.getvalue())
-
-
-def figure_saver(plot: Callable[[T], Figure]) -> Callable[[T, str | os.PathLike[str]], None]:
-    """Return a function that writes the figure of `plot` to a file with :func:`write_figure`."""
-
-    def save(shown: T, path: str | os.PathLike[str]) -> None:
-        write_figure(path, lambda: plot(shown))
-
-    save.__doc__ = f"Write :func:`{plot.__name__}` to a ``.png`` or ``.svg`` file, whole or not at all."
-    return save
-
-
-def empty_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of `size` inches, unknown to pyplot, that notebooks display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    class NotebookFigure(Figure):
-        """Figure with IPython's display method, which pyplot adds only to its own figures."""
-
-        def _repr_png_(self) -> bytes:
-            picture = io.BytesIO()
-            self.savefig(picture, format="png")
-            return picture.getvalue()
-
-    figure = NotebookFigure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,43 +221,12 @@ def _draw_intervals(axes: Axes, picture: _Picture, max_tensors: int, *, legend: 
         axes.legend(loc="lower left", frameon=False, fontsize="small")
 
 
-def draw_boxes(
-    axes: Axes,
-    edges: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]],
-    groups: Iterable[tuple[str, str, Bool]],
-    **style: Any,
-) -> None:
-    """Draw rectangles given by left, right, lower and upper edges, in groups with a label and a colour."""
-    from matplotlib.collections import PolyCollection
-
-    left, right, low, high = edges
-    corners = ((left, low), (right, low), (right, high), (left, high))
-    boxes = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
-    for label, colour, chosen in groups:
-        if chosen.any():
-            look = {"edgecolors": colour, **style}
-            axes.add_collection(PolyCollection(list(boxes[chosen]), facecolors=colour, label=label, **look))
-
-
-def put_title(axes: Axes, title: str, columns: int) -> None:
-    """Set a title above the axes, and the legend between them in the given number of columns."""
-    axes.set_title(plain_text(title), fontsize="medium", pad=26)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize="small")
-
-
-def plain_text(text: str) -> str:
-    """Escape dollar signs; matplotlib would typeset the text between them as a formula."""
-    return text.replace("$", r"\$")
-
-
 def _label(name: str, length: int = 28) -> str:
     return plain_text(clipped(name, length))
 
 
-#: Colours of Okabe and Ito, distinguishable for colour-blind readers, and styles for print in grey.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: Styles for print in grey; later ones are thinner, so that coinciding marks stay visible.
 _STYLES = (("-", 2.4), ("--", 1.8), ("-.", 1.4), (":", 1.2))
-"""Later styles are thinner, so that coinciding marks stay visible."""
 
 
 def plot_footprints(
@@ -354,7 +262,7 @@ def plot_footprints(
     for number, (name, run) in enumerate(runs.items()):
         memory = run.memory[run.is_compute] / scale
         longest = max(longest, len(memory))
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         edges = np.arange(len(memory) + 1)
         axes.stairs(memory, edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(memory, edges, color=colour, linewidth=1.4, label=plain_text(f"{name}: peak {run.peak:,} bytes"))
@@ -393,7 +301,7 @@ def plot_peak_distribution(
         share = 100 * float((values <= peak).mean()) if len(values) else 0.0
         style, width = _STYLES[number % len(_STYLES)]
         axes.axvline(
-            peak / scale, color=_COLOURS[number % len(_COLOURS)], linestyle=style, linewidth=width,
+            peak / scale, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=width,
             label=plain_text(f"{name}: {peak:,} bytes ({share:.3g} % of the orders within)"),
         )  # fmt: skip
     axes.set(ylim=(0, 1.02), xlabel=f"peak ({unit})", ylabel="share of orders")
@@ -437,19 +345,6 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     return figure
-
-
-def save_traffic_plot(
-    title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic], path: str | os.PathLike[str]
-) -> None:
-    """Write :func:`plot_traffic` to a ``.png`` or ``.svg`` file atomically.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: plot_traffic(title, schedule, reference))
 
 
 def shown_size(size: int) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from remat.backends.choice import BackendLike
-from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
 from remat.solving.least_known_budget import least_known_budget
 from remat.solving.method import MethodLike
@@ -15,9 +14,12 @@ from remat.solving.solve import SolveArguments, solve
 
 __all__ = ["least_known_budget", "minimize"]
 
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+
 
 def minimize(
-    problem: Problem | ComputeGraph,
+    problem: Problem | GraphLike,
     method: MethodLike = "auto",
     backend: BackendLike | None = "cp-sat",
     **arguments: Unpack[SolveArguments],
@@ -33,7 +35,7 @@ def minimize(
 
     Parameters
     ----------
-    problem : Problem or ComputeGraph
+    problem : Problem or graph
         Graph and rules; its budget is ignored. For a plain graph the reference order is kept, and ops may be computed
         any number of times.
     method : str, class or object
@@ -65,8 +67,7 @@ def minimize(
     >>> found.peak, found.proved, found.cost, found.cost_proved
     (3, True, 15, True)
     """
-    if isinstance(problem, ComputeGraph):
-        problem = Problem(problem, objective=Objective.LEAST_PEAK)
-    elif isinstance(problem, Problem):
-        problem = replace(problem, budget=None, objective=Objective.LEAST_PEAK)
+    if not isinstance(problem, Problem):
+        problem = Problem(problem)
+    problem = replace(problem, budget=None, objective=Objective.LEAST_PEAK)
     return solve(problem, method, backend, **arguments)

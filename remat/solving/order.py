@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from remat.backends.choice import BackendLike
-from remat.graphs import ComputeGraph
 from remat.problem import Objective, Problem
 from remat.schedule import OrderRule
 from remat.solving.method import MethodLike
 from remat.solving.result import Result
 from remat.solving.solve import SolveArguments, solve
 
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+
 
 def order(
-    problem: Problem | ComputeGraph,
+    problem: Problem | GraphLike,
     method: MethodLike = "auto",
     backend: BackendLike | None = "cp-sat",
     **arguments: Unpack[SolveArguments],
@@ -26,7 +28,7 @@ def order(
 
     Parameters
     ----------
-    problem : Problem or ComputeGraph
+    problem : Problem or graph
         Tensors to keep, constant memory, and the budget as an upper limit, if any; its order rule, limits of computes
         and objective are ignored.
     method : str, class or object
@@ -55,8 +57,7 @@ def order(
     >>> found.problem.reference_peak, found.peak, found.proved
     (20, 12, True)
     """
-    if isinstance(problem, ComputeGraph):
+    if not isinstance(problem, Problem):
         problem = Problem(problem)
-    if isinstance(problem, Problem):
-        problem = replace(problem, order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
+    problem = replace(problem, order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
     return solve(problem, method, backend, **arguments)

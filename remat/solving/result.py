@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import ProblemError
+from remat.io.views import html_pairs, html_picture
 from remat.problem import Objective, Problem
 from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_percent, overhead_text
 from remat.schedule.io import write_schedule
 from remat.solving.progress import relative_gap
-from remat.solving.result_page import as_html
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
     from remat.problem.scope import Scope
@@ -286,7 +287,34 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the notebook's view: the lines of ``str(result)`` as a table, and the memory of the schedule."""
-        return as_html(self.rows(), self.problem, self.schedule)
+        picture = ""
+        if self.schedule is not None:
+            picture = html_picture(self._memory(self.schedule), "memory at each compute step")
+        return f"<div>{html_pairs(self.rows())}{picture}</div>"
+
+    def __repr__(self) -> str:
+        found = "no schedule" if self.objective is None else f"{self.problem.objective.word} {self.objective:,}"
+        return f"Result({self.problem.graph.name!r}, {self.status}, {found})"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the incumbents as a data frame of pandas: seconds, objective (missing before the first), bound."""
+        import pandas
+
+        return pandas.DataFrame(
+            [[point.time, point.objective, point.bound] for point in self.incumbents],
+            columns=["seconds", self.problem.objective.key, "bound"],
+        )
+
+    def _memory(self, schedule: Schedule) -> Figure:
+        from remat.io.figures import empty_figure
+        from remat.schedule.plots import plot_memory
+
+        figure, problem = empty_figure((10, 4)), self.problem
+        plot_memory(
+            problem.graph, schedule, problem.budget_bytes, figure.subplots(), keep=problem.keep,
+            count_constant_memory=problem.count_constant_memory,
+        )  # fmt: skip
+        return figure
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the lines of ``str(result)`` as pairs of label and text."""

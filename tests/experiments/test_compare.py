@@ -10,10 +10,10 @@ from helpers import ONE
 from remat import Problem
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
-from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.io.figures import write_figure
 from remat.runtime.solve_options import SolveOptions
 
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
@@ -155,7 +155,7 @@ def test_ctrl_c_in_the_watch_keeps_earlier_runs(chain):
 
 
 def test_plot_has_a_panel_for_each_budget(matrix):
-    figure = plot_comparison(matrix)
+    figure = matrix.plot()
     assert len(figure.axes) == 3
     above, middle, below = figure.axes
     assert "budget 90%" in above.get_title()
@@ -175,9 +175,9 @@ def test_plot_of_a_graph_without_costs(tmp_path):
     b = GraphBuilder("free of $charge$")
     b.op("a", size=1, cost=0)
     done = compare(Problem(b.build()), [None], ["greedy"])
-    figure = plot_comparison(done)
+    figure = done.plot()
     assert figure.axes[0].get_ylabel() == "cost"
-    save_comparison_plot(done, tmp_path / "x.svg")
+    write_figure(tmp_path / "x.svg", done.plot)
     assert b"<svg" in (tmp_path / "x.svg").read_bytes()
 
 
@@ -199,7 +199,7 @@ def test_compare_least_peaks(chain, capsys):
     out = capsys.readouterr().out
     (line,) = (line for line in out.splitlines() if line.strip().startswith("auto "))
     assert line.split()[1:8] == ["optimal", f"{rows[0]['overhead_percent']:.4g}", "%", "3", "0", "%", "3"]
-    (axes,) = plot_comparison(done).axes
+    (axes,) = done.plot().axes
     assert axes.get_ylabel() == "peak (bytes)"
     assert axes.get_legend_handles_labels()[1][0].startswith("auto: optimal, 3 bytes")
     assert min(min(line.get_ydata()) for line in axes.lines if len(line.get_ydata())) == 3
@@ -218,5 +218,5 @@ def test_source_of_a_schedule_is_reported(chain, capsys):
     assert "schedule by" in shown
     assert "phase 1" in shown
     assert any(line.rstrip().endswith("greedy") for line in shown.splitlines())
-    (label, *_) = [text.get_text() for text in plot_comparison(alone).axes[0].get_legend().get_texts()]
+    (label, *_) = [text.get_text() for text in alone.plot().axes[0].get_legend().get_texts()]
     assert "schedule by" not in label

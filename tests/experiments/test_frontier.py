@@ -15,10 +15,10 @@ from refusals import refused
 from remat import Problem, frontier, registry
 from remat.cli.frontier import schedules_by
 from remat.experiments.contestant import Contestant
-from remat.experiments.plots import plot_frontier, save_frontier_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
+from remat.io.figures import write_figure
 from remat.runtime.processes import children
 from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.solve_options import SolveOptions
@@ -307,7 +307,7 @@ def test_ctrl_c_during_a_cell_stores_nothing(tmp_path, monkeypatch):
 
 
 def test_plot_of_a_frontier(exact, tmp_path):
-    figure = plot_frontier(exact)
+    figure = exact.plot()
     axes = figure.axes[0]
     assert axes.get_xlabel() == "budget (bytes)"
     steps = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
@@ -322,7 +322,7 @@ def test_plot_of_a_frontier(exact, tmp_path):
     assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words == [f"{EXACT} (schedules also by greedy)", "greedy", "below the structural bound"]
-    save_frontier_plot(frontier(CHAIN, [8], ["greedy"], options=ONE), tmp_path / "one.svg")
+    write_figure(tmp_path / "one.svg", frontier(CHAIN, [8], ["greedy"], options=ONE).plot)
     assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")
 
 

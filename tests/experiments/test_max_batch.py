@@ -9,15 +9,16 @@ from oracles import revolve
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, solve, validate
 from remat.errors import BackendError
-from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchVerdict
-from remat.experiments.plots import plot_batches, save_batch_plot
+from remat.experiments.plots import plot_batches
+from remat.experiments.runs import Run
 from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO, vgg16
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
+from remat.io.figures import write_figure
 from remat.problem.scope import Scope
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule, Rules
@@ -189,7 +190,7 @@ def test_plot_of_batches(tmp_path):
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words[:3] == ["no recomputation", "ours", "chen-sqrt"]
     without_bar = max_batch(chain(4), 5, "greedy", options=ONE)  # no batch fits without recomputation
-    save_batch_plot([without_bar], tmp_path / "small.svg")
+    write_figure(tmp_path / "small.svg", lambda: plot_batches([without_bar]))
     assert "batch size" in (tmp_path / "small.svg").read_text(encoding="utf-8")
 
 

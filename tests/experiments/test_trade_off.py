@@ -7,8 +7,9 @@ from pathlib import Path
 
 from remat import Problem
 from remat.experiments.compare import compare
-from remat.experiments.trade_off import Point, TradeOff, plot_trade_off, save_trade_off_plot, trade_off
+from remat.experiments.trade_off import Point, TradeOff, trade_off
 from remat.graphs.families import unit_chain
+from remat.io.figures import write_figure
 from remat.schedule import Schedule
 from remat.schedule.saved_sets import schedule_of_saved
 
@@ -51,14 +52,14 @@ def test_tables_and_plot(tmp_path: Path) -> None:
     facts = json.loads(found.to_json())
     assert facts["graph"]["reference_peak"] == 6
     assert [row["peak"] for row in facts["points"]] == [6, 6, 5, None, None, 5, None]
-    (axes,) = plot_trade_off(found).axes
+    (axes,) = found.plot().axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert "greedy (1 without a valid schedule)" in legend
     assert "broken (1 without a valid schedule)" in legend
     drawn = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
     assert [y for _, y in drawn["=saved"]] == [point.overhead for point in found.points[1:3]]
     assert sorted(text.get_text() for text in axes.texts) == ["f1", "nothing"]
-    save_trade_off_plot(found, tmp_path / "a.svg")
+    write_figure(tmp_path / "a.svg", found.plot)
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
@@ -67,6 +68,6 @@ def test_labels_of_the_plot() -> None:
     reference, saved = Schedule.reference(GRAPH), schedule_of_saved(GRAPH, ["f1"])
     points = [Point.of(GRAPH, reference, "a", knob) for knob in ("0.8", "0.6")]
     points += [Point.of(GRAPH, schedule, "b", knob) for schedule, knob in ((reference, "3221225472"), (saved, "5"))]
-    (axes,) = plot_trade_off(TradeOff(GRAPH, tuple(points))).axes
+    (axes,) = TradeOff(GRAPH, tuple(points)).plot().axes
     labels = {text.get_text(): text.get_va() for text in axes.texts}
     assert labels == {"0.8, 0.6": "bottom", "3.00 GiB": "top", "5": "top"}

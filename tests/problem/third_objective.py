@@ -34,9 +34,9 @@ from remat.config import Config, schema
 from remat.errors import ProblemError
 from remat.experiments.compare import compare
 from remat.experiments.frontier import frontier
-from remat.experiments.plots import save_comparison_plot, save_frontier_plot
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
+from remat.io.figures import write_figure
 from remat.solving.progress import describe
 from remat.solving.result import Result
 from remat.solving.stop import TargetCost
@@ -100,8 +100,8 @@ def check_experiments(folder: Path) -> None:
         found = frontier(PROBLEM, ["80%", "90%"], ["greedy"], options=ONE, state=folder / "state")
         assert [cell.value for cell in found.of("greedy")] == times
     assert found.resumed == 2
-    save_comparison_plot(matrix, folder / "matrix.svg")
-    save_frontier_plot(found, folder / "frontier.svg")
+    write_figure(folder / "matrix.svg", matrix.plot)
+    write_figure(folder / "frontier.svg", found.plot)
 
 
 def check_configuration(folder: Path) -> None:

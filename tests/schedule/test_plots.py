@@ -159,7 +159,7 @@ def test_files_are_repeatable(graph: ComputeGraph, schedule: Schedule, tmp_path:
 
 
 def test_unwritable_files_are_refused(graph: ComputeGraph, schedule: Schedule, tmp_path: Path) -> None:
-    for name in ("plot.pdf", "plot"):
+    for name in ("plot.gif", "plot"):
         with refused("format.picture", culprit=name):
             save_plot(graph, schedule, tmp_path / name)
     with pytest.raises(FormatError, match=r"missing/plot\.png: cannot be written"):

@@ -10,6 +10,7 @@ from schedule_oracle import random_graph, random_valid_steps
 
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.zoo import ZOO
+from remat.io.figures import write_figure
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
@@ -17,7 +18,7 @@ from remat.registry import load
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, simulate
 from remat.schedule.belady import DEAD, Accesses, Mode
-from remat.schedule.plots import plot_traffic, save_traffic_plot
+from remat.schedule.plots import plot_traffic
 from remat.schedule.traffic import off_chip_traffic
 
 KIB = 1024
@@ -187,5 +188,5 @@ def test_picture(tmp_path):
     assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
     assert len(axes.patches) == 3 * 4
     assert axes.texts[-1].get_text() == "none"
-    save_traffic_plot("g", mine, theirs, tmp_path / "t.svg")
+    write_figure(tmp_path / "t.svg", lambda: plot_traffic("g", mine, theirs))
     assert (tmp_path / "t.svg").read_bytes().startswith(b"<?xml")

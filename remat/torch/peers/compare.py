@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from remat.errors import CaptureError, RematError
-from remat.experiments.compare import Watch
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier import frontier
+from remat.experiments.runs import Watch
 from remat.experiments.trade_off import Point, TradeOff
 from remat.problem import Problem
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions

@@ -1,0 +1,81 @@
+"""Objects in a notebook: short texts, HTML with escaped names, pictures and data frames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import pytest
+from refusals import refused
+
+from remat import Problem, SolveOptions, compare, frontier, minimize, order, solve, write_graph
+from remat.allocation.entry import allocate
+from remat.allocation.problem import AllocationProblem
+from remat.experiments.trade_off import trade_off
+from remat.graphs import ComputeGraph
+from remat.graphs.families import unit_chain
+from remat.io.figures import write_figure
+from remat.schedule import Schedule, schedule_buffers
+
+GRAPH = replace(unit_chain(6), name="<b>$chain")
+PROBLEM = Problem(GRAPH, 5)
+ONE = SolveOptions(threads=1)
+MATRIX = compare(PROBLEM, [4, 5], ["greedy"], options=ONE)
+FRONTIER = frontier(PROBLEM, [4, 5], ["greedy"], options=ONE)
+RESULT = solve(PROBLEM, "greedy", options=ONE)
+VIEWED: dict[str, Any] = {
+    "graph": GRAPH,
+    "problem": PROBLEM,
+    "result": RESULT,
+    "certificate": RESULT.certificate,
+    "comparison": MATRIX,
+    "frontier": FRONTIER,
+    "trade-off": trade_off(MATRIX),
+    "addresses": allocate(AllocationProblem(schedule_buffers(GRAPH, Schedule.reference(GRAPH))), "first-fit"),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_notebooks_show_objects(name: str) -> None:
+    shown = VIEWED[name]
+    html = shown._repr_html_()
+    assert "<b>" not in html
+    assert ("image/png" in html) is hasattr(shown, "plot")
+    assert len(repr(shown)) < 120 or name == "certificate"
+    if hasattr(shown, "plot"):
+        assert shown.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_tables_become_data_frames() -> None:
+    assert list(MATRIX.to_frame()["status"]) == [run["status"] for run in MATRIX.rows()]
+    assert FRONTIER.to_frame()["cost"].tolist() == [cell.cost for cell in FRONTIER.of("greedy")]
+    assert GRAPH.to_frame()["cost"].sum() == GRAPH.base_cost
+    assert RESULT.to_frame()["cost"].iloc[-1] == RESULT.cost
+    found = VIEWED["addresses"]
+    assert (found.to_frame()["address"] + found.to_frame()["bytes"]).max() == found.price
+    assert RESULT.certificate is not None and RESULT.certificate.to_frame().empty
+
+
+def test_problems_take_what_people_have(tmp_path: Any) -> None:
+    chain = nx.DiGraph([("a", "b")])
+    nx.set_node_attributes(chain, {node: {"size": 4, "cost": 1} for node in chain})
+    write_graph(GRAPH, tmp_path / "graph.json")
+    assert Problem(chain).graph == ComputeGraph.from_networkx(chain)
+    assert Problem(tmp_path / "graph.json").graph == GRAPH
+    assert Problem("vgg16").graph.name == "vgg16-b256"
+    assert order(chain, "kahn").proved and minimize(chain, stop=5, options=ONE).proved
+    with refused("graph.not-a-graph"):
+        Problem(Schedule.reference(GRAPH))  # type: ignore[arg-type]
+
+
+def test_pictures_are_the_same_bytes_in_each_format(tmp_path: Any) -> None:
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        texts = []
+        for name in ("a", "b"):
+            path = tmp_path / f"{name}{suffix}"
+            write_figure(path, MATRIX.plot)
+            texts.append(path.read_bytes())
+        assert texts[0] == texts[1] and texts[0].startswith(start)
+    with refused("format.picture"):
+        write_figure(tmp_path / "x.gif", MATRIX.plot)
