@@ -41,6 +41,7 @@ class O:  # noqa: E742
     window: tuple[int, int] | None = None
     custom: str = ""
     options: tuple[str, Fields] | None = None
+    custom_options: bytes = b""
 
 
 @dataclass
@@ -133,6 +134,8 @@ def _op(b: Any, op: O, code: int) -> int:
             "BuiltinOptionsType": getattr(tflite.BuiltinOptions, options[0]),
             "BuiltinOptions": _table(b, options[0], **values),
         }
+    if op.custom_options:
+        fields["CustomOptions"] = b.CreateByteVector(op.custom_options)
     return _table(b, "Operator", **fields)
 
 

@@ -5,17 +5,19 @@ Source: tflite-micro 90b983c, ``micro_allocation_info.cc`` (lifetimes), ``memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from remat.allocation import Allocation, AllocationProblem, allocate
 from remat.deploy.tflite_file import ONLINE, TfliteFile
 from remat.errors import FormatError
+from remat.graphs.in_place import most_pairs
 from remat.runtime.arrays import Int
+from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.schedule import Buffers, check_addresses
+from remat.schedule import Addresses, Buffers, Memory, check_addresses
 
 #: Alignment of tensors in bytes; sizes are rounded up to multiples of it.
 ALIGNMENT = 16
@@ -93,7 +95,7 @@ def runtime_head(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> 
         for k in np.flatnonzero(held.size).tolist()
     ]
     rows += [(*held.scopes[op], size, ONLINE) for op, size in (scratch or {}).items() if size]
-    order = sorted(range(len(rows)), key=lambda k: (rows[k][3] == ONLINE, -_up(rows[k][2]), -k))
+    order = sorted(range(len(rows)), key=lambda k: (rows[k][3] == ONLINE, -aligned(rows[k][2]), -k))
     placed: list[tuple[int, int, int, int]] = []
     for k in order:
         begin, end, size, offset = rows[k]
@@ -101,14 +103,15 @@ def runtime_head(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> 
             offset = 0
             for low, high, other_begin, other_end in sorted(placed):
                 if begin <= other_end and other_begin <= end:
-                    if low - offset >= _up(size):
+                    if low - offset >= aligned(size):
                         break
                     offset = max(offset, high)
-        placed.append((offset, offset + _up(size), begin, end))
+        placed.append((offset, offset + aligned(size), begin, end))
     return max((high for _, high, _, _ in placed), default=0)
 
 
-def _up(size: int) -> int:
+def aligned(size: int) -> int:
+    """Return a size in bytes rounded up to the alignment of the arena."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -120,8 +123,30 @@ def roots(file: TfliteFile) -> Int:
     return found
 
 
-def arena_buffers(file: TfliteFile, scratch: Mapping[int, int] | None = None) -> tuple[Buffers, Int]:
-    """Return the buffers of the arena, and the buffer of each tensor of the file; -1 if it has none."""
+def in_place_pairs(file: TfliteFile) -> list[tuple[int, int]]:
+    """Return the pairs (output, input) of ``file.in_place`` whose input dies at the operator; each tensor is in one."""
+    held, root = lifetimes(file), roots(file)
+    last = np.full(len(root), -1, dtype=np.int64)
+    np.maximum.at(last, root, held.last)
+    last[root[_outputs(file)]] = held.scopes[-1][1] + 1 if held.scopes else 0
+    found: list[tuple[int, int]] = []
+    for position, pairs in file.in_place.items():
+        scope = held.scopes[position][0]
+        found += most_pairs([(o, s) for o, s in pairs if last[s] == scope < last[o] and held.size[s]])
+    return found
+
+
+def _outputs(file: TfliteFile) -> Int:
+    return np.array([p for p in file.tables[0].outputs if p >= 0], dtype=np.int64)
+
+
+def arena_buffers(
+    file: TfliteFile, scratch: Mapping[int, int] | None = None, pairs: Sequence[tuple[int, int]] = ()
+) -> tuple[Buffers, Int]:
+    """Return the buffers of the arena, and the buffer of each tensor of the file; -1 if it has none.
+
+    `pairs`: outputs that take the place of an input, by number of tensor.
+    """
     held, root = lifetimes(file), roots(file)
     buffer_of = np.full(len(root), -1, dtype=np.int64)
     planned = np.flatnonzero((held.size > 0) & (held.first >= 0))
@@ -131,13 +156,17 @@ def arena_buffers(file: TfliteFile, scratch: Mapping[int, int] | None = None) ->
     np.minimum.at(lower, buffer_of[planned], held.first[planned])
     np.maximum.at(upper, buffer_of[planned], held.last[planned] + 1)
     np.maximum.at(size, buffer_of[planned], held.size[planned])
+    kept = buffer_of[_outputs(file)]
+    upper[kept[kept >= 0]] = upper.max(initial=0) + 1  # held after the last operator, which may write it in place
+    after = tuple((int(buffer_of[output]), int(buffer_of[source])) for output, source in pairs)
+    lower[[output for output, _ in after]] += 1
     names = [f"tensor {k}" for k in used.tolist()]
     asked = [(op, bytes_) for op, bytes_ in sorted((scratch or {}).items()) if bytes_]
     names += [f"scratch of op {op}" for op, _ in asked]
     lower = np.append(lower, [held.scopes[op][0] for op, _ in asked]).astype(np.int64)
     upper = np.append(upper, [held.scopes[op][1] + 1 for op, _ in asked]).astype(np.int64)
     size = np.append(size, [bytes_ for _, bytes_ in asked]).astype(np.int64)
-    return Buffers.of(names, lower, upper, size), buffer_of
+    return replace(Buffers.of(names, lower, upper, size), after=after), buffer_of
 
 
 def planned(
@@ -146,27 +175,39 @@ def planned(
     *,
     time_limit: float | None,
     options: SolveOptions = DEFAULT_OPTIONS,
+    in_place: bool = False,
 ) -> tuple[TfliteFile, Allocation]:
     """Return the file with the offsets of the smallest arena found, and the allocation.
 
     Tensors that no operator reads or writes have offset 0. The runtime places constants, variables and scratch; its
-    planner finds the gap reserved for scratch. Raise FormatError if two tensors with overlapping lifetimes in the new
-    file share bytes.
+    planner finds the gap reserved for scratch. With `in_place`, outputs lie on inputs that die, where that needs less.
+    Raise FormatError if two other tensors with overlapping lifetimes in the new file share bytes.
     """
-    buffers, buffer_of = arena_buffers(file, scratch)
-    found = allocate(
-        AllocationProblem(buffers, alignment=ALIGNMENT), time_limit=time_limit, options=options
-    )  # fmt: skip
-    assert found.addresses is not None  # without a capacity there always are
+    clock = Deadline.after(time_limit)
+    best: tuple[Allocation, Addresses, Int] | None = None
+    for pairs in [in_place_pairs(file), []] if in_place else [[]]:
+        buffers, buffer_of = arena_buffers(file, scratch, pairs)
+        if best is not None and buffers.peak(ALIGNMENT) >= best[1].arena:
+            continue
+        seconds = None if time_limit is None else max(clock.remaining, time_limit / 4)
+        problem = AllocationProblem(buffers, alignment=ALIGNMENT)
+        found = allocate(problem, time_limit=seconds, options=options)
+        assert found.addresses is not None  # without a capacity there always are
+        if best is None or found.addresses.arena < best[1].arena:
+            best = found, found.addresses, buffer_of
+    assert best is not None
+    found, addresses, buffer_of = best
     is_fixed = np.array([bool(t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
-    offset = np.where(buffer_of >= 0, found.addresses.offset[buffer_of], np.where(is_fixed, ONLINE, 0))
+    offset = np.where(buffer_of >= 0, addresses.offset[buffer_of], np.where(is_fixed, ONLINE, 0))
     result = file.with_plan(offset.tolist())
-    check_plan(result, found.addresses.arena, scratch)
+    check_plan(result, addresses.arena, scratch)
     return result, found
 
 
 def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None = None) -> None:
     """Check the offsets in a file, which the runtime does not check.
+
+    An output may lie on an input that dies at the operator, if the reference kernel allows it.
 
     `arena`: size in bytes, which all tensors must fit. Raise FormatError with the names of overlapping or misplaced
     tensors, or if the runtime would need more.
@@ -180,9 +221,8 @@ def check_plan(file: TfliteFile, arena: int, scratch: Mapping[int, int] | None =
     apart = kept[offsets[kept] != offsets[root[kept]]]
     if len(apart):
         raise FormatError(f"tensor {apart[0]} is a view, and lies elsewhere than its base", "plan")
-    from remat.schedule import Addresses, Memory
-
-    buffers, buffer_of = arena_buffers(file)
+    pairs = [(o, s) for o, s in in_place_pairs(file) if offsets[o] == offsets[s]]
+    buffers, buffer_of = arena_buffers(file, pairs=pairs)
     where = np.zeros(len(buffers), dtype=np.int64)
     where[buffer_of[kept]] = offsets[kept]
     certificate = check_addresses(

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.backends.choice import BackendLike
-from remat.deploy.arena import ALIGNMENT, planned, runtime_head
+from remat.deploy.arena import planned, runtime_head
+from remat.deploy.dataflow import sequence
+from remat.deploy.litert import LitertPlanner, best_order
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.onnx_rewriting import check_rewritable, rewritten_onnx
-from remat.deploy.runs import is_installed, run_models
-from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, runtime_for, runtime_graph
+from remat.deploy.runs import run_models
+from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, padding, runtime_for, runtime_graph
+from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
 from remat.deploy.tflite_rewriting import check_variables, rewritten_tflite
 from remat.errors import FormatError, RematError, VerificationError
@@ -37,59 +40,12 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 
-#: Time limit in seconds for the single-operator models that measure scratch.
-SECONDS = 60.0
-
-
-def kernel_scratch(file: ModelFile) -> tuple[dict[int, int], list[str]]:
-    """Return the bytes of scratch by operator of the main subgraph, and remarks.
-
-    With all tensors of an operator at offset 0, the head of a model of this operator alone is its largest tensor plus
-    its scratch. The package tflite-micro runs TFLM's reference kernels on this machine; optimised libraries may request
-    more. Without the package nothing is measured.
-    """
-    assert isinstance(file, TfliteFile)
-    if not is_installed(Runtime.TFLM):
-        return {}, ["scratch of kernels is not counted: pip install tflite-micro to have it measured"]
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    tables = file.tables[0]
-    for position, entry in enumerate(tables.operators):
-        shapes = tuple((tables.tensors[p].kind, tables.tensors[p].shape) if p >= 0 else None for p in entry.inputs)
-        constants = tuple(p for p in entry.inputs if p >= 0 and tables.tensors[p].data)
-        kinds.setdefault((file.operators[position].content, shapes, constants), []).append(position)
-    found: dict[int, int] = {}
-    failed: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
-        paths, places = [], []
-        for positions in kinds.values():
-            if file.calls(0, positions[0]):
-                continue
-            path = Path(folder) / f"{positions[0]}.tflite"
-            try:
-                path.write_bytes(file.alone(positions[0]).data)
-            except FormatError:
-                continue
-            paths.append(path)
-            places.append(positions)
-        for positions, report in zip(
-            places, run_models(Runtime.TFLM, paths, Path(folder), invoke=False, seconds=SECONDS), strict=True
-        ):
-            entry = tables.operators[positions[0]]
-            if "error" in report:
-                failed.add(entry.kind)
-                continue
-            touched = [tables.tensors[p] for p in (*entry.inputs, *entry.outputs) if p >= 0]
-            largest = max((t.bytes(packed=False) for t in touched if not t.data and not t.is_variable), default=0)
-            found.update(dict.fromkeys(positions, report["bytes"] - -(-largest // ALIGNMENT) * ALIGNMENT))
-    unknown = [f"scratch is unknown for {', '.join(sorted(failed))}"] if failed else []
-    total = max(found.values(), default=0)
-    return found, [f"scratch of kernels: at most {total:,} bytes for an operator, counted"] * bool(total) + unknown
-
-
 #: Largest readable model in bytes; its references are 32 bits wide.
 MAX_MODEL = 2**31 - 1
 #: Least seconds for addresses, even if the search for an order has used up the time.
 ALLOCATION_SECONDS = 2.0
+#: Most seconds for orders that suit LiteRT's planner better.
+PLANNER_SECONDS = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +59,9 @@ class Deployment:
     runtime : Runtime
     before, after : int
         Memory of the original and of this model: for TFLM the head of the arena, by the runtime's planner and by
-        certified addresses; for others the peak.
+        certified addresses; for LiteRT the arena of its planner; for ONNX Runtime the peak.
     bound : int
-        Lower bound for any order and any addresses.
+        Lower bound for any order, any addresses, and outputs in place of inputs where kernels allow it.
     result : Result
         Result of the search for an order.
     allocation : Allocation or None
@@ -125,7 +81,7 @@ class Deployment:
 
     @property
     def proved(self) -> bool:
-        """True if no order needs less memory; outputs written in place of inputs are not considered."""
+        """True if no order and no addresses need less memory."""
         return self.after <= self.bound
 
 
@@ -203,9 +159,14 @@ def rewritten(file: ModelFile, graph: ComputeGraph) -> ModelFile:
 
 
 def deploy(
-    file: ModelFile, runtime: str | None = None, search: Search = Search(), *, measure: bool = True
+    file: ModelFile,
+    runtime: str | None = None,
+    search: Search = Search(),
+    *,
+    measure: bool = True,
+    in_place: bool = True,
 ) -> Deployment:
-    """Return the model with the order, and for TFLM the addresses, of least memory found.
+    """Return the model with the order, and for TFLM the addresses, of least memory found; never one that needs more.
 
     Parameters
     ----------
@@ -214,50 +175,82 @@ def deploy(
         Default: the first that loads this kind of model.
     search : Search
     measure : bool
-        For TFLM, measure the scratch of each kernel if the package is installed.
+        Measure the scratch of each TensorFlow Lite kernel if the runtime's package is installed.
+    in_place : bool
+        For TFLM, put outputs in place of inputs where its reference kernels allow it.
 
     Raises
     ------
     FormatError
         With the name of the part that cannot be read or written.
     """
-    chosen = runtime_for(file, runtime)
-    scratch, notes = kernel_scratch(file) if measure and chosen is Runtime.TFLM else ({}, [])
-    graph = runtime_graph(file, chosen, scratch)
-    apart, clock = outside(file, chosen), Deadline.after(search.time_limit)
-    result = order(graph, "auto", search.backend, stop=clock, options=search.options, on_progress=search.on_progress)
+    chosen, clock = runtime_for(file, runtime), Deadline.after(search.time_limit)
+    scratch, notes = _scratch(file, chosen, measure=measure)
+    graph, position = runtime_graph(file, chosen, {k: sum(sizes) for k, sizes in scratch.items()}, in_place=in_place)
+    result = _ordered(graph, search, clock)
     assert result.schedule is not None  # without a budget the reference order is a schedule
     schedule = result.schedule if (result.peak or 0) < graph.reference_peak else Schedule.reference(graph)
-    made = file.scheduled(schedule)
-    before, after, allocation = graph.reference_peak, result.peak or 0, None
+    positions = [position[op] for op in schedule.computes() if op in position]
+    allocation, made, bound = None, file, result.bound
     if chosen is Runtime.TFLM:
         assert isinstance(file, TfliteFile)
-        assert isinstance(made, TfliteFile)
-        before = runtime_head(file, scratch)
+        sizes = {k: each[0] for k, each in scratch.items()}
+        instances = sequence(file.operators, positions, file.outputs)
+        moved = {k: sizes[each.op] for k, each in enumerate(instances) if each.op in sizes}
         seconds = max(clock.remaining, ALLOCATION_SECONDS)
-        written, allocation = planned(
-            made, scratch, time_limit=seconds if np.isfinite(seconds) else None, options=search.options
-        )
-        made, after = written, runtime_head(written, scratch)
-        if after >= before:
-            made, after = file, before
-    notes += file.remarks + _remains(chosen, graph.reference_peak, result, allocation)
-    return Deployment(
-        made, chosen, before - apart, after - apart, result.bound - apart, result, allocation, tuple(notes)
-    )
+        made, allocation = planned(
+            file.in_sequence(instances), moved, time_limit=seconds if np.isfinite(seconds) else None,
+            options=search.options, in_place=in_place,
+        )  # fmt: skip
+        before, after = runtime_head(file, sizes), runtime_head(made, moved)
+    elif chosen is Runtime.LITERT:
+        assert isinstance(file, TfliteFile)
+        bound -= padding(file)
+        planner, limit = LitertPlanner(file, scratch), min(max(clock.remaining, ALLOCATION_SECONDS), PLANNER_SECONDS)
+        found, after = best_order(file, planner, [sorted(positions), positions], bound, Deadline.after(limit))
+        made, before = file.in_sequence(sequence(file.operators, found, file.outputs)), planner.arena()
+    else:
+        made, before, after = file.scheduled(schedule), graph.reference_peak, result.peak or 0
+    if after >= before:
+        made, after = file, before
+    apart = outside(file, chosen)
+    notes += file.remarks + _remains(chosen, result, allocation)
+    return Deployment(made, chosen, before - apart, after - apart, bound - apart, result, allocation, tuple(notes))
 
 
-def _remains(runtime: Runtime, reference: int, result: Result, allocation: Allocation | None) -> list[str]:
-    """Return remarks on memory that the figures omit, and on gaps that they include."""
+def _ordered(graph: ComputeGraph, search: Search, clock: Deadline) -> Result:
+    """Search an order; with in-place pairs start from the order that is best without them, which is found sooner."""
+    plain = None
+    if graph.in_place:
+        half = Deadline.after(clock.remaining / 2)
+        plain = order(
+            graph.plain, "auto", search.backend, stop=half, options=search.options, on_progress=search.on_progress
+        ).schedule
+    return order(
+        graph, "auto", search.backend, stop=clock, warm_start=plain, options=search.options,
+        on_progress=search.on_progress,
+    )  # fmt: skip
+
+
+def _scratch(file: ModelFile, runtime: Runtime, *, measure: bool) -> tuple[dict[int, list[int]], list[str]]:
+    """Return the sizes that kernels request at each operator of a TensorFlow Lite model, and remarks."""
+    if not isinstance(file, TfliteFile):
+        return {}, []
     if runtime is Runtime.LITERT:
-        return ["LiteRT plans addresses while it loads the model: gaps between tensors are added"]
+        return litert_temporaries(file) if measure else ({}, [])
+    sizes, notes = kernel_scratch(file, measure=measure)
+    return {position: [size] for position, size in sizes.items()}, notes
+
+
+def _remains(runtime: Runtime, result: Result, allocation: Allocation | None) -> list[str]:
+    """Return remarks on memory that the figures omit, and on gaps that they include."""
     if runtime is Runtime.ONNXRUNTIME:
         return [
             f"the order holds with these settings of a session: {RULES[runtime].settings}",
             "scratch of kernels, constants that the model computes, packed weights and padding are added",
         ]
     gap = 0 if allocation is None or allocation.price is None else allocation.price - (result.peak or 0)
-    return [f"gaps between tensors: {gap:,} bytes"] if gap else []
+    return [f"gaps between tensors: {gap:,} bytes"] if gap > 0 else []
 
 
 def deployed(file: ModelFile, schedule: Schedule, deadline: Deadline | None = None) -> ModelFile:

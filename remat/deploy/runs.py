@@ -1,8 +1,8 @@
 """Runs of models in their runtimes, in a child process: some runtimes abort if a model does not fit.
 
 :func:`main` runs in that process. It loads, and on request runs, each model named on the command line, writes its
-outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime reports, or
-``{"error": ...}``.
+outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime reports (and
+``temporaries``, the bytes of LiteRT's temporary tensors), or ``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def random_values(shape: Sequence[int], kind: Any, seed: int) -> Any:
     )
 
 
-def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:
     from tflite_micro.python.tflite_micro import runtime
 
     from remat.deploy.tflite_file import TfliteFile
@@ -123,10 +123,10 @@ def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any],
             os.dup2(kept, 2)
         file.seek(0)
         head = _HEAD.search(file.read())
-    return outputs, int(head[1]) if head else -1
+    return outputs, {"bytes": int(head[1]) if head else -1}
 
 
-def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:
     """Run a model without delegates; its bytes are the address span of tensors except constants and variables."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -135,26 +135,34 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
     plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     model = Interpreter(model_path=str(path), experimental_op_resolver_type=plain, num_threads=1)
     model.allocate_tensors()
-    low, high = 2**63, 0
-    for k, entry in enumerate(TfliteFile(path.read_bytes()).tables[0].tensors):
+    entries = TfliteFile(path.read_bytes()).tables[0].tensors
+    spans: list[tuple[int, int]] = []
+    temporaries: list[tuple[int, int]] = []
+    for k in range(model._interpreter.NumTensors(0)):  # temporary tensors come after those of the file
         try:
-            array = None if entry.data or entry.is_variable else model.tensor(k)()
-        except ValueError:  # no operator reads or writes it
+            is_apart = k < len(entries) and (entries[k].data or entries[k].is_variable)
+            model._interpreter.TensorSize(k, 0)  # raises before the next line would abort the process
+            array = None if is_apart else model.tensor(k)()
+        except ValueError:  # no operator reads or writes it, or a temporary one without a shape
             continue
         if array is not None and array.nbytes:
             begin = array.__array_interface__["data"][0]
-            low, high = min(low, begin), max(high, begin + array.nbytes)
+            (spans if k < len(entries) else temporaries).append((begin, begin + array.nbytes))
     array = None
+    low = min((begin for begin, _ in spans), default=0)
+    most = sum(end - begin + 64 for begin, end in (*spans, *temporaries))
+    inside = [(begin, end) for begin, end in temporaries if low <= begin < low + most]  # others have an arena apart
     outputs = []
     if invoke:
         for k, details in enumerate(model.get_input_details()):
             model.set_tensor(details["index"], random_values(details["shape"], details["dtype"], k))
         model.invoke()
         outputs = [model.get_tensor(details["index"]) for details in model.get_output_details()]
-    return outputs, max(high - low, 0)
+    high = max((end for _, end in (*spans, *inside)), default=low)
+    return outputs, {"bytes": high - low, "temporaries": [end - begin for begin, end in inside]}
 
 
-def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], int]:
+def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:
     """Run a model in the order of its file; its bytes are the most requested after any kernel."""
     import onnxruntime
 
@@ -179,10 +187,10 @@ def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[lis
             outputs = session.run(None, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     requested = [int(event["args"].get("mem_bytes_requested_in_use", 0)) for event in events if event.get("args")]
-    return outputs, max(requested, default=0)
+    return outputs, {"bytes": max(requested, default=0)}
 
 
-_RUN: dict[Runtime, Callable[[Path, bool, Mapping[str, int]], tuple[list[Any], int]]] = {
+_RUN: dict[Runtime, Callable[[Path, bool, Mapping[str, int]], tuple[list[Any], dict[str, Any]]]] = {
     Runtime.TFLM: _tflm,
     Runtime.LITERT: _litert,
     Runtime.ONNXRUNTIME: _onnxruntime,
@@ -194,8 +202,8 @@ def main(task: str, *models: str) -> None:
     todo = json.loads(task)
     for k, model in enumerate(models):
         try:
-            outputs, bytes_ = _RUN[Runtime(todo["runtime"])](Path(model), todo["invoke"], todo["dims"])
+            outputs, report = _RUN[Runtime(todo["runtime"])](Path(model), todo["invoke"], todo["dims"])
             np.savez(Path(todo["folder"]) / f"{k}.npz", *outputs)
-            print(json.dumps({"bytes": bytes_}), flush=True)
+            print(json.dumps(report), flush=True)
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)

@@ -9,6 +9,8 @@ from enum import StrEnum
 import numpy as np
 
 from remat.deploy.arena import ALIGNMENT, lifetimes
+from remat.deploy.litert import ALIGNMENT as LITERT_ALIGNMENT
+from remat.deploy.litert import LitertPlanner
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
@@ -62,27 +64,35 @@ def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
     return Runtime(wanted)
 
 
-def runtime_graph(file: ModelFile, runtime: Runtime, scratch: Mapping[int, int]) -> ComputeGraph:
-    """Return the graph of a model with memory as its runtime counts it; op names are those of ``file.graph``.
+def runtime_graph(
+    file: ModelFile, runtime: Runtime, scratch: Mapping[int, int], *, in_place: bool = False
+) -> tuple[ComputeGraph, dict[str, int]]:
+    """Return the graph of a model with memory as its runtime counts it, and the operator of the file for each op.
 
-    For TFLM, sizes are multiples of 16, elements of four bits have a byte each, and an op's workspace is the scratch of
-    its kernel plus the tensors of subgraphs that it runs. LiteRT keeps graph inputs to the end. Operators that share a
-    variable keep their order.
+    For TFLM, elements of four bits have a byte each, and a workspace is the scratch of the kernel plus the tensors
+    of subgraphs that it runs. LiteRT keeps graph inputs to the end, and copies views of graph inputs and outputs. Sizes
+    are multiples of the alignment. Operators that share a variable keep their order. Ops write in place of an input
+    where kernels of the runtime allow it; for TFLM, whose plan decides it, only with `in_place`.
     """
-    graph = file.graph
     if not isinstance(file, TfliteFile):
-        return graph
-    unit = ALIGNMENT if runtime is Runtime.TFLM else 1
-    entries, packed = file.tables[0].tensors, runtime is not Runtime.TFLM
-    sizes = {name: entries[p].bytes(packed=packed) for p, name in file.assembly.name_of.items()}
+        return file.graph, file.reading.assembly.position_of
+    is_tflm = runtime is Runtime.TFLM
+    planner = None if is_tflm else LitertPlanner(file)
+    copied = frozenset() if planner is None else frozenset(file.assembly.base) - planner.shared.keys()
+    assembly, graph = file.assembled(in_place=in_place and is_tflm, copied=copied)
+    places = {} if planner is None else planner.pairs()
+    name_of, base = assembly.name_of, assembly.base
+    unit = ALIGNMENT if is_tflm else LITERT_ALIGNMENT
+    entries = file.tables[0].tensors
+    sizes = {name: entries[p].bytes(packed=not is_tflm) for p, name in name_of.items()}
     tensors = [Tensor(t.name, -(-sizes[t.name] // unit) * unit) for t in graph.tensors]
-    inside = _held_inside(file)
+    inside = _held_inside(file) if is_tflm else {}
     ops, inputs = list(graph.ops), list(graph.inputs)
-    if runtime is Runtime.LITERT and ops and ops[0].type == "inputs":
+    if not is_tflm and ops and ops[0].type == "inputs":
         inputs += ops.pop(0).outputs
     states: dict[object, str] = {}
     for k, op in enumerate(ops):
-        position = file.assembly.position_of.get(op.name)
+        position = assembly.position_of.get(op.name)
         if position is None:
             continue
         workspace = -(-scratch.get(position, 0) // unit) * unit + inside.get(position, 0)
@@ -93,11 +103,16 @@ def runtime_graph(file: ModelFile, runtime: Runtime, scratch: Mapping[int, int])
             writes += (token,)
             states[key] = token
             tensors.append(Tensor(token, 0))
-        ops[k] = replace(op, workspace=workspace, inputs=reads, outputs=writes)
-    return ComputeGraph(
+        pairs = op.in_place
+        if position in places:
+            output, source = (name_of[base.get(p, p)] for p in places[position])
+            pairs = ((output, source),)
+        ops[k] = replace(op, workspace=workspace, inputs=reads, outputs=writes, in_place=pairs)
+    counted = ComputeGraph(
         graph.name, tensors, ops, inputs, graph.outputs, constant_memory=graph.constant_memory,
         cost_unit=graph.cost_unit, source=graph.source,
     )  # fmt: skip
+    return counted, assembly.position_of
 
 
 def _held_inside(file: TfliteFile) -> dict[int, int]:
@@ -112,6 +127,12 @@ def _held_inside(file: TfliteFile) -> dict[int, int]:
         if file.calls(0, position):
             found[position] = max(sums)
     return found
+
+
+def padding(file: TfliteFile) -> int:
+    """Return the most bytes that rounding adds to a tensor: LiteRT does not round the size of the topmost one."""
+    sizes = [entry.bytes() for entry in file.tables[0].tensors if not entry.data]
+    return max((-size % LITERT_ALIGNMENT for size in sizes), default=0)
 
 
 def outside(file: ModelFile, runtime: Runtime) -> int:

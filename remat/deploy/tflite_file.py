@@ -30,7 +30,7 @@ _TENSORS, _INPUTS, _OUTPUTS, _OPERATORS = range(4)
 TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8: 1, 10: 4}
 _TENSOR_NAME = 3
 OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
-_OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _OP_LARGE = 1, 2, 4, 9
+_OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _CUSTOM_OPTIONS, _OP_LARGE = 1, 2, 4, 5, 9
 #: Ops that run other subgraphs, and the fields of their options that name them.
 _CALLS = {"IF": (0, 1), "WHILE": (0, 1), "CALL": (0,), "CALL_ONCE": (0,)}
 #: Ops that read or change state other than tensors of the file.
@@ -78,6 +78,36 @@ class TfliteFile:
     def graph(self) -> ComputeGraph:
         """Graph of the main subgraph."""
         return self._read[1]
+
+    def assembled(
+        self, *, in_place: bool = False, copied: frozenset[int] = frozenset()
+    ) -> tuple[Assembly, ComputeGraph]:
+        """Return a map and graph like `assembly` and `graph`, in which TFLM's kernels write in place or views copy."""
+        assembly = Assembly(self.tables[0], True, True, [], in_place, copied)
+        return assembly, assembly.graph()
+
+    @cached_property
+    def in_place(self) -> dict[int, list[tuple[int, int]]]:
+        """Pairs (output, base of an input) that TFLM's reference kernels allow in place, by operator."""
+        assembly, graph = self.assembled(in_place=True)
+        number = {name: p for p, name in assembly.name_of.items()}
+        return {
+            assembly.position_of[op.name]: [(number[output], number[source]) for output, source in op.in_place]
+            for op in graph.ops
+            if op.in_place
+        }
+
+    def custom_options(self, position: int) -> dict[str, int]:
+        """Return the whole numbers among the options of a custom operator of the main subgraph."""
+        from flatbuffers import flexbuffers
+
+        try:
+            data = bytes(self.flat.numbers(self.places[0][position], _CUSTOM_OPTIONS, "B"))
+            options = flexbuffers.GetRoot(data).AsMap
+            pairs = zip(options.Keys, options.Values, strict=True)
+            return {str(key.AsKey): int(value.AsInt) for key, value in pairs if value.IsInt}
+        except Exception:  # not this format
+            return {}
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
@@ -160,7 +190,11 @@ class TfliteFile:
         """
         position = self.assembly.position_of
         computes = [position[name] for name in schedule.computes() if name in position]
-        made = self._with_instances(sequence(self.operators, computes, self.outputs))
+        return self.in_sequence(sequence(self.operators, computes, self.outputs))
+
+    def in_sequence(self, instances: Sequence[Instance]) -> TfliteFile:
+        """Return the model with these instances as its operators; errors are those of :meth:`scheduled`."""
+        made = self._with_instances(instances)
         check_same(self.operators, made.operators, zip(self.outputs, made.outputs, strict=True))
         return made
 

@@ -15,9 +15,10 @@ from test_tflite_files import HEADS
 
 from remat.deploy import Runtime, Search, check_models, deploy, deployed, write_model
 from remat.deploy.arena import runtime_head
-from remat.deploy.deployment import kernel_scratch
+from remat.deploy.litert import LitertPlanner
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.runs import MODULES, run_models
+from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
 
 
@@ -36,10 +37,40 @@ def test_tflm_reports_predicted_heads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_litert_reports_predicted_arenas(tmp_path: Path) -> None:
+    """Models of known arenas, and random ones; temporary tensors are measured apart."""
+    skip_without(Runtime.LITERT)
+    models = [data for data, *_ in HEADS.values()] + [random_model(seed) for seed in range(50, 70)]
+    paths = [tmp_path / f"{k}.tflite" for k in range(len(models))]
+    for path, data in zip(paths, models, strict=True):
+        path.write_bytes(data)
+    files = [TfliteFile(data) for data in models]
+    expected = [LitertPlanner(file, litert_temporaries(file)[0]).arena() for file in files]
+    assert [each.get("bytes") for each in run_models(Runtime.LITERT, paths, tmp_path)] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", [Runtime.TFLM, Runtime.LITERT])
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_deployed_random_models_in_tflite_runtimes(runtime: Runtime, seed: int, tmp_path: Path) -> None:
+    """Outputs in place of inputs are equal bit by bit, memory is the certified one, and no model gets worse."""
+    skip_without(runtime)
+    old, new = tmp_path / "old.tflite", tmp_path / "new.tflite"
+    old.write_bytes(random_model(seed, 14))
+    found = deploy(TfliteFile(old.read_bytes()), runtime, Search(time_limit=10))
+    write_model(found.file, new, old)
+    check = check_models(old, new, runtime)
+    assert (check.before, check.after) == (found.before, found.after)
+    assert found.bound <= found.after <= found.before
+
+
+@pytest.mark.slow
 def test_measured_kernel_scratch() -> None:
     skip_without(Runtime.TFLM)
-    assert kernel_scratch(TfliteFile(sum_of_three()))[0] == {0: 0, 1: 0, 2: 32}
+    assert kernel_scratch(TfliteFile(sum_of_three()))[0] == {2: 32}
     assert kernel_scratch(TfliteFile(mean()))[0] == {0: 32}
+    for file in (TfliteFile(sum_of_three()), TfliteFile(mean())):
+        assert kernel_scratch(file)[0] == kernel_scratch(file, measure=False)[0]
 
 
 @pytest.mark.slow

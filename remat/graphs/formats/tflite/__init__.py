@@ -82,6 +82,8 @@ class Assembly:
     control_flow: bool
     remarks: list[str]
     in_place: bool = False
+    copied: frozenset[int] = frozenset()
+    """Outputs of views, by position, that are tensors of their own even with `fold_views`."""
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
     """Tensor of the graph, by position in the file."""
@@ -259,6 +261,8 @@ class Assembly:
             return False
         source, target = operator.inputs[0], operator.outputs[0]
         if min(source, target) < 0 or source in apart or target in apart or target in self.name_of:
+            return False
+        if target in self.copied:
             return False
         tensors = self.tables.tensors
         return tensors[source].bytes() == tensors[target].bytes()
