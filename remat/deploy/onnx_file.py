@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
 from typing import Any
@@ -13,6 +13,7 @@ from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.onnx import ModelReading, read_model
+from remat.graphs.formats.onnx.assembly import Assembly
 from remat.graphs.formats.onnx.network import Node
 from remat.graphs.formats.onnx.shape_inference import inner_graphs
 from remat.graphs.formats.onnx.stream import encoded, without_weights
@@ -45,6 +46,18 @@ class OnnxFile:
     def graph(self) -> ComputeGraph:
         """Graph of the model."""
         return self.reading.graph
+
+    @cached_property
+    def in_place_graph(self) -> ComputeGraph:
+        """Graph in which ops write in place of an input where ONNX Runtime's kernels do: never a graph output."""
+        assembly = Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[])
+        graph = assembly.graph(self.graph.name, self.graph.source)
+        last = {k for k, op in enumerate(self.operators) if not set(self.outputs).isdisjoint(op.writes)}
+        ops = [replace(op, in_place=()) if assembly.position_of[op.name] in last else op for op in graph.ops]
+        return ComputeGraph(
+            graph.name, graph.tensors, ops, graph.inputs, graph.outputs, constant_memory=graph.constant_memory,
+            cost_unit=graph.cost_unit, source=graph.source,
+        )  # fmt: skip
 
     @cached_property
     def operators(self) -> tuple[FileOp, ...]:

@@ -75,7 +75,7 @@ def runtime_graph(
     where kernels of the runtime allow it; for TFLM, whose plan decides it, only with `in_place`.
     """
     if not isinstance(file, TfliteFile):
-        return file.graph, file.reading.assembly.position_of
+        return file.in_place_graph, file.reading.assembly.position_of
     is_tflm = runtime is Runtime.TFLM
     planner = None if is_tflm else LitertPlanner(file)
     copied = frozenset() if planner is None else frozenset(file.assembly.base) - planner.shared.keys()

@@ -10,7 +10,7 @@ pytest.importorskip("tflite")
 pytest.importorskip("onnx")
 
 from deploy_models import irregular, mean, random_model, random_schedule, sum_of_three
-from test_onnx_files import branches
+from test_onnx_files import branches, in_place_models
 from test_tflite_files import HEADS
 
 from remat.deploy import Runtime, Search, check_models, deploy, deployed, write_model
@@ -117,6 +117,19 @@ def test_onnxruntime_requests_certified_bytes(tmp_path: Path) -> None:
     write_model(found.file, new, old)
     check = check_models(old, new, Runtime.ONNXRUNTIME)
     assert (check.before, check.after) == (found.before, found.after) == (790_528, 274_432)
+
+
+@pytest.mark.slow
+def test_onnxruntime_writes_in_place(tmp_path: Path) -> None:
+    skip_without(Runtime.ONNXRUNTIME)
+    models = in_place_models()
+    paths = [tmp_path / f"{k}.onnx" for k in range(len(models))]
+    for path, (data, _) in zip(paths, models.values(), strict=True):
+        path.write_bytes(data)
+    reports = run_models(Runtime.ONNXRUNTIME, paths, tmp_path)
+    assert {name: report.get("bytes") for name, report in zip(models, reports, strict=True)} == {
+        name: most for name, (_, most) in models.items()
+    }
 
 
 def test_different_outputs_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

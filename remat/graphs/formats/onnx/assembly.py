@@ -21,7 +21,8 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 #: Ops whose kernels in ONNX Runtime's CPU provider declare ``MayInplace(0, 0)`` for ``float``. Source: onnxruntime,
 #: ``core/providers/cpu/activation/activations.cc``; the kernels of ``math/element_wise_ops.cc`` do not declare it.
 IN_PLACE = frozenset({
-    "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
+    "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "Selu", "Shrink", "Sigmoid", "Softmax",
+    "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
 })  # fmt: skip
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _QUOTED = re.compile(r"'([^']*)'")
