@@ -133,10 +133,7 @@ class Bookkeeping:
         return (said if said is Status.ERROR else Status.FEASIBLE), stop, bound
 
     def result(
-        self,
-        verdict: tuple[Status, StopReason, float | None],
-        seconds: tuple[float, float],
-        message: str = "",
+        self, verdict: tuple[Status, StopReason, float | None], seconds: tuple[float, float], message: str = ""
     ) -> RawResult:
         """Return the result, given a verdict of :meth:`conclude` and the seconds of building and of solving."""
         status, stop, bound = verdict

@@ -22,9 +22,7 @@ def command(
     order: Order = "fixed",
     time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: unlimited")] = None,
     relaxation: list[str] | None = typer.Option(
-        None,
-        metavar="FORMULATION",
-        help="Add the bound of this formulation's linear relaxation; repeatable.",
+        None, metavar="FORMULATION", help="Add the bound of this formulation's linear relaxation; repeatable."
     ),
     given: Given,
 ) -> None:

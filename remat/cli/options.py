@@ -45,8 +45,7 @@ Costs = Annotated[
     Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs replace the graph's own.")
 ]
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="Device whose costs apply, if the profile has several."),
+    str | None, typer.Option("--device", metavar="NAME", help="Device whose costs apply, if the profile has several.")
 ]
 
 
@@ -107,8 +106,7 @@ def time_option(text: str, *names: str) -> Any:
 
 
 Threads = Annotated[
-    int | None,
-    typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: all."),
+    int | None, typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: all.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed; default 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -149,10 +147,7 @@ SearchBackend = Annotated[
         help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search only.",
     ),
 ]
-SearchTime = Annotated[
-    float | None,
-    time_option("Seconds for everything; default: until the search is complete"),
-]
+SearchTime = Annotated[float | None, time_option("Seconds for everything; default: until the search is complete")]
 
 #: Options by section and key of a configuration (:mod:`remat.config.sections`), which they override.
 SECTIONS: dict[str, dict[str, Any]] = {

@@ -24,11 +24,7 @@ from remat.deploy.runtimes import RULES, Runtime
 from remat.errors import RematError
 
 #: Python module of each runtime.
-MODULES = {
-    Runtime.TFLM: "tflite_micro",
-    Runtime.LITERT: "ai_edge_litert",
-    Runtime.ONNXRUNTIME: "onnxruntime",
-}
+MODULES = {Runtime.TFLM: "tflite_micro", Runtime.LITERT: "ai_edge_litert", Runtime.ONNXRUNTIME: "onnxruntime"}
 #: Bytes of an arena; TFLM's default, ten times the size of the file, is often too small.
 ARENA = 2**30
 #: Runs of a model in ONNX Runtime; later runs allocate differently from the first, so the last one counts.

@@ -63,11 +63,7 @@ class Comparison(Table):
             key = self.problem.objective.key
             incumbents = [{"seconds": p.time, key: p.objective, "bound": p.bound} for p in points]
             runs.append({**run.row(), "incumbents": incumbents})
-        content = {
-            **question(self.problem, self.limits),
-            "interrupted": self.interrupted,
-            "runs": runs,
-        }
+        content = {**question(self.problem, self.limits), "interrupted": self.interrupted, "runs": runs}
         return json_text(content)
 
     def rows(self) -> list[dict[str, Any]]:

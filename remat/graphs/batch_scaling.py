@@ -224,10 +224,7 @@ def _line(values: Mapping[int, int], what: str) -> Affine:
 
 def _check_same(one: ComputeGraph, two: ComputeGraph) -> None:
     """Refuse graphs that differ in more than their numbers."""
-    for what, mine, theirs in (
-        ("op", one.op_index, two.op_index),
-        ("tensor", one.tensor_index, two.tensor_index),
-    ):
+    for what, mine, theirs in (("op", one.op_index, two.op_index), ("tensor", one.tensor_index, two.tensor_index)):
         for name in [*mine, *theirs]:
             if name not in mine or name not in theirs:
                 raise GraphError(f"{what} {name!r} is in only one of the graphs {one.name!r} and {two.name!r}")

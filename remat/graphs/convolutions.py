@@ -10,14 +10,7 @@ _FEW, _MANY, _FAR = 256, 2**20, 2**30
 
 
 def kernel_uses(
-    data: int,
-    kernel: int,
-    out: int,
-    *,
-    stride: int = 1,
-    low: int = 0,
-    data_dilation: int = 1,
-    kernel_dilation: int = 1,
+    data: int, kernel: int, out: int, *, stride: int = 1, low: int = 0, data_dilation: int = 1, kernel_dilation: int = 1
 ) -> int:
     """Count the pairs of an output and a kernel position along one axis that meet an element of the data.
 

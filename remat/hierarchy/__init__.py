@@ -5,13 +5,4 @@ from remat.hierarchy.identical import GroupClass, identical_groups, translate
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.tree import Hierarchy
 
-__all__ = [
-    "Group",
-    "GroupClass",
-    "Hierarchy",
-    "Interface",
-    "Partitioner",
-    "identical_groups",
-    "interface",
-    "translate",
-]
+__all__ = ["Group", "GroupClass", "Hierarchy", "Interface", "Partitioner", "identical_groups", "interface", "translate"]

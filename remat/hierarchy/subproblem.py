@@ -156,8 +156,7 @@ def _cut_out(whole: Problem, group: Group) -> Problem:
             if not tied or "forward" in inner_readers:
                 name = graph.tensor_names[tensor]
                 raise ProblemError(
-                    f"group {group.name!r} cannot be run alone: others write into {name!r}, which it reads",
-                    "not-alone",
+                    f"group {group.name!r} cannot be run alone: others write into {name!r}, which it reads", "not-alone"
                 )
             written_outside.append(tensor)
         leaves = any(op not in part for op in readers) or (foreign and not inner_readers)

@@ -328,8 +328,7 @@ def check_output(
 
 
 def check_outputs(
-    *outputs: tuple[str | os.PathLike[str] | None, Iterable[str]],
-    inputs: Iterable[str | os.PathLike[str] | None] = (),
+    *outputs: tuple[str | os.PathLike[str] | None, Iterable[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()
 ) -> None:
     """Apply :func:`check_output` to several pairs of path and suffixes; no two may be the same file.
 

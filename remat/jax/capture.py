@@ -143,11 +143,7 @@ def _graph(
         **description(trace, ops),
     }
     builder = GraphBuilder(
-        name,
-        cost_unit="flop",
-        source=f"jax {jax.__version__}",
-        constant_memory=sum(constant_bytes.values()),
-        meta=meta,
+        name, cost_unit="flop", source=f"jax {jax.__version__}", constant_memory=sum(constant_bytes.values()), meta=meta
     )
     names = [name for name, _ in trace.tensors]
     for op in ops:

@@ -274,13 +274,7 @@ def plot_footprints(
     return axes
 
 
-def plot_peak_distribution(
-    peaks: Int,
-    marks: Mapping[str, int],
-    ax: Axes | None = None,
-    *,
-    title: str = "",
-) -> Axes:
+def plot_peak_distribution(peaks: Int, marks: Mapping[str, int], ax: Axes | None = None, *, title: str = "") -> Axes:
     """Plot the share of orders whose peak is at most each value, and mark some peaks (Serenity, Fig. 3).
 
     Parameters

@@ -190,11 +190,7 @@ class ModelSolve:
         return self.session.decided
 
     def _call(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None,
-        on_values: Callable[[Values, float], bool],
+        self, model: Model, options: SolveOptions, hint: Values | None, on_values: Callable[[Values, float], bool]
     ) -> RawResult | None:
         """Solve `model`, passing every solution to `on_values`; return None if it failed but a schedule is known."""
         session = self.session

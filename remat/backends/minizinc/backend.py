@@ -17,17 +17,7 @@ from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_json
 from remat.backends.results import Values
 from remat.errors import BackendError
-from remat.modeling import (
-    AllDifferent,
-    Clauses,
-    Cumulative,
-    Domain,
-    Linear,
-    Model,
-    PlainLinear,
-    Reservoir,
-    lower,
-)
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, PlainLinear, Reservoir, lower
 from remat.modeling.alternatives import WrittenModel
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes.guard import temporary_folder

@@ -15,14 +15,7 @@ from remat.modeling.model import Named
 from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
-from remat.problem.op_sequence import (
-    Instances,
-    check_limits,
-    most_computes,
-    op_sequence,
-    stages_of,
-    useful_schedule,
-)
+from remat.problem.op_sequence import Instances, check_limits, most_computes, op_sequence, stages_of, useful_schedule
 from remat.problem.scope import AtMost, Limit, Restriction, Scope
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import OrderRule, Schedule

@@ -54,11 +54,7 @@ def _bottleneck(net: ImageOperators, x: Value, width: int, *, stride: int, proje
 
 
 def regnet(
-    batch: int = 32,
-    image: tuple[int, int, int] = IMAGE,
-    *,
-    classes: int = 1000,
-    accumulation: Accumulation = "sums",
+    batch: int = 32, image: tuple[int, int, int] = IMAGE, *, classes: int = 1000, accumulation: Accumulation = "sums"
 ) -> ComputeGraph:
     """Return the training graph of RegNetX-32GF (Radosavovic et al. 2020); ReLUs are in place."""
     net, x = _start("regnet-32", batch, image, accumulation)

@@ -185,12 +185,7 @@ def _small_unet(net: FourierOperators, x: Value) -> Value:
 
 
 def uno(
-    batch: int = 4,
-    *,
-    side: int = 64,
-    steps: int = 10,
-    width: int = 8,
-    accumulation: Accumulation = "sums",
+    batch: int = 4, *, side: int = 64, steps: int = 10, width: int = 8, accumulation: Accumulation = "sums"
 ) -> ComputeGraph:
     """Return the training graph of U-NO (Rahman et al. 2022) for Navier-Stokes in space and time from `steps` steps.
 

@@ -280,11 +280,7 @@ def training_graph(network: Network) -> ComputeGraph:
             "batch": batch,
             "image": list(network.image),
             "params": network.params,
-            "overhead": {
-                "input_bytes": input_bytes,
-                "param_bytes": param_bytes,
-                "param_gradient_bytes": param_bytes,
-            },
+            "overhead": {"input_bytes": input_bytes, "param_bytes": param_bytes, "param_gradient_bytes": param_bytes},
         },
     )
     readers: dict[str, list[str]] = {layer.name: [] for layer in layers}

@@ -118,16 +118,7 @@ class ImageOperators(Operators):
         params = (weights + bias) * channels
         return self.apply("conv", name, [x], [Output("", shape)], flops=2 * weights * prod(shape), params=params)[0]
 
-    def conv_transpose(
-        self,
-        name: str,
-        x: Value,
-        channels: int,
-        kernel: int,
-        stride: int,
-        *,
-        then: str = "",
-    ) -> Value:
+    def conv_transpose(self, name: str, x: Value, channels: int, kernel: int, stride: int, *, then: str = "") -> Value:
         """Add a transposed convolution with bias; `then` is an in-place activation (leaky_relu).
 
         Sides grow by the factor `stride`.

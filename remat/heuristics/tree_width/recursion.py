@@ -52,9 +52,7 @@ def by_fill_in(_: dict[int, set[int]]) -> Elimination:
 
 
 def separator_tree(
-    neighbours: Neighbours,
-    elimination: Callable[[dict[int, set[int]]], Elimination],
-    deadline: Deadline | None = None,
+    neighbours: Neighbours, elimination: Callable[[dict[int, set[int]]], Elimination], deadline: Deadline | None = None
 ) -> SeparatorTree:
     """Split repeatedly by the bag whose largest side is smallest.
 

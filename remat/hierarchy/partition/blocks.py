@@ -156,10 +156,7 @@ def _together(groups: list[Group]) -> Group:
 
 
 def block_chain(
-    problem: Problem,
-    source: Literal["auto", "modules", "names", "articulation"] = "auto",
-    *,
-    max_side: int = MAX_SIDE,
+    problem: Problem, source: Literal["auto", "modules", "names", "articulation"] = "auto", *, max_side: int = MAX_SIDE
 ) -> list[Group]:
     """Return the forward ops of a training graph, or all ops of another graph, as a chain of blocks.
 

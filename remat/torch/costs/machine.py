@@ -73,11 +73,7 @@ def _measured(kind: str, machine: str) -> Device:  # `machine` changes with the 
         rounds, agree = _rounds(kind)
         # The greatest rate, and the least time of a small op: other load on the machine can only slow it down.
         best = {name: min(each) if name == "launch" else max(each) for name, each in rounds.items()}
-        table = {
-            **{name: max(1, round(figure)) for name, figure in best.items()},
-            **facts,
-            "time": int(time.time()),
-        }
+        table = {**{name: max(1, round(figure)) for name, figure in best.items()}, **facts, "time": int(time.time())}
         why = doubt(table) or ("" if agree else f"rounds differ by more than {AGREE:g} times")
         table |= {name: max(table[name], table[f"lone {name}"]) for name in LONE}
         if why:

@@ -179,10 +179,7 @@ def _time(call: Call) -> int:
 
 
 def measured_workspaces(
-    nodes: Sequence[torch.fx.Node],
-    *,
-    deadline: Deadline | float | None = None,
-    on_progress: Progress | None = None,
+    nodes: Sequence[torch.fx.Node], *, deadline: Deadline | float | None = None, on_progress: Progress | None = None
 ) -> list[int]:
     """Return the workspace of each op's kernel in bytes: the allocator's peak while it runs, less its outputs.
 

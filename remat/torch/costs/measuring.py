@@ -30,12 +30,7 @@ def alone(kind: str) -> Iterator[None]:
     `kind`: ``"cpu"`` or ``"cuda"``.
     """
     devices = [torch.cuda.current_device()] if kind == "cuda" else []
-    with (
-        disable_current_modes(),
-        torch.autocast(kind, enabled=False),
-        torch.no_grad(),
-        torch.random.fork_rng(devices),
-    ):
+    with disable_current_modes(), torch.autocast(kind, enabled=False), torch.no_grad(), torch.random.fork_rng(devices):
         torch.manual_seed(0)
         yield
 

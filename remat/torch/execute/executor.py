@@ -141,12 +141,7 @@ class Executor:
             return self._results(run.run(initial_env=values, enable_io_processing=False), run.loss_value)
 
     def step(
-        self,
-        module: torch.nn.Module,
-        *args: Any,
-        loss: Loss | None = None,
-        on_op: OnOp | None = None,
-        **kwargs: Any,
+        self, module: torch.nn.Module, *args: Any, loss: Loss | None = None, on_op: OnOp | None = None, **kwargs: Any
     ) -> Step:
         """Run one step of a module; add gradients to ``.grad``, as autograd does; copy new statistics to its buffers.
 

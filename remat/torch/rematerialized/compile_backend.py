@@ -60,10 +60,7 @@ class CompileBackend:
 
 
 def backend(
-    budget: str | int | float,
-    *,
-    solver: BackendLike | None = "cp-sat",
-    **options: Unpack[SearchOptions],
+    budget: str | int | float, *, solver: BackendLike | None = "cp-sat", **options: Unpack[SearchOptions]
 ) -> CompileBackend:
     """Return a backend of ``torch.compile`` that keeps a memory budget by recomputation.
 
