@@ -39,8 +39,7 @@ ENDLESS = 60.0
 LOADING_LEAST = 1.0
 #: Ops up to which orders are searched with and without kernels.
 ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
-#: States times ops up to which the interpreted search is faster than loading the compiled one, some tenths of a
-#: second.
+#: States times ops up to which the interpreted search is faster than loading the compiled one, some tenths of a second.
 FIRST_WORK = 200_000
 #: Ops up to which rules run before compiled code, which runs them again.
 FIRST_RULES_OPS = 2_000

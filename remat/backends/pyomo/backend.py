@@ -17,10 +17,9 @@ from remat.runtime.solve_options import SolveOptions
 class Pyomo(PyomoBackend):
     """Any MILP solver that Pyomo supports: ``pyomo:cbc``, ``pyomo:highs``, ``pyomo:glpk``, ``pyomo:gurobi``, ...
 
-    The lowered matrix becomes a Pyomo model in a child process (see
-    :class:`~remat.backends.isolated.Isolated`): Pyomo redirects standard output while a solver runs, and
-    the child is killed with its solver if it misses the deadline. The deadline covers building, which takes about
-    100 µs per row (10 s for 10⁵ rows, including writing a file).
+    The lowered matrix becomes a Pyomo model in a child process (see :class:`~remat.backends.isolated.Isolated`): Pyomo
+    redirects standard output while a solver runs, and the child is killed with its solver if it misses the deadline.
+    The deadline covers building, which takes about 100 µs per row (10 s for 10⁵ rows, including writing a file).
 
     Only the solver's final solution is known, so there is one incumbent (and the hint, if it is a solution). A
     starting solution is passed if Pyomo supports that for the solver (CBC, Gurobi, CPLEX). Bounds parsed from printed

@@ -67,8 +67,7 @@ def rewrite_graph(
     Parameters
     ----------
     graph : ComputeGraph
-        With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; ops without shapes are not
-        rewritten.
+        With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; ops without shapes are not rewritten.
     only : collection of (rule, op), optional
         Apply only these (`Rewrite.key`), as far as possible.
     deadline : Deadline, optional

@@ -46,9 +46,8 @@ class LowerSets(Checkpointing):
     Kusumoto et al., *A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient Backpropagation*
     (NeurIPS 2019). A lower set of the forward graph is closed under inputs. A chain of them cuts the forward pass into
     segments, and the *boundary* of each set is stored: the ops that are read outside it. The backward pass recomputes
-    each segment from stored values. The programme (:class:`.Programme`) is exact over all lower sets if these are
-    few, and otherwise uses ancestor closures, one for each op. It uses sizes and costs; every forward op runs at most
-    twice.
+    each segment from stored values. The programme (:class:`.Programme`) is exact over all lower sets if these are few,
+    and otherwise uses ancestor closures, one for each op. It uses sizes and costs; every forward op runs at most twice.
 
     The paper estimates the memory of a segment (forward and backward values of the segment at once), so several budgets
     are planned for. Each has the time-centric chain, which recomputes least, the memory-centric one, which recomputes

@@ -45,9 +45,8 @@ def all_different_to_linear(record: AllDifferent, context: LoweringContext) -> l
 
     Reformulation
     -------------
-    With ``y[x, v] = [x <= v]``
-    (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), for each value v that two or more variables can
-    take: ``sum(y[x, v] - y[x, value of x before v]) <= 1`` over those variables.
+    With ``y[x, v] = [x <= v]`` (:class:`~remat.modeling.bridges.order_encoding.OrderEncoding`), for each value v that
+    two or more variables can take: ``sum(y[x, v] - y[x, value of x before v]) <= 1`` over those variables.
 
     Source
     ------

@@ -1,7 +1,6 @@
 """Parser of HLO text: computations and their instructions, checked as far as schedules depend on them.
 
-Parsing takes a bounded number of passes over every position, for any input. Errors name the line that cannot be
-parsed.
+Parsing takes a bounded number of passes over every position, for any input. Errors name the line that cannot be parsed.
 """
 
 from __future__ import annotations
