@@ -27,6 +27,9 @@ def command(
         True, "--in-place/--no-in-place",
         help="For tflm, put outputs in place of inputs where its reference kernels allow it.",
     ),
+    rewrite: bool = typer.Option(
+        False, "--rewrite", help="Also try the model with rewrites, as remat rewrite --search; outputs may be rounded."
+    ),
     check: bool = typer.Option(
         False, "--check", help="Run both models in the runtime, if installed; an error if outputs differ."
     ),
@@ -49,7 +52,7 @@ def command(
     """
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
-    from remat.deploy import Search, check_models, deploy, read_model_file, write_model
+    from remat.deploy import Search, check_models, deploy, deploy_rewritten, read_model_file, write_model
     from remat.graphs.io import model_suffixes
     from remat.io.files import check_outputs, is_standard_stream
     from remat.runtime.interruption import interrupts
@@ -64,10 +67,10 @@ def command(
         with Reporter(quiet) as reporter:
             options = SolveOptions(seed=seed, threads=threads)
             search = Search(search_backend(backend), options, time_limit, reporter)
-            found = deploy(file, runtime, search, in_place=in_place)
+            found = (deploy_rewritten if rewrite else deploy)(file, runtime, search, in_place=in_place)
         write_model(found.file, output, model)
     stream = sys.stderr if is_standard_stream(output) else sys.stdout
-    checked = check_models(model, output, found.runtime, sizes) if check else None
+    checked = check_models(model, output, found.runtime, sizes, exact=not found.rewrites) if check else None
     if as_json:
         print_json(_facts(found, checked), stream)
     else:
@@ -85,18 +88,15 @@ def _lines(found: Deployment, checked: Check | None) -> list[tuple[str, str]]:
         ("model", f"{result.problem.graph.name}: {len(result.problem.graph.ops):,} ops, for {title}"),
         ("before", f"{found.before:,} bytes"),
         ("after", f"{found.after:,} bytes{saved}"),
-        ("bound", f"{found.bound:,} bytes for any order"),
+        ("bound", f"{found.bound:,} bytes for any order{' of the rewritten model' * bool(found.rewrites)}"),
         ("status", status if saved else f"{status}; the model could not be improved"),
     ]
+    rows += [("rewrite", each) for each in found.rewrites]
     rows += [("remains", note) for note in found.notes]
     if checked is not None:
-        rows.append(
-            (
-                "check",
-                f"{title} gives the same {checked.outputs} outputs, bit by bit; it reports "
-                f"{checked.before:,} -> {checked.after:,} bytes",
-            )
-        )
+        how = "up to rounding" if found.rewrites else "bit by bit"
+        reported = f"it reports {checked.before:,} -> {checked.after:,} bytes"
+        rows.append(("check", f"{title} gives the same {checked.outputs} outputs, {how}; {reported}"))
     return rows
 
 
@@ -109,6 +109,7 @@ def _facts(found: Deployment, checked: Check | None) -> dict[str, Any]:
         "bound": found.bound,
         "proved": found.proved,
         "notes": list(found.notes),
+        "rewrites": list(found.rewrites),
         "check": None
         if checked is None
         else {"before": checked.before, "after": checked.after, "outputs": checked.outputs},

@@ -7,6 +7,7 @@ from remat.deploy.deployment import (
     Search,
     check_models,
     deploy,
+    deploy_rewritten,
     deployed,
     read_model_file,
     read_rewritable,
@@ -18,6 +19,6 @@ from remat.deploy.runtimes import Runtime
 
 __all__ = [
     "Check", "Comparison", "Deployment", "Runtime", "Search", "check_models", "compare_outputs", "comparing_runtime",
-    "deploy", "deployed",
+    "deploy", "deploy_rewritten", "deployed",
     "read_model_file", "read_rewritable", "rewritten", "write_answer", "write_model",
 ]  # fmt: skip

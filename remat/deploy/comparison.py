@@ -67,24 +67,26 @@ def compare_outputs(before: ModelFile, after: ModelFile) -> Comparison:
         by, (old, new) = RULES[runtime].title, _in_runtime(before, after, runtime)
     largest = 0.0
     for name, first, second in zip(before.outputs, old, new, strict=True):
-        difference = _difference(first, second)
-        if not difference <= _tolerance(first.dtype):
+        apart = difference(first, second)
+        if not apart <= tolerance(first.dtype):
             raise VerificationError(
-                f"output {name!r} of the new model differs by {difference:.1e} of its largest value", "other-output",
+                f"output {name!r} of the new model differs by {apart:.1e} of its largest value", "other-output",
                 str(name),
             )  # fmt: skip
-        largest = max(largest, difference)
+        largest = max(largest, apart)
     return Comparison(len(old), largest, by)
 
 
-def _tolerance(dtype: Any) -> float:
+def tolerance(dtype: Any) -> float:
+    """Return the largest difference by rounding: the square root of the type's machine epsilon, 0 for whole numbers."""
     try:
         return float(np.sqrt(float(np.finfo(dtype).eps)))
     except ValueError:  # whole numbers
         return 0.0
 
 
-def _difference(first: Any, second: Any) -> float:
+def difference(first: Any, second: Any) -> float:
+    """Return the largest difference of two outputs, relative to the largest value of the first (at least 1)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return float("inf")
     a, b = first.astype(np.float64), second.astype(np.float64)

@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_models import constant, model, node, value  # noqa: E402
 
-from remat.deploy import compare_outputs, rewritten  # noqa: E402
+from remat.deploy import Search, compare_outputs, deploy, deploy_rewritten, rewritten  # noqa: E402
 from remat.deploy.onnx_file import OnnxFile  # noqa: E402
 from remat.errors import GraphError, VerificationError  # noqa: E402
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph  # noqa: E402
@@ -213,6 +213,15 @@ def test_weights_that_cannot_be_sliced_are_refused() -> None:
     assert "Constant" not in {each.type for each in new.reading.network.nodes}
     with pytest.raises(VerificationError, match="differs by"):
         compare_outputs(OnnxFile(cell()), OnnxFile(cell().replace(np.float32(11).tobytes(), np.float32(12).tobytes())))
+
+
+def test_deploy_keeps_the_smaller_of_model_and_rewriting() -> None:
+    file = OnnxFile(densenet())
+    plain, found = (each(file, search=Search(time_limit=30)) for each in (deploy, deploy_rewritten))
+    assert found.before == plain.before
+    assert found.bound <= found.after < plain.after
+    assert found.rewrites
+    assert compare_outputs(file, found.file).outputs == len(file.outputs)
 
 
 def test_rewrite_command_writes_and_checks_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
