@@ -12,6 +12,7 @@ from refusals import refused
 from remat import Problem, SolveOptions, compare, frontier, minimize, order, solve, write_graph
 from remat.allocation.entry import allocate
 from remat.allocation.problem import AllocationProblem
+from remat.config import Config
 from remat.experiments.trade_off import trade_off
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
@@ -57,6 +58,13 @@ def test_tables_become_data_frames() -> None:
     assert RESULT.certificate is not None and RESULT.certificate.to_frame().empty
 
 
+def test_results_without_addresses_are_neither_drawn_nor_saved() -> None:
+    none = replace(VIEWED["addresses"], addresses=None)
+    with refused("problem.no-addresses"):
+        none.plot()
+    assert "bound" in none._repr_html_()
+
+
 def test_problems_take_what_people_have(tmp_path: Any) -> None:
     chain = nx.DiGraph([("a", "b")])
     nx.set_node_attributes(chain, {node: {"size": 4, "cost": 1} for node in chain})
@@ -79,3 +87,13 @@ def test_pictures_are_the_same_bytes_in_each_format(tmp_path: Any) -> None:
         assert texts[0] == texts[1] and texts[0].startswith(start)
     with refused("format.picture"):
         write_figure(tmp_path / "x.gif", MATRIX.plot)
+
+
+def test_method_may_name_its_backend() -> None:
+    assert solve(PROBLEM, "checkmate/highs", options=ONE).backend == "highs"
+    assert (
+        Config.from_mapping({"solve": {"method": "checkmate/highs"}, "problem": {"graph": "x"}}).solve.backend
+        == "highs"
+    )
+    with refused("format.two-backends"):
+        Config.from_mapping({"solve": {"method": "checkmate/highs", "backend": "cp-sat"}, "problem": {"graph": "x"}})

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,9 @@ def make(name: str, options: dict[str, Any]) -> ComputeGraph:
 
     known = generators()
     if name not in known:
-        raise GraphError(f"there is no generator {name!r}; known are {', '.join(sorted(known))}")
+        near = get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}" if near else f"known are {', '.join(sorted(known))}"
+        raise GraphError(f"there is no generator {name!r}; {hint}; `remat zoo` lists networks")
     parameters = inspect.signature(known[name]).parameters
     first = next(iter(parameters))
     if "n" in options and parameters[first].default is inspect.Parameter.empty:  # depth or height of a family

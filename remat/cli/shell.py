@@ -39,7 +39,9 @@ from remat.cli import (
     traffic,
     validate,
     warm_up,
+    zoo,
 )
+from remat.cli.advice import advice
 from remat.cli.options import time_option
 from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
 from remat.errors import FormatRemark, RematError
@@ -68,9 +70,29 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, partition, plot,
-    layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas,
+    layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas, zoo,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(module.command)
+
+
+@app.command("help")
+def _help(ctx: typer.Context, command: Annotated[str | None, typer.Argument(help="A command.")] = None) -> None:
+    """Show the help of a command, as its option `--help`."""
+    parent = ctx.parent
+    assert parent is not None
+    if command is None:
+        print(parent.get_help())
+        return
+    found = parent.command.get_command(parent, command)  # type: ignore[attr-defined]
+    if found is None:
+        parent.fail(f"No such command '{command}'.")
+    print(found.get_help(type(ctx)(found, info_name=command, parent=parent)))
+
+
+@app.command("version")
+def _show_version() -> None:
+    """Print the version."""
+    print(f"remat {remat.__version__}")
 
 
 def _version(wanted: bool) -> None:
@@ -123,7 +145,8 @@ def _run_guarded(words: list[str]) -> int:
     except RematError as error:
         return _complain(str(error))
     except _UsageError as error:
-        return _complain(error.format_message())  # type: ignore[attr-defined]
+        message = error.format_message()  # type: ignore[attr-defined]
+        return _complain(message + advice(message))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:

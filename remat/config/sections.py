@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, model_validator
 from pydantic_core.core_schema import literal_schema
 
+from remat.errors import FormatError
 from remat.problem.objective import Objective
 from remat.runtime.sizes import seconds, share
 from remat.runtime.solve_options import DEFAULT_GAP
+from remat.runtime.text import short
 
 _Positive = Annotated[int, Field(ge=1)]
 
@@ -62,7 +64,8 @@ class SolveSection(Section):
     """Method, solver and limits; see :func:`remat.solve`."""
 
     method: str = "auto"
-    """"auto", or a formulation, heuristic or method; MODULE:CLASS only with --allow-imports."""
+    """"auto", or a formulation, heuristic or method, "checkmate/highs" with its backend; MODULE:CLASS only with
+    --allow-imports."""
     backend: str = "cp-sat"
     """Solver, as name or name:variant (MODULE:CLASS only with --allow-imports); not used by heuristics."""
     time_limit: _Seconds | None = None
@@ -79,6 +82,21 @@ class SolveSection(Section):
     """Memory limit of this process, in bytes or with a unit ("4GiB"); implies isolate."""
     warm_start: str | None = None
     """Schedule file to start from, in any known format."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, values: Any) -> Any:
+        """Split "checkmate/highs" into method and backend."""
+        method = values.get("method") if isinstance(values, dict) else None
+        if not isinstance(method, str) or "/" not in method or ":" in method:
+            return values
+        name, _, backend = method.partition("/")
+        if values.get("backend", backend) != backend:
+            raise FormatError(
+                f"method {method!r} and backend {short(values['backend'])} name two backends", "two-backends"
+            )
+        return {**values, "method": name, "backend": backend}
+
     start: str = "auto"
     """Start of a formulation: "auto", a heuristic; "none"; "alone", without the reference order too; or a file."""
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from remat.errors import FormatError, RematError
@@ -204,7 +205,9 @@ class Formats(Generic[F]):
 
 
 def _says_format(source: Source) -> str:
-    """Return the format that an unrecognized JSON file declares."""
+    """Return the format that an unrecognized JSON file declares, or what to do with a file of PyTorch."""
+    if Path(source.name).suffix.lower() in {".pt", ".pth", ".ckpt", ".safetensors"}:
+        return "; files of PyTorch hold weights or pickled code: capture the module with `remat capture MODULE:FACTORY`"
     if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
     return ""

@@ -253,12 +253,21 @@ def method_class(name: str) -> type[Any]:
     raise RematError(unknown_method(name))
 
 
+def split_backend(method: MethodLike) -> tuple[MethodLike, str | None]:
+    """Return method and backend of ``METHOD/BACKEND``; no backend for anything else.
+
+    Examples
+    --------
+    >>> split_backend("checkmate/highs"), split_backend("greedy")
+    (('checkmate', 'highs'), ('greedy', None))
+    """
+    name, slash, backend = method.partition("/") if isinstance(method, str) else ("", "", "")
+    return (name, backend) if slash and ":" not in name else (method, None)
+
+
 def unknown_method(name: str) -> str:
     """Return the message for an unknown method, with a suggestion."""
     known = known_methods()
-    method, slash, backend = name.partition("/")
-    if slash and method in known:
-        return f"there is no method {name!r}; give method {method!r} and backend {backend!r} apart"
     if name.partition(":")[0] in registry.Registered("backends"):
         return (
             f"there is no method {name!r}; that is a backend, which solves a formulation (retention-intervals, stages)"

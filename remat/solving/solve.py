@@ -18,7 +18,7 @@ from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
 from remat.solving.least_known_budget import sufficient_budget
-from remat.solving.method import FormulationMethod, Method, MethodLike, make_method
+from remat.solving.method import FormulationMethod, Method, MethodLike, make_method, split_backend
 from remat.solving.progress import OnProgress, Progress
 from remat.solving.result import Result
 from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
@@ -116,7 +116,9 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
     warm_start = _first_schedule(warm_start, call)
     _check_problem(problem)
     # Unknown names are errors even if no solver is needed; loading a name imports no solver.
-    answerer = make_method(method, method_options)
+    chosen, own_backend = split_backend(method)
+    answerer = make_method(chosen, method_options)
+    backend = own_backend or backend
     _check_objective(problem, answerer)
     solver = _solver(answerer, backend, call, problem.objective.is_memory)
     session = Session(

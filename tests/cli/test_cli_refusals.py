@@ -46,6 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.json").write_text(json.dumps(cell), encoding="utf-8")
     (folder / "garbage.json").write_text("{'no': json", encoding="utf-8")
     (folder / "binary.json").write_bytes(b"\x00\xff" * 50)
+    (folder / "weights.pt").write_bytes(b"PK\x03\x04archive/data.pkl")
     (folder / "list.json").write_text("[1, 2]", encoding="utf-8")
     (folder / "cycle.json").write_text(json.dumps(CYCLE), encoding="utf-8")
     (folder / "run.toml").write_text(RUN, encoding="utf-8")
