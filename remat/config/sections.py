@@ -64,8 +64,7 @@ class SolveSection(Section):
     """Method, solver and limits; see :func:`remat.solve`."""
 
     method: str = "auto"
-    """"auto", or a formulation, heuristic or method, "checkmate/highs" with its backend; MODULE:CLASS only with
-    --allow-imports."""
+    """"auto", a formulation, heuristic or method, or METHOD/BACKEND; MODULE:CLASS only with --allow-imports."""
     backend: str = "cp-sat"
     """Solver, as name or name:variant (MODULE:CLASS only with --allow-imports); not used by heuristics."""
     time_limit: _Seconds | None = None
@@ -83,6 +82,9 @@ class SolveSection(Section):
     warm_start: str | None = None
     """Schedule file to start from, in any known format."""
 
+    start: str = "auto"
+    """Start of a formulation: "auto", a heuristic; "none"; "alone", without the reference order too; or a file."""
+
     @model_validator(mode="before")
     @classmethod
     def _split(cls, values: Any) -> Any:
@@ -96,9 +98,6 @@ class SolveSection(Section):
                 f"method {method!r} and backend {short(values['backend'])} name two backends", "two-backends"
             )
         return {**values, "method": name, "backend": backend}
-
-    start: str = "auto"
-    """Start of a formulation: "auto", a heuristic; "none"; "alone", without the reference order too; or a file."""
 
 
 class OutputSection(Section):
