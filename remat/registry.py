@@ -113,11 +113,8 @@ class Registered(Mapping[str, type[Any]]):
 def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
     """Load an entry point of `group`, which must name a `kind`.
 
-    Raises
-    ------
-    RematError
-        Naming the entry, if the import fails in any way (an exit included) or yields anything else; a BackendError
-        for backends, a FormatError for formats.
+    Raise RematError naming the entry, if the import fails in any way (an exit included) or yields anything else; a
+    BackendError for backends, a FormatError for formats.
     """
     found = attempt(entry.load, f"{_label(entry, group)} cannot be loaded", group)
     if not isinstance(found, kind):
@@ -129,10 +126,8 @@ def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
 def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
     """Call into a plug-in and return the result.
 
-    Raises
-    ------
-    RematError
-        For any other exception or exit, with a message that begins with `fault`; of the class that suits `group`.
+    Raise RematError for any other exception or exit, with a message that begins with `fault`; of the class that suits
+    `group`.
     """
     try:
         return call()
@@ -148,16 +143,13 @@ def import_class(text: str, group: str) -> type[Any]:
     Pass only text that the user typed: a configuration that came with a graph must not import anything
     (:meth:`remat.config.Config.from_file`).
 
+    Raise RematError if the text is not a module and a class, the import fails in any way (an exit included), or the
+    object is not a class; a BackendError for backends.
+
     Parameters
     ----------
     group : {"formulations", "backends", "heuristics", "methods", "allocators", "partitioners"}
         Group of the class, for errors.
-
-    Raises
-    ------
-    RematError
-        If the text is not a module and a class, the import fails in any way (an exit included), or the object is not a
-        class; a BackendError for backends.
 
     Examples
     --------

@@ -15,12 +15,8 @@ BackendLike = str | type[Backend] | Backend
 def as_backend(backend: BackendLike) -> Backend:
     """Return the backend for a name (``name`` or ``name:variant``), a class or an object.
 
-    Raises
-    ------
-    BackendError
-        If a name is not registered, or a class cannot be instantiated.
-    ProblemError
-        For anything else.
+    Raise BackendError if a name is not registered, or a class cannot be instantiated. Raise ProblemError for anything
+    else.
 
     Examples
     --------

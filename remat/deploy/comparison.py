@@ -31,10 +31,7 @@ class Comparison:
 def comparing_runtime(file: ModelFile) -> Runtime | None:
     """Return the runtime for comparing models of this format; None for ONNX's reference evaluator.
 
-    Raises
-    ------
-    RematError
-        If the file is a TensorFlow Lite model and no runtime for it is installed.
+    Raise RematError if the file is a TensorFlow Lite model and no runtime for it is installed.
     """
     wanted = [runtime for runtime in (Runtime.LITERT, Runtime.TFLM, Runtime.ONNXRUNTIME)
               if isinstance(file, RULES[runtime].file)]  # fmt: skip

@@ -151,15 +151,12 @@ def best_order(
     Operators move one at a time, from the best of `starts`; a move stays if the arena does not grow. The search ends at
     `goal` bytes or at the deadline.
 
+    Raise FormatError if there is no order to start from.
+
     Parameters
     ----------
     starts : iterable of sequence of int
         Orders of operators that are not folded, by position.
-
-    Raises
-    ------
-    FormatError
-        If there is no order to start from.
     """
     ops, outputs = file.operators, file.outputs
 

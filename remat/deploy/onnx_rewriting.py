@@ -28,13 +28,9 @@ def rewritten_onnx(file: OnnxFile, graph: ComputeGraph) -> OnnxFile:
     graph; a ``Gemm`` takes the sum so far as its third input. The result is read back, and its ops, tensors, shapes and
     constants must be as expected.
 
-    Raises
-    ------
-    FormatError
-        If the model cannot be written or does not read back as expected; with the names of weights that are computed
-        or in separate files.
-    GraphError
-        With the name of the op, if the graph does not compute the same as the model.
+    Raise FormatError if the model cannot be written or does not read back as expected; with the names of weights that
+    are computed or in separate files. Raise GraphError with the name of the op, if the graph does not compute the same
+    as the model.
     """
     check_rewritable(file)
     writer = _Writer(file, graph)

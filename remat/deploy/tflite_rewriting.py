@@ -45,12 +45,8 @@ def rewritten_tflite(file: TfliteFile, graph: ComputeGraph) -> TfliteFile:
     The old file, weights included, stays behind the new tables. The result is read back, and its ops, tensors and
     shapes must be as expected.
 
-    Raises
-    ------
-    FormatError
-        If the model cannot be written or does not read back as expected.
-    GraphError
-        With the name of the op, if the graph does not compute the same as the model.
+    Raise FormatError if the model cannot be written or does not read back as expected. Raise GraphError with the name
+    of the op, if the graph does not compute the same as the model.
     """
     check_variables(file)
     writer = _Writer(TfliteFile(file.data), graph)

@@ -76,10 +76,7 @@ class Op:
 def whole_number(value: Any, what: str) -> int:
     """Return `value` as a non-negative Python int; floats and bools are refused, never rounded.
 
-    Raises
-    ------
-    GraphError
-        Naming `what`.
+    Raise GraphError naming `what`.
     """
     if isinstance(value, bool):
         raise GraphError(f"{what} must be a whole number, not {value!r}")

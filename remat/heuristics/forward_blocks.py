@@ -196,10 +196,7 @@ def long_lived(problem: Problem, ops: Int) -> tuple[Int, Int, Int]:
 def _of_source(step: TrainingStep, source: str) -> Iterator[Sequence[int]]:
     """Yield the cuts of a source, including cuts into one block.
 
-    Raises
-    ------
-    ProblemError
-        If the graph has no module paths, for the source ``modules``.
+    Raise ProblemError if the graph has no module paths, for the source ``modules``.
     """
     graph, count = step.problem.graph, step.num_forward
     ops = graph.arrays.order[:count]

@@ -157,10 +157,7 @@ class _Search:
     def see(self, schedule: Schedule, source: str) -> _Candidate:
         """Validate a schedule, and report it if it is the best.
 
-        Raises
-        ------
-        BackendError
-            If the schedule breaks any rule but the budget.
+        Raise BackendError if the schedule breaks any rule but the budget.
         """
         certificate = self.best.offer(schedule)
         if certificate.verdict is Verdict.INVALID:

@@ -168,10 +168,7 @@ def _label_name(labels: Int, op: int, groups: tuple[Group, ...] | list[Group]) -
 def _check_level(arrays: GraphArrays, level: tuple[Group, ...], above: tuple[Group, ...]) -> None:
     """Check that the groups of a level are in order, and disjoint parts of their parents in the level `above`.
 
-    Raises
-    ------
-    ProblemError
-        For the first fault.
+    Raise ProblemError for the first fault.
     """
     name = arrays.op_names
     parts = [ops for group in level for ops in (group.forward, group.backward)]

@@ -97,10 +97,7 @@ def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
 def _rewritten(record: Record, context: LoweringContext, native: Kinds) -> list[Record]:
     """Apply the bridge of the record's kind.
 
-    Raises
-    ------
-    ModelError
-        If there is no bridge, or it does not apply.
+    Raise ModelError if there is no bridge, or it does not apply.
     """
     bridge, why = BRIDGES.get(kind_of(record)), "no bridge for it"
     if bridge is not None:

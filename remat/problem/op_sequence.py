@@ -33,10 +33,7 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
 def computed_ops(problem: Problem, schedule: Schedule) -> Int:
     """Return the numbers of the computed ops in sequence.
 
-    Raises
-    ------
-    ProblemError
-        If the schedule names an unknown op or misses one.
+    Raise ProblemError if the schedule names an unknown op or misses one.
     """
     index = problem.graph.op_index
     names = schedule.computes()
@@ -53,10 +50,7 @@ def computed_ops(problem: Problem, schedule: Schedule) -> Int:
 def order_of(problem: Problem, schedule: Schedule) -> Int:
     """Return the ops in the order of their first computes.
 
-    Raises
-    ------
-    ProblemError
-        If the schedule names an unknown op or misses one.
+    Raise ProblemError if the schedule names an unknown op or misses one.
     """
     sequence = computed_ops(problem, schedule)
     return sequence[first_computes(sequence)]
@@ -100,10 +94,7 @@ def useful_computes(
     Accumulation buffers count as filled once, so that no later contribution is useful. With `refills` they may be
     filled again, and the last contribution of each op before a read is useful.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    Raise OverdueError at the deadline.
     """
     arrays = problem.graph.arrays
     inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
@@ -202,10 +193,7 @@ class MemoryScale:
     def of(cls, problem: Problem, workspace: Int) -> MemoryScale:
         """Return the scale of a problem, given the bytes that each op holds during its own step only.
 
-        Raises
-        ------
-        ProblemError
-            If the budget is less than the bytes that are always held.
+        Raise ProblemError if the budget is less than the bytes that are always held.
         """
         arrays = problem.graph.arrays
         unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], workspace]))) or 1
@@ -222,10 +210,7 @@ def useful_schedule(problem: Problem, sequence: Int, source: str, deadline: Dead
 
     Solvers may leave such recomputations in if they cost nothing; without them the schedule is shorter and holds less.
 
-    Raises
-    ------
-    OverdueError
-        At the deadline.
+    Raise OverdueError at the deadline.
     """
     return Schedule.of_computes(problem.graph, sequence[useful_computes(problem, sequence, deadline)], source=source)
 
@@ -284,6 +269,9 @@ def stages_of(problem: Problem, sequence: Int) -> Int:
 def run_stages(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
     """Return the stage (from 1) of each run: stage k ends with the first run of the k-th node of the reference order.
 
+    Raise ProblemError if first runs leave the reference order, a stage runs a node twice or out of order, or a node
+    runs again after the last stage; the message names the run.
+
     Parameters
     ----------
     position, node : int64 arrays, shape (runs,)
@@ -292,12 +280,6 @@ def run_stages(position: Int, count: int, named: Callable[[int], str], node: Int
         Number of nodes.
     named : callable
         Returns the name of a node, given by number, for messages.
-
-    Raises
-    ------
-    ProblemError
-        If first runs leave the reference order, a stage runs a node twice or out of order, or a node runs again after
-        the last stage; the message names the run.
     """
     stages = np.empty(len(position), dtype=np.int64)
     done, last = 0, -1  # nodes run so far; the last run of the current stage

@@ -86,10 +86,7 @@ def json_text(addresses: Addresses) -> str:
 def addresses_from_document(document: Any) -> Addresses:
     """Return the addresses in a parsed JSON document in format ``remat-addresses``.
 
-    Raises
-    ------
-    FormatError
-        For another format or version, missing or unknown keys, or wrong types; each with its place.
+    Raise FormatError for another format or version, missing or unknown keys, or wrong types; each with its place.
     """
     check_header(document, NAME, VERSION)
     found = decoded(AddressesDocument, document)
@@ -142,11 +139,9 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
     here. Tensors that no operator reads or writes have offset 0. Source: TensorFlow Lite Micro,
     ``memory_management.md``, "Offline planned tensor allocations".
 
-    Raises
-    ------
-    FormatError
-        Naming the tensor, if the plan cannot express its address: two addresses for one tensor (recomputation), several
-        memories, or an offset of 2 GiB or more; or if the tensor is larger in the runtime than in the graph.
+    Raise FormatError naming the tensor, if the plan cannot express its address: two addresses for one tensor
+    (recomputation), several memories, or an offset of 2 GiB or more; or if the tensor is larger in the runtime than in
+    the graph.
     """
     if tensors.packed:
         raise FormatError(
@@ -178,10 +173,8 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
 def addresses_from_tflite(words: list[int], buffers: Buffers, tensors: TfliteTensors, source: str = "") -> Addresses:
     """Return the addresses that a TFLite plan gives to tensors among `buffers`; others are placed at runtime.
 
-    Raises
-    ------
-    FormatError
-        If the number of tensors differs, or the plan leaves a tensor with a buffer to be placed at runtime.
+    Raise FormatError if the number of tensors differs, or the plan leaves a tensor with a buffer to be placed at
+    runtime.
     """
     if len(words) < 3 or words[2] != len(words) - 3:
         raise FormatError(f"not a TFLite plan: {len(words)} numbers, of which the third is to count those after it")
@@ -210,10 +203,7 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".bin": "tflite"}
 def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
     """Return the `wanted` format; default: the format of the path's suffix, or ``json`` for other suffixes.
 
-    Raises
-    ------
-    FormatError
-        If the `wanted` format does not exist.
+    Raise FormatError if the `wanted` format does not exist.
     """
     if wanted is None:
         return _SUFFIXES.get(Path(path).suffix.lower(), "json")

@@ -341,10 +341,7 @@ def _check_length(graph: ComputeGraph, ops: Int) -> None:
 def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:
     """Run :func:`simulate`; refuse a schedule that breaks the semantics of its graph.
 
-    Raises
-    ------
-    ScheduleError
-        With the first violation.
+    Raise ScheduleError with the first violation.
     """
     run = simulate(graph, schedule, **counting, max_violations=1)
     if run.violations:

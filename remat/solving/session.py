@@ -293,6 +293,8 @@ class Session:
 
         Return its session; None with a remark if it does not apply, or its solver is missing or fails.
 
+        Raise BackendError if an answer of the solver is wrong. Raise KeyboardInterrupt if the solver was interrupted.
+
         Parameters
         ----------
         name : str
@@ -305,13 +307,6 @@ class Session:
             Warm start.
         step : str, optional
             Name of the step; empty: no step.
-
-        Raises
-        ------
-        BackendError
-            If an answer of the solver is wrong.
-        KeyboardInterrupt
-            If the solver was interrupted.
         """
         backend = "" if solver is None else solver.full_name
         if solver is not None and not solver.ready().ready:

@@ -83,10 +83,7 @@ def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], T]) ->
 
     A busy machine is not a fault: `who` is late only if each of :data:`TRIES` runs is late.
 
-    Raises
-    ------
-    ConformanceError
-        If every answer is later than `grace` seconds after the deadline of `seconds`.
+    Raise ConformanceError if every answer is later than `grace` seconds after the deadline of `seconds`.
     """
     late = []
     for _ in range(TRIES):
@@ -169,10 +166,8 @@ def answer_in_time(
 ) -> RawResult:
     """Solve `model` within `seconds` seconds, not counting these checks; return the answer.
 
-    Raises
-    ------
-    ConformanceError
-        As :func:`answer`; also if the answer is later than ``effort.grace`` seconds after the deadline.
+    Raise ConformanceError as :func:`answer`; also if the answer is later than ``effort.grace`` seconds after the
+    deadline.
     """
     raw, reported, bounds = in_time(
         backend.full_name, seconds, effort.grace, lambda: _solve(backend, model, options(seconds), hint)

@@ -117,12 +117,8 @@ def _first(
 ) -> list[Case]:
     """Return at most two cases of the first of some families that has any.
 
-    Raises
-    ------
-    unittest.SkipTest
-        If the formulation refuses all of them.
-    ConformanceError
-        If it states some problems, but none is wanted.
+    Raise SkipTest if the formulation refuses all of them. Raise ConformanceError if it states some problems, but none
+    is wanted.
     """
     refusal, fault = SkipTest("there is no such family"), None
     for family in families:

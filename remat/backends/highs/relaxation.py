@@ -23,10 +23,7 @@ from remat.runtime.solve_options import SolveOptions, StopReason
 def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.int32], name: str) -> None:
     """Pass `matrix` to HiGHS with these column kinds; takes seconds for a large one.
 
-    Raises
-    ------
-    BackendError
-        If HiGHS rejects the model; names it.
+    Raise BackendError if HiGHS rejects the model, which the message names.
     """
     rows, columns = matrix.shape
     lower, upper, cost = matrix.lower, matrix.upper, matrix.cost

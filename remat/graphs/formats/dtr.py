@@ -121,12 +121,8 @@ def graph_from_log(text: str, name: str = "") -> ComputeGraph:
     Constants are constant memory. A view is another name of its base. Values that have a name at the end are graph
     outputs.
 
-    Raises
-    ------
-    FormatError
-        Naming the line: invalid JSON, an unknown instruction, missing or wrong fields, an undefined or released name.
-    GraphError
-        If the log has no ops.
+    Raise FormatError naming the line, for invalid JSON, an unknown instruction, missing or wrong fields, an undefined
+    or released name. Raise GraphError if the log has no ops.
 
     Examples
     --------

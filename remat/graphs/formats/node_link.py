@@ -99,13 +99,8 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     Node ids become op names. Without ``graph.order`` the reference order is the topological order closest to the order
     of the nodes. Attributes other than those of the dialect are ignored. ``graph.name`` takes precedence over `name`.
 
-    Raises
-    ------
-    FormatError
-        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types or negative
-        numbers.
-    GraphError
-        Naming the nodes, for cycles.
+    Raise FormatError naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong
+    types or negative numbers. Raise GraphError naming the nodes, for cycles.
 
     Examples
     --------

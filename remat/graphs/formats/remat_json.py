@@ -84,13 +84,8 @@ def graph_from_document(document: Any, remarks: list[str] | None = None) -> Comp
 
     `remarks` receives notable facts that are not errors: ops without a cost.
 
-    Raises
-    ------
-    FormatError
-        For another format or version; for missing or unknown keys and wrong types, all listed with their places, such
-        as ``ops[3].cost``.
-    GraphError
-        See :class:`ComputeGraph`.
+    Raise FormatError for another format or version; for missing or unknown keys and wrong types, all listed with their
+    places, such as ``ops[3].cost``. Raise GraphError as :class:`ComputeGraph` does.
 
     Examples
     --------

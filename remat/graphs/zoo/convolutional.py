@@ -86,10 +86,7 @@ def unet_ops(
 ) -> ComputeGraph:
     """Return the training graph of U-Net (Ronneberger et al. 2015), with padded convolutions and no cropping.
 
-    Raises
-    ------
-    GraphError
-        If the image cannot be halved `levels` times.
+    Raise GraphError if the image cannot be halved `levels` times.
 
     Examples
     --------

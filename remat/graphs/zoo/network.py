@@ -252,10 +252,7 @@ def training_graph(network: Network) -> ComputeGraph:
     order of the ops is the reference order. Constant memory is the image batch, the parameters and their gradients;
     ``meta["overhead"]`` has the split. The rules are those of Checkmate (Jain et al., MLSys 2020, section 6).
 
-    Raises
-    ------
-    GraphError
-        If the network has no layers, or a layer is named ``loss`` or like a gradient.
+    Raise GraphError if the network has no layers, or a layer is named ``loss`` or like a gradient.
 
     Examples
     --------

@@ -46,10 +46,8 @@ def watts_strogatz(
     clockwise neighbours, each edge ``(v, v + i)`` is rewired with probability `rewiring`: its other end is drawn from
     all nodes but `v` and its neighbours. A disconnected graph is drawn again.
 
-    Raises
-    ------
-    GraphError
-        If `neighbours` is odd or not below `nodes`, `rewiring` is not a probability, or no drawn graph is connected.
+    Raise GraphError if `neighbours` is odd or not below `nodes`, `rewiring` is not a probability, or no drawn graph is
+    connected.
 
     Examples
     --------

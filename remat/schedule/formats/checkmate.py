@@ -134,13 +134,9 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
     A stage ends with the first compute of an op, as in Checkmate, and also where the computes leave the reference
     order. A schedule of Checkmate's kind therefore has one stage per op, and any other schedule has more.
 
-    Raises
-    ------
-    FormatError
-        If an op does not have exactly one output of its own, there are too many stages, or matrices cannot express a
-        free: one that is neither right after the last read in a stage nor between stages.
-    ScheduleError
-        Naming the first violation, if the schedule does not run on `graph`.
+    Raise FormatError if an op does not have exactly one output of its own, there are too many stages, or matrices
+    cannot express a free: one that is neither right after the last read in a stage nor between stages. Raise
+    ScheduleError naming the first violation, if the schedule does not run on `graph`.
 
     Examples
     --------
@@ -255,7 +251,7 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 def node_values(graph: ComputeGraph) -> list[int]:
     """Return the only output tensor of each op, in reference order.
 
-    Raise FormatError, naming an op with no or several outputs, or a tensor with several producers, which Checkmate does
+    Raise FormatError naming an op with no or several outputs, or a tensor with several producers, which Checkmate does
     not have.
     """
     arrays = graph.arrays

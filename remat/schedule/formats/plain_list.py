@@ -20,12 +20,7 @@ from remat.schedule.schedule import Schedule
 def schedule_from_list(text: str) -> Schedule:
     """Return the schedule that computes the ops of a text, one name per line.
 
-    Raises
-    ------
-    FormatError
-        If it names no op.
-    ScheduleError
-        If a name is not printable.
+    Raise FormatError if it names no op. Raise ScheduleError if a name is not printable.
 
     Examples
     --------

@@ -53,13 +53,9 @@ class ScheduleDocument(Document):
 def schedule_from_document(document: Any) -> Schedule:
     """Return the schedule in a parsed JSON document in format ``remat-schedule``.
 
-    Raises
-    ------
-    FormatError
-        For another format or version; for missing or unknown keys, wrong types, and steps that neither compute nor
-        free, all listed with their places.
-    ScheduleError
-        Naming a step whose name is empty, overlong or unprintable.
+    Raise FormatError for another format or version; for missing or unknown keys, wrong types, and steps that neither
+    compute nor free, all listed with their places. Raise ScheduleError naming a step whose name is empty, overlong
+    or unprintable.
 
     Examples
     --------

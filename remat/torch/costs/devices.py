@@ -101,10 +101,7 @@ THIS_MACHINE = "this-machine"
 def find_device(name: str) -> Device:
     """Return a device of the table; case, spaces and dashes do not matter.
 
-    Raises
-    ------
-    MeasurementError
-        If the name is unknown; with all names.
+    Raise MeasurementError if the name is unknown; with all names.
 
     Examples
     --------

@@ -45,10 +45,7 @@ def this_machine(kind: str = "cpu") -> Device:
     It is measured again after :data:`AGE`, or if PyTorch, the processor, the number of threads or CPUs, or the
     measuring method has changed.
 
-    Raises
-    ------
-    MeasurementError
-        If there is no GPU.
+    Raise MeasurementError if there is no GPU.
 
     Warns
     -----

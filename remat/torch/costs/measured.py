@@ -40,6 +40,9 @@ def measure_distinct(
     The caller's random numbers are unaffected. The result has a number per call: None, with a remark, if it cannot run;
     0 if it is free.
 
+    Raise MeasurementError if no time is left; finished measurements are kept, also after any other error. Also raise
+    it if there is no GPU for ops that need one.
+
     Parameters
     ----------
     what : str
@@ -50,12 +53,6 @@ def measure_distinct(
         Open during measurements.
     deadline : Deadline, float or None
         Checked before each op.
-
-    Raises
-    ------
-    MeasurementError
-        If no time is left; finished measurements are kept, also after any other error. If there is no GPU for ops that
-        need one.
     """
     kind = max((device_kind(call) for call in calls), default="cpu")
     if kind == "cuda" and not torch.cuda.is_available():

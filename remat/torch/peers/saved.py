@@ -60,10 +60,7 @@ def tagged_saved_set(captured: Captured) -> list[str]:
     A tensor is recomputed if its node, or the item of a node that it is, has a tag to recompute. It is kept if it or a
     view of it is tagged to be saved, if a later checkpointed region begins with it, or if it has no tag.
 
-    Raises
-    ------
-    ScheduleError
-        If no node has a tag to recompute.
+    Raise ScheduleError if no node has a tag to recompute.
     """
     again: set[str] = set()
     kept: set[str] = set()

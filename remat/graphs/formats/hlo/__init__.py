@@ -54,12 +54,7 @@ def program_from_text(text: str, *, in_place: bool = False) -> HloProgram:
 
     With `in_place`, elementwise instructions may write in place of an operand, as XLA's buffer assignment does.
 
-    Raises
-    ------
-    FormatError
-        Naming the line.
-    GraphError
-        If the module computes nothing.
+    Raise FormatError naming the line. Raise GraphError if the module computes nothing.
 
     Examples
     --------
