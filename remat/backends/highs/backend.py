@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ SCHEDULER = Scheduler()
 
 
 #: Versions of highspy that are correct and can share a process with ortools (see pyproject.toml).
-VERSIONS = ">=1.12,<1.13"
+VERSIONS = ">=1.12,<1.14"
 
 
 class Highs(Backend):
@@ -159,7 +160,8 @@ class _Run(Run):
             self._solver.startCallback(self._kinds.kCallbackLogging)
         settings: dict[str, Any] = {
             "output_flag": log,
-            "log_to_console": log,  # sent to the callback instead, but without it there is no log at all
+            "log_to_console": False,  # 1.12 sends it to the callback instead, 1.13 to both
+            "log_file": os.devnull if log else "",  # without a file or the console the callback gets no log
             "random_seed": self.options.seed,
             "mip_rel_gap": float(self.options.relative_gap),
         }

@@ -44,7 +44,7 @@ class Solver:
 
 
 SOLVERS = {
-    "highs": Solver(modern="highs", module="highspy", seed="random_seed", install="pip install 'highspy<1.13'"),
+    "highs": Solver(modern="highs", module="highspy", seed="random_seed", install="pip install 'highspy<1.14'"),
     "cbc": Solver(
         legacy="cbc", programs=("cbc",), gap="ratio", threads="threads", seed="randomCbcSeed",
         install="pip install cbcbox, or put a cbc program on the path",
