@@ -94,7 +94,7 @@ def _report(result: Result) -> str:
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.timings.items() if name != "total")
     rows = [
         ("graph", f"{result.problem.graph.name}: {len(result.problem.graph.ops):,} ops"),
-        ("before", f"{before:,} bytes (reference order)"),
+        ("before", f"{before:,} bytes (reference order{_excess(before, after, result.bound)})"),
         ("after", f"{after:,} bytes{saved}"),
         ("bound", f"{result.bound:,} bytes, {by}"),
         ("status", f"proved least by {by}" if result.proved else gap),
@@ -103,6 +103,14 @@ def _report(result: Result) -> str:
     ]
     rows += [("note", result.message)] if result.message else []
     return "\n".join(f"{word:<9} {text}" for word, text in rows)
+
+
+def _excess(before: int, after: int, bound: int | None) -> str:
+    """Describe how far the reference order is from the least peak."""
+    if before == bound:
+        return ", already least"
+    low, high = (f"{100 * (before / base - 1):.4g}" if base else "?" for base in (after, bound))
+    return f", {low} % above the least" if low == high else f", between {low} and {high} % above the least"
 
 
 def _draw(result: Result, path: Path) -> None:

@@ -89,7 +89,7 @@ def test_order_prints_and_writes() -> None:
     lines = shown.out.splitlines()
     assert lines[:5] == [
         "graph     branches: 6 ops",
-        "before    20 bytes (reference order)",
+        "before    20 bytes (reference order, 66.67 % above the least)",
         "after     12 bytes (40 % less)",
         "bound     12 bytes, serenity",
         "status    proved least by serenity",
