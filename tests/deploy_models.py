@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+from math import prod
+from typing import Any
 
 import pytest
 
@@ -179,3 +181,35 @@ def quantised_branches(weights: int, activations: int = tflite.TensorType.INT8) 
         ops.append(O(OPS.CONV_2D, (0, 6 + 2 * k, 7 + 2 * k), (1 + k,), options=("Conv2DOptions", sizes)))
     ops += [pool(1, 3, 4), pool(2, 4, 4), concat((3, 4), 5, 3)]
     return model(G(named, ops, (0,), (5,)))
+
+
+def inverted_blocks(blocks: int = 2, size: int = 32, channels: int = 8, expansion: int = 6) -> bytes:
+    """Return int8 blocks of MobileNet V2: expansion, depthwise convolution, projection, sum with the input."""
+    draw, found, ops = random.Random(1), [], []
+    sizes: Fields = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1, "Padding": 0}
+
+    def add(name: str, shape: tuple[int, ...], like: int = tflite.TensorType.INT8, **about: Any) -> int:
+        found.append(T(name, shape, like, **({"scales": (0.05,)} | about)))
+        return len(found) - 1
+
+    def conv(name: str, source: int, out: int, *, depthwise: bool = False) -> int:
+        reads = found[source].shape[-1]
+        shape, axis = ((1, 3, 3, reads), 3) if depthwise else ((out, 1, 1, reads), 0)
+        weights = add(f"{name}/w", shape, data=draw.randbytes(prod(shape)), scales=(0.01,) * out, axis=axis)
+        bias = add(f"{name}/b", (out,), INT32, data=bytes(4 * out), scales=(0.0005,) * out)
+        written = add(name, (1, size, size, out))
+        kind, options = (
+            (OPS.DEPTHWISE_CONV_2D, "DepthwiseConv2DOptions") if depthwise else (OPS.CONV_2D, "Conv2DOptions")
+        )
+        more: Fields = {"DepthMultiplier": 1} if depthwise else {}
+        ops.append(O(kind, (source, weights, bias), (written,), options=(options, sizes | more)))
+        return written
+
+    at = add("image", (1, size, size, channels))
+    for k in range(blocks):
+        wide = conv(f"block_{k}/expand", at, channels * expansion)
+        wide = conv(f"block_{k}/depthwise", wide, channels * expansion, depthwise=True)
+        narrow, summed = conv(f"block_{k}/project", wide, channels), add(f"block_{k}/add", (1, size, size, channels))
+        ops.append(O(OPS.ADD, (at, narrow), (summed,), options=("AddOptions", {})))
+        at = summed
+    return model(G(found, ops, (0,), (at,)))

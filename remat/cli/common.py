@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -125,6 +128,19 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
     """Print rows in aligned columns, those in `right` right-aligned."""
     for line in aligned([[printable(word) for word in row] for row in rows], right):
         print(indent + line)
+
+
+def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO) -> None:
+    """Print texts, each behind its word; in a terminal, wrap them to its width."""
+    width = shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else 10**9
+    for word, text in rows:
+        indent = " " * (10 + len(text) - len(text.lstrip()))
+        lines = textwrap.wrap(
+            printable(text.strip()), max(width, 40), initial_indent=indent, subsequent_indent=indent,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        for number, line in enumerate(lines):
+            print(f"{'' if number else word:<9} {line[10:]}", file=stream)
 
 
 def option_bytes(size: str, option: str) -> int:

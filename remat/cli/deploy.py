@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import print_json, search_backend
+from remat.cli.common import option_bytes, print_json, print_rows, search_backend
+from remat.cli.fitting import fit_facts, fit_lines
 from remat.cli.options import Json, Quiet, SearchBackend, SearchSeed, Threads, time_option
-from remat.runtime.text import printable
+from remat.cli.terminal import NO, OK
 
 if TYPE_CHECKING:
     from remat.deploy import Check, Deployment
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX or TensorFlow Lite model.")],
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Model to write, of the same format."),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="Model to write, of the same format; optional with --memory.", show_default=False
+    ),
+    memory: str | None = typer.Option(
+        None, metavar="SIZE", help="Memory of the device (256KiB): print if the model fits, and what needs most."
+    ),
     runtime: str | None = typer.Option(
         None, metavar="NAME", help="tflm (the default of .tflite), litert, or onnxruntime (of .onnx)."
     ),
@@ -48,18 +54,22 @@ def command(
     The output has the memory of the model before and after, by the rules of the runtime, and a bound for any order and
     addresses; `proved least` if the memory equals the bound.
 
-    Exit code 0: done, also after Ctrl-C; 2: an error, or --check finds a difference.
+    Exit code 0: done, also after Ctrl-C; 1: the model does not fit the memory; 2: an error, or --check finds a
+    difference.
     """
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
-    from remat.deploy import Search, check_models, deploy, deploy_rewritten, read_model_file, write_model
+    from remat.deploy import Search, check_models, deploy, deploy_rewritten, fit, read_model_file, write_model
     from remat.graphs.io import model_suffixes
     from remat.io.files import check_outputs, is_standard_stream
     from remat.runtime.interruption import interrupts
     from remat.runtime.solve_options import SolveOptions
 
+    size = None if memory is None else option_bytes(memory, "--memory")
+    if output is None and size is None:
+        raise typer.BadParameter("a model to write is needed: -o FILE (or --memory SIZE, to see if the model fits)")
     check_outputs((output, model_suffixes(model)), inputs=(model,))
-    if check and is_standard_stream(output):
+    if check and (output is None or is_standard_stream(output)):
         raise typer.BadParameter("--check needs a file")
     sizes = dimensions(dim)
     file = read_model_file(model, sizes)
@@ -68,14 +78,18 @@ def command(
             options = SolveOptions(seed=seed, threads=threads)
             search = Search(search_backend(backend), options, time_limit, reporter)
             found = (deploy_rewritten if rewrite else deploy)(file, runtime, search, in_place=in_place)
-        write_model(found.file, output, model)
+        fitted = None if size is None else fit(file, found, size)
+        if output is not None:
+            write_model(found.file, output, model)
     stream = sys.stderr if is_standard_stream(output) else sys.stdout
-    checked = check_models(model, output, found.runtime, sizes, exact=not found.rewrites) if check else None
+    checked = None
+    if check and output is not None:
+        checked = check_models(model, output, found.runtime, sizes, exact=not found.rewrites)
     if as_json:
-        print_json(_facts(found, checked), stream)
+        print_json(_facts(found, checked) | ({} if fitted is None else {"fit": fit_facts(fitted)}), stream)
     else:
-        for word, text in _lines(found, checked):
-            print(f"{word:<9} {printable(text)}", file=stream)
+        print_rows([*_lines(found, checked), *([] if fitted is None else fit_lines(fitted))], stream)
+    raise typer.Exit(OK if fitted is None or fitted.fits else NO)
 
 
 def _lines(found: Deployment, checked: Check | None) -> list[tuple[str, str]]:

@@ -15,10 +15,11 @@ from remat.deploy.deployment import (
     write_answer,
     write_model,
 )
+from remat.deploy.fitting import Fit, fit
 from remat.deploy.runtimes import Runtime
 
 __all__ = [
-    "Check", "Comparison", "Deployment", "Runtime", "Search", "check_models", "compare_outputs", "comparing_runtime",
-    "deploy", "deploy_rewritten", "deployed",
+    "Check", "Comparison", "Deployment", "Fit", "Runtime", "Search", "check_models", "compare_outputs",
+    "comparing_runtime", "deploy", "deploy_rewritten", "deployed", "fit",
     "read_model_file", "read_rewritable", "rewritten", "write_answer", "write_model",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 :func:`main` runs in that process. It loads, and on request runs, each model named on the command line, writes its
 outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime reports (and
-``temporaries``, the bytes of LiteRT's temporary tensors), or ``{"error": ...}``.
+``temporaries``, the bytes of LiteRT's temporary tensors, or ``tail`` of TFLM's arena), or ``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = {Runtime.TFLM: "tflite_micro", Runtime.LITERT: "ai_edge_litert", Runti
 ARENA = 2**30
 #: Runs of a model in ONNX Runtime; later runs allocate differently from the first, so the last one counts.
 RUNS = 3
-_HEAD = re.compile(rb"Arena allocation head (\d+) bytes")
+_ARENA = re.compile(rb"Arena allocation head (\d+) bytes[\s\S]*?allocation tail (\d+) bytes")
 
 
 def is_installed(runtime: Runtime) -> bool:
@@ -118,8 +118,8 @@ def _tflm(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any],
         finally:
             os.dup2(kept, 2)
         file.seek(0)
-        head = _HEAD.search(file.read())
-    return outputs, {"bytes": int(head[1]) if head else -1}
+        found = _ARENA.search(file.read())
+    return outputs, {"bytes": int(found[1]), "tail": int(found[2])} if found else {"bytes": -1}
 
 
 def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:

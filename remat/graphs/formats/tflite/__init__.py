@@ -28,6 +28,8 @@ RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "
 #: Reference kernels of TensorFlow Lite Micro that give the same numbers if an offline plan puts a FLOAT32 output
 #: on an input of the same shape: tested with tflite_micro 0.dev20261023. Other kernel libraries need their own lists.
 IN_PLACE = frozenset({"RELU", "RELU6", "LEAKY_RELU", "HARD_SWISH", "LOGISTIC", "TANH", "SOFTMAX", "ADD", "MUL"})
+#: Types of quantised tensors; biases are INT32 or INT64.
+QUANTISED = frozenset({"INT8", "UINT8", "INT16", "INT4"})
 _FROM_SHAPES = frozenset({"SHAPE", "RANK"})
 
 
@@ -84,6 +86,8 @@ class Assembly:
     in_place: bool = False
     copied: frozenset[int] = frozenset()
     """Outputs of views, by position, that are tensors of their own even with `fold_views`."""
+    quantised: bool = False
+    """Describe quantised ops too, for estimates: rewriting does not give the same numbers."""
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
     """Tensor of the graph, by position in the file."""
@@ -211,7 +215,8 @@ class Assembly:
         return found
 
     def _site(self, operator: OperatorEntry, constant: set[int], variable: set[int]) -> Site | None:
-        """Return the inputs and output of an op; None unless all are plain tensors of 32-bit floating-point numbers."""
+        """Return the inputs and output of an op; None unless all are plain tensors of floating-point numbers."""
+        plain = {"FLOAT32", "INT32", "INT64", *QUANTISED} if self.quantised else {"FLOAT32"}
         tensors, inputs = self.tables.tensors, list(operator.inputs)
         while inputs and inputs[-1] < 0:
             inputs.pop()
@@ -220,7 +225,7 @@ class Assembly:
             return None
         data = [p for p in inputs if p >= 0 and p not in constant]
         for p in touched:
-            if tensors[p].kind != "FLOAT32" or tensors[p].is_sparse or not is_usable(tensors[p].shape):
+            if tensors[p].kind not in plain or tensors[p].is_sparse or not is_usable(tensors[p].shape):
                 return None
         if any(tensors[self._root(p)].shape != tensors[p].shape for p in data):
             return None
