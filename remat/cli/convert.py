@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,6 +86,31 @@ def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any
             raise typer.BadParameter(f"--option gives two values for {short(name)}")
     sizes = dimensions(dims)
     return result | ({"dims": sizes} if sizes else {})
+
+
+def input_values(given: Iterable[str]) -> dict[str, Any]:
+    """Return contents of inputs by name from the values of ``--value``: numbers, or those of a tensor file."""
+    from remat.graphs.formats.onnx.given_values import TENSOR_SUFFIXES, read_tensor
+
+    values: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign) or name in values:
+            raise typer.BadParameter(
+                f"--value gives two values for {short(name)}" if name and sign else
+                f"--value needs NAME=VALUE, such as axes=0,1 or axes=axes.npy, not {short(text)}"
+            )  # fmt: skip
+        values[name] = read_tensor(value) if value.lower().endswith(TENSOR_SUFFIXES) else _numbers(name, value)
+    return values
+
+
+def _numbers(name: str, text: str) -> list[int | float]:
+    try:
+        return [float(word) if set(word) & set(".einEIN") else int(word) for word in text.split(",") if text]
+    except ValueError:
+        raise typer.BadParameter(
+            f"the value of {short(name)} must be numbers such as 3,4, or a file (.npy, .pb), not {short(text)}"
+        ) from None
 
 
 def dimensions(dims: list[str] | None) -> dict[str, int]:

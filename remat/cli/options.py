@@ -44,6 +44,13 @@ ConstantMemory = Annotated[
 Costs = Annotated[
     Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs replace the graph's own.")
 ]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value", metavar="NAME=VALUE",
+        help="Content of an input of an ONNX model that decides shapes: 3,4 or a file (.npy, .pb); repeatable.",
+    ),
+]  # fmt: skip
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Device whose costs apply, if the profile has several.")
 ]

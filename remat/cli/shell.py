@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +43,7 @@ from remat.cli import (
     zoo,
 )
 from remat.cli.advice import advice
-from remat.cli.options import time_option
+from remat.cli.options import Values, time_option
 from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
 from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
@@ -64,6 +65,27 @@ class _Command(typer.core.TyperCommand):
             return super().invoke(ctx)
 
 
+def _with_values(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that reads a graph with the option ``--value``, for inputs of ONNX models."""
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("value", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Values)
+
+    @wraps(command)
+    def call(*arguments: Any, value: list[str] | None = None, **others: Any) -> None:
+        if value and others.get("check"):
+            raise typer.BadParameter("--check computes on random inputs and takes no --value")
+        from remat.cli.convert import input_values
+        from remat.graphs.io import model_values
+
+        with model_values(input_values(value or ())):
+            command(*arguments, **others)
+
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), option]
+    )
+    return call
+
+
 app = typer.Typer(
     name="remat", pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,7 +94,9 @@ for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, partition, plot,
     layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas, zoo,
 ):  # fmt: skip
-    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(module.command)
+    reads_models = module not in (config, generate, capture, backends, warm_up, zoo)
+    function = _with_values(module.command) if reads_models else module.command
+    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
 
 
 @app.command("help")

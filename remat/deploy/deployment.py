@@ -26,7 +26,7 @@ from remat.deploy.tflite_rewriting import check_variables, rewritten_tflite
 from remat.errors import FormatError, RematError, VerificationError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.onnx.stream import looks_like_model
-from remat.graphs.io import MODEL_SUFFIXES
+from remat.graphs.io import MODEL_SUFFIXES, given_values
 from remat.io.files import read_bytes, write_atomic
 from remat.io.formats import reading
 from remat.ordering.rewriting_search import best_rewriting
@@ -119,8 +119,8 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     """
     data = read_bytes(path, MAX_MODEL)
     if data[4:8] == b"TFL3":
-        if dims:
-            raise FormatError(f"{path}: --dim is for ONNX models")
+        if dims or given_values():
+            raise FormatError(f"{path}: --dim and --value are for ONNX models")
         file: ModelFile = TfliteFile(data)
     elif looks_like_model(data):
         file = OnnxFile(data, dict(dims or {}))

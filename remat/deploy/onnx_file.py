@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -17,6 +17,7 @@ from remat.graphs.formats.onnx.assembly import Assembly
 from remat.graphs.formats.onnx.network import Node
 from remat.graphs.formats.onnx.shape_inference import inner_graphs
 from remat.graphs.formats.onnx.stream import encoded, without_weights
+from remat.graphs.io import given_values
 from remat.io.limits import MAX_BYTES
 from remat.schedule import Schedule
 
@@ -33,13 +34,21 @@ class OnnxFile:
     dims: dict[str, int] = field(default_factory=dict)
     """Sizes of open dimensions, which stay open in written models."""
     remarks: list[str] = field(default_factory=list)
+    values: Mapping[str, Any] = field(default_factory=given_values)
+    """Contents of inputs, which stay inputs in written models."""
 
     @cached_property
     def reading(self) -> ModelReading:
         """Result of the reader; without the weights of large models."""
         data = without_weights(BytesIO(self.data)) if len(self.data) > MAX_BYTES else self.data
         return read_model(
-            data, dims=self.dims, fold_views=True, control_flow="op", in_place=False, remarks=self.remarks
+            data,
+            dims=self.dims,
+            values=self.values,
+            fold_views=True,
+            control_flow="op",
+            in_place=False,
+            remarks=self.remarks,
         )
 
     @property

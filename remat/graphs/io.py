@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +30,23 @@ if TYPE_CHECKING:
 #: Suffixes of models that ``remat.deploy`` writes back.
 MODEL_SUFFIXES = (".onnx", ".tflite")
 
+_values: ContextVar[Mapping[str, Any] | None] = ContextVar("values", default=None)
+
+
+@contextmanager
+def model_values(values: Mapping[str, Any]) -> Iterator[None]:
+    """Give contents of inputs to every ONNX model that is read within the ``with`` block; other graphs are refused."""
+    token = _values.set(values or None)
+    try:
+        yield
+    finally:
+        _values.reset(token)
+
+
+def given_values() -> Mapping[str, Any]:
+    """Return the contents of inputs of :func:`model_values`."""
+    return _values.get() or {}
+
 
 def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     """Read a graph from a file, or from standard input for ``-``; the content determines the format.
@@ -49,7 +69,8 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     FormatRemark
         Naming the file, for notable facts that are not errors, such as ops without a cost.
     """
-    source = replace(_source(path), options=options)
+    given = _values.get()
+    source = replace(_source(path), options=options if given is None else {"values": given, **options})
     with reading():
         graph = graph_formats.read(source, lambda found: _graph(found, source))
     for remark in source.remarks:
@@ -111,6 +132,8 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     from remat.graphs.zoo import VARIANTS, ZOO
 
     if str(name) in ZOO:
+        if given_values():
+            raise FormatError(f"{name}: values are for inputs of ONNX models, not for graphs of the zoo", "values")
         return ZOO[str(name)]()
     near = get_close_matches(str(name), ZOO) or sorted(known for known in ZOO if not known.endswith(VARIANTS))
     raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})", "no-graph")

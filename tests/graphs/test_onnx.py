@@ -13,7 +13,8 @@ import numpy as np  # noqa: E402
 from helpers import at_most, costs, sizes  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E402
-from refusals import refused  # noqa: E402
+from refusals import check_text, refused  # noqa: E402
+from shell import facts, shell  # noqa: E402
 
 from remat import read_graph  # noqa: E402
 from remat.cli import main  # noqa: E402
@@ -488,3 +489,52 @@ def test_shapes_that_onnx_infers_wrongly_or_not_at_all() -> None:
         assert sizes(read) == {"x": 40, "y": 12, "i": 24}
     masked = model([node("Dropout", ["x"], ["y", "mask"])], [value("x", [3])], ["y"], opset=9)
     assert sizes(graph_from_onnx(masked, views="keep"))["mask"] == 12
+
+
+def summed(dtype: int = TensorProto.INT64, shape: tuple[int | str, ...] = (1,)) -> bytes:
+    """Return a model that sums over axes, which are an input."""
+    return model([node("ReduceSum", ["x", "axes"], ["y"], "sum")], [value("x", [2, 3, 4]), value("axes", shape, dtype)],
+                 [value("y", [None, None, None])])  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [[1], 1, (1,), np.array([1])])
+def test_values_of_inputs_decide_shapes(given: object) -> None:
+    with refused("format", culprit="sum"):
+        graph_from_onnx(summed())
+    graph = graph_from_onnx(summed(), values={"axes": given})
+    assert (sizes(graph), graph.inputs, graph.constant_memory) == ({"x": 96, "y": 32}, ("x",), 8)
+
+
+def test_values_fill_open_dimensions() -> None:
+    assert sizes(graph_from_onnx(summed(shape=("n",)), values={"axes": [0, 2]}))["y"] == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("axis", [1]), ("w", [1]), ("axes", [0, 1]), ("axes", [0.5]), ("axes", np.array([1], np.int32)), ("axes", ["a"]),
+     ("axes", [[1], [2, 3]]), ("axes", [2**70])],
+)  # fmt: skip
+def test_values_that_do_not_fit_are_refused(name: str, given: object) -> None:
+    with refused("format.values", culprit=name):
+        graph_from_onnx(summed(), values={name: given})
+
+
+def test_value_option_takes_numbers_and_tensor_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sum.onnx").write_bytes(summed())
+    np.save("axes.npy", np.array([2]))
+    Path("axes.pb").write_bytes(onnx.numpy_helper.from_array(np.array([2])).SerializeToString())
+    for given in ("2", "axes.npy", "axes.pb"):
+        assert facts(f"show sum.onnx --json --value axes={given}")["total_size"] == 96 + 24
+    assert facts("order sum.onnx --json --value axes=0 -o out.onnx")["peak"] == 96 + 48
+    np.save("bad.npy", np.array([{}]), allow_pickle=True)
+    np.savez("archive.npz", np.zeros(2))
+    Path("archive.npz").rename("zip.npy")
+    Path("bad.pb").write_bytes(b"no tensor")
+    for words in (
+        "", "axes", "axes=x", "axes=1 --value axes=2", "axes=bad.npy", "axes=zip.npy", "axes=bad.pb", "axes=none.npy",
+    ):  # fmt: skip
+        check_text("shell", said := shell("show", "sum.onnx", *f"--value {words or '=1'}".split()).err)
+        assert said.count("\n") == 1
+    check_text("shell", shell("show", "unet", "--value", "a=1").err)
+    check_text("shell", shell("rewrite", "sum.onnx", "-o", "o.onnx", "--check", "--value", "axes=1").err)

@@ -32,6 +32,7 @@ def graph_from_onnx(
     data: bytes,
     *,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
     views: str = "fold",
     control_flow: str = "refuse",
     in_place: bool = False,
@@ -47,6 +48,8 @@ def graph_from_onnx(
         A ``ModelProto``; its weights are not read.
     dims : mapping of str to int, optional
         Sizes of open dimensions of the model, by name (``batch``) or by tensor and axis (``x[0]``).
+    values : mapping of str to array_like, optional
+        Contents of inputs, such as axes and sizes that decide shapes; these inputs become constants.
     views : {"fold", "keep"}
         Treat reshapes and other views as names of their input (fold), or as ops that write a tensor (keep).
     control_flow : {"refuse", "op"}
@@ -66,7 +69,7 @@ def graph_from_onnx(
     check_model_options(views, control_flow, in_place)
     fold = views == "fold"
     return read_model(
-        data, dims=dims, fold_views=fold, control_flow=control_flow, in_place=in_place, remarks=remarks
+        data, dims=dims, values=values, fold_views=fold, control_flow=control_flow, in_place=in_place, remarks=remarks
     ).graph
 
 
@@ -87,6 +90,7 @@ def read_model(
     data: bytes,
     *,
     dims: Mapping[str, int] | None,
+    values: Mapping[str, Any] | None = None,
     fold_views: bool,
     control_flow: str,
     in_place: bool,
@@ -99,6 +103,7 @@ def read_model(
         raise FormatError("reading ONNX models needs the package onnx: pip install 'remat[onnx]'", "package") from None
     from remat.graphs.formats.onnx.assembly import Assembly
     from remat.graphs.formats.onnx.functions import expanded
+    from remat.graphs.formats.onnx.given_values import GivenValues
     from remat.graphs.formats.onnx.shape_inference import Inference
     from remat.graphs.formats.onnx.values import Dimensions
 
@@ -114,7 +119,7 @@ def read_model(
     _check_text(model, "model")
     try:
         whole = expanded(model)
-        network = Inference(whole, Dimensions(dims or {}), control_flow).run()
+        network = Inference(whole, Dimensions(dims or {}), GivenValues(values or {}), control_flow).run()
         assembly = Assembly(network, fold_views=fold_views, in_place=in_place, remarks=notes)
         source = " ".join(("ONNX", *filter(None, (model.producer_name, model.producer_version))))
         graph = assembly.graph(*(printable(text)[:MAX_NAME_LENGTH] for text in (model.graph.name, source)))
@@ -144,7 +149,7 @@ FORMAT = GraphFormat(
     description="ONNX models (read only)",
     recognizes=lambda source: looks_like_model(source.data),
     read=lambda source: graph_from_onnx(source.data, remarks=source.remarks, **source.options),
-    options=("dims", "views", "control_flow", "in_place"),
+    options=("dims", "values", "views", "control_flow", "in_place"),
     abridge=without_weights,
     abridged_suffixes=(".onnx",),
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.corrections import correct, with_defaults
+from remat.graphs.formats.onnx.given_values import GivenValues
 from remat.graphs.formats.onnx.network import Network, Node
 from remat.graphs.formats.onnx.values import Dimensions, value_of
 from remat.io.limits import draw
@@ -49,12 +50,13 @@ _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double
 class Inference:
     """Inference over the graph of a model with expanded functions, from its inputs to its outputs."""
 
-    def __init__(self, model: Any, dims: Dimensions, control_flow: str) -> None:
+    def __init__(self, model: Any, dims: Dimensions, given: GivenValues, control_flow: str) -> None:
         import onnx
 
         self._onnx = onnx
         self._graph = model.graph
         self._dims = dims
+        self._given = given
         self._control_flow = control_flow
         self._opsets = list(model.opset_import)
         self._versions = {each.domain if each.domain != "ai.onnx" else "": each.version for each in self._opsets}
@@ -109,6 +111,11 @@ class Inference:
 
     def _read_inputs(self) -> None:
         open_inputs = [info for info in self._graph.input if info.name not in self.network.values]
+        self._given.refuse_unknown([info.name for info in open_inputs])
+        for info in open_inputs:
+            if info.name in self._given.given:
+                self._read_given(info.name, info.type)
+        open_inputs = [info for info in open_inputs if info.name not in self.network.values]
         for info in open_inputs:
             if info.type.WhichOneof("value") == "tensor_type" and not info.type.tensor_type.HasField("shape"):
                 raise FormatError(f"graph input {short(info.name)} has no shape, not even an open one")
@@ -118,6 +125,16 @@ class Inference:
         for info in open_inputs:
             self._define(info.name, info.type)
             self.network.inputs.append(info.name)
+
+    def _read_given(self, name: str, type_: Any) -> None:
+        self._dims.fill(name, type_)
+        self._dims.missing.clear()  # the value has sizes of its own
+        value_of(name, type_, self._types)
+        elements = type_.tensor_type.elem_type
+        content = self._given.content(name, type_, self._onnx.helper.tensor_dtype_to_np_dtype(elements))
+        self._define_constant(name, content.shape, elements)
+        if content.size <= MAX_CONTENT:
+            self._keep(name, content)
 
     def _define(self, name: str, type_: Any) -> None:
         if name in self.network.values:
