@@ -259,7 +259,8 @@ class Inference:
         if not any(each.tensor_type.HasField("shape") for each in kinds):
             raise FormatError(
                 f"the shape of {short(name)}, written by node {short(node.name)} ({node.type}), is not known: "
-                "it depends on data, or the rule of this op needs what is not there"
+                "it depends on data, or the rule of this op needs what is not there",
+                "unknown-shape",
             )
         try:
             self._dims.refuse_missing()

@@ -116,10 +116,10 @@ def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
     kind = type_.WhichOneof("value")
     if kind != "tensor_type":
         what = (kind or "value without a type").removesuffix("_type").replace("_", " ")
-        raise FormatError(f"{short(tensor)} is a {what}, which has no size, not a tensor")
+        raise FormatError(f"{short(tensor)} is a {what}, which has no size, not a tensor", "no-size")
     dtype = types.get(type_.tensor_type.elem_type, "UNDEFINED")
     if dtype not in BITS:
-        raise FormatError(f"{short(tensor)} has elements of type {dtype.lower()}, which have no size")
+        raise FormatError(f"{short(tensor)} has elements of type {dtype.lower()}, which have no size", "no-size")
     dims = type_.tensor_type.shape.dim
     if len(dims) > MAX_RANK:
         raise FormatError(f"{short(tensor)} has {len(dims)} axes, more than {MAX_RANK}", "rank")
