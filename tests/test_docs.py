@@ -59,7 +59,7 @@ def write_example_files(folder: Path) -> None:
 
 
 #: Packages of extras.
-EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite")
+EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite", "executorch")
 
 
 def extras_of(page: Path) -> list[str]:

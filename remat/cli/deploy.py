@@ -18,20 +18,23 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX or TensorFlow Lite model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX or TensorFlow Lite model, or .pt2 file.")],
     *,
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="Model to write, of the same format; optional with --memory.", show_default=False
+        None, "--output", "-o", show_default=False,
+        help="Model to write, of the same format (.pte for .pt2); optional with --memory.",
     ),
     memory: str | None = typer.Option(
         None, metavar="SIZE", help="Memory of the device (256KiB): print if the model fits, and what needs most."
     ),
     runtime: str | None = typer.Option(
-        None, metavar="NAME", help="tflm (the default of .tflite), litert, or onnxruntime (of .onnx)."
+        None,
+        metavar="NAME",
+        help="tflm (the default of .tflite), litert, onnxruntime (of .onnx), or executorch (of .pt2).",
     ),
     in_place: bool = typer.Option(
         True, "--in-place/--no-in-place",
-        help="For tflm, put outputs in place of inputs where its reference kernels allow it.",
+        help="For tflm and executorch, put outputs in place of inputs where reference kernels allow it.",
     ),
     rewrite: bool = typer.Option(
         False, "--rewrite", help="Also try the model with rewrites, as remat rewrite --search; outputs may be rounded."
@@ -49,7 +52,7 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Write MODEL with operators reordered for least memory; for tflm, also with addresses of its tensors.
+    """Write MODEL with operators reordered for least memory; for tflm and executorch, also with addresses.
 
     The output has the memory of the model before and after, by the rules of the runtime, and a bound for any order and
     addresses; `proved least` if the memory equals the bound.
@@ -59,7 +62,7 @@ def command(
     """
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
-    from remat.deploy import Search, check_models, deploy, deploy_rewritten, fit, read_model_file, write_model
+    from remat.deploy import Search, check_models, deploy, deploy_rewritten, fit, read_deployable, write_model
     from remat.graphs.io import model_suffixes
     from remat.io.files import check_outputs, is_standard_stream
     from remat.runtime.interruption import interrupts
@@ -72,7 +75,7 @@ def command(
     if check and (output is None or is_standard_stream(output)):
         raise typer.BadParameter("--check needs a file")
     sizes = dimensions(dim)
-    file = read_model_file(model, sizes)
+    file = read_deployable(model, sizes)
     with interrupts():
         with Reporter(quiet) as reporter:
             options = SolveOptions(seed=seed, threads=threads)

@@ -1,4 +1,4 @@
-"""Deployed models: rules of runtimes, writers of ONNX and TensorFlow Lite, and checks in the runtime."""
+"""Deployed models: rules of runtimes, writers of their files, and checks in the runtime."""
 
 from remat.deploy.comparison import Comparison, compare_outputs, comparing_runtime
 from remat.deploy.deployment import (
@@ -9,6 +9,7 @@ from remat.deploy.deployment import (
     deploy,
     deploy_rewritten,
     deployed,
+    read_deployable,
     read_model_file,
     read_rewritable,
     rewritten,
@@ -21,5 +22,5 @@ from remat.deploy.runtimes import Runtime
 __all__ = [
     "Check", "Comparison", "Deployment", "Fit", "Runtime", "Search", "check_models", "compare_outputs",
     "comparing_runtime", "deploy", "deploy_rewritten", "deployed", "fit",
-    "read_model_file", "read_rewritable", "rewritten", "write_answer", "write_model",
+    "read_deployable", "read_model_file", "read_rewritable", "rewritten", "write_answer", "write_model",
 ]  # fmt: skip

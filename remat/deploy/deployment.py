@@ -18,6 +18,7 @@ from remat.deploy.dataflow import sequence
 from remat.deploy.litert import LitertPlanner, best_order
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.onnx_rewriting import check_rewritable, rewritten_onnx
+from remat.deploy.program_file import MAGIC, ProgramFile, only_deployed
 from remat.deploy.runs import run_models
 from remat.deploy.runtimes import RULES, ModelFile, Runtime, outside, padding, runtime_for, runtime_graph
 from remat.deploy.scratch import kernel_scratch, litert_temporaries
@@ -56,12 +57,13 @@ class Deployment:
 
     Attributes
     ----------
-    file : TfliteFile or OnnxFile
+    file : TfliteFile, OnnxFile or ProgramFile
         The model, written and checked.
     runtime : Runtime
     before, after : int
         Memory of the original and of this model: for TFLM the head of the arena, by the runtime's planner and by
-        certified addresses; for LiteRT the arena of its planner; for ONNX Runtime the peak.
+        certified addresses; for LiteRT the arena of its planner; for ExecuTorch the planned memory of the file; for
+        ONNX Runtime the peak.
     bound : int
         Lower bound for any order, any addresses, and outputs in place of inputs where kernels allow it.
     result : Result
@@ -74,7 +76,7 @@ class Deployment:
         Rewrites made before the search; `bound` is then that of the rewritten model.
     """
 
-    file: ModelFile
+    file: ModelFile | ProgramFile
     runtime: Runtime
     before: int
     after: int
@@ -109,6 +111,33 @@ class Search:
     on_progress: OnProgress | None = None
 
 
+def read_deployable(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModelFile | ProgramFile:
+    """Read a model or an exported PyTorch program from a file, whose content determines the format.
+
+    Raises
+    ------
+    FormatError
+        With the name of the file, if it is not an ONNX model, a TensorFlow Lite model, or a ``.pt2`` file.
+    """
+    data = read_bytes(path, MAX_MODEL)
+    if (dims or given_values()) and not looks_like_model(data):
+        raise FormatError(f"{path}: --dim and --value are for ONNX models")
+    if data[4:8] == b"TFL3":
+        file: ModelFile | ProgramFile = TfliteFile(data)
+    elif looks_like_model(data):
+        file = OnnxFile(data, dict(dims or {}))
+    elif data.startswith(MAGIC):
+        file = ProgramFile(data)
+    else:
+        raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
+    with reading():
+        try:
+            file.program if isinstance(file, ProgramFile) else file.graph  # read it, within the budget of a file
+        except RematError as error:
+            raise type(error)(f"{path}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
+    return file
+
+
 def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModelFile:
     """Read the model in a file, whose content determines the format.
 
@@ -117,20 +146,9 @@ def read_model_file(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     FormatError
         With the name of the file, if it is neither an ONNX nor a TensorFlow Lite model.
     """
-    data = read_bytes(path, MAX_MODEL)
-    if data[4:8] == b"TFL3":
-        if dims or given_values():
-            raise FormatError(f"{path}: --dim and --value are for ONNX models")
-        file: ModelFile = TfliteFile(data)
-    elif looks_like_model(data):
-        file = OnnxFile(data, dict(dims or {}))
-    else:
-        raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
-    with reading():
-        try:
-            file.graph  # noqa: B018  (reads it, within the budget of a file)
-        except RematError as error:
-            raise type(error)(f"{path}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
+    file = read_deployable(path, dims)
+    if isinstance(file, ProgramFile):
+        raise only_deployed(path)
     return file
 
 
@@ -164,25 +182,27 @@ def rewritten(file: ModelFile, graph: ComputeGraph) -> ModelFile:
 
 
 def deploy(
-    file: ModelFile,
+    file: ModelFile | ProgramFile,
     runtime: str | None = None,
     search: Search = Search(),
     *,
     measure: bool = True,
     in_place: bool = True,
 ) -> Deployment:
-    """Return the model with the order, and for TFLM the addresses, of least memory found; never one that needs more.
+    """Return the model with the order, and for TFLM and ExecuTorch the addresses, of least memory found.
+
+    It never needs more memory than the given one.
 
     Parameters
     ----------
-    file : TfliteFile or OnnxFile
-    runtime : {"tflm", "litert", "onnxruntime"}, optional
+    file : TfliteFile, OnnxFile or ProgramFile
+    runtime : {"tflm", "litert", "onnxruntime", "executorch"}, optional
         Default: the first that loads this kind of model.
     search : Search
     measure : bool
         Measure the scratch of each TensorFlow Lite kernel if the runtime's package is installed.
     in_place : bool
-        For TFLM, put outputs in place of inputs where its reference kernels allow it.
+        For TFLM and ExecuTorch, put outputs in place of inputs where their reference kernels allow it.
 
     Raises
     ------
@@ -190,6 +210,8 @@ def deploy(
         With the name of the part that cannot be read or written.
     """
     chosen, clock = runtime_for(file, runtime), Deadline.after(search.time_limit)
+    if isinstance(file, ProgramFile):
+        return _deploy_program(file, search, in_place)
     scratch, notes = _scratch(file, chosen, measure=measure)
     graph, position = runtime_graph(file, chosen, {k: sum(sizes) for k, sizes in scratch.items()}, in_place=in_place)
     result = _ordered(graph, search, clock)
@@ -224,7 +246,7 @@ def deploy(
 
 
 def deploy_rewritten(
-    file: ModelFile,
+    file: ModelFile | ProgramFile,
     runtime: str | None = None,
     search: Search = Search(),
     *,
@@ -241,6 +263,8 @@ def deploy_rewritten(
     FormatError
         As :func:`deploy`, or if a rewriting of the model cannot be written.
     """
+    if isinstance(file, ProgramFile):
+        raise only_deployed("--rewrite")
     check_variables(file) if isinstance(file, TfliteFile) else check_rewritable(file)
     share = None if search.time_limit is None else search.time_limit / 3
     third = replace(search, time_limit=share)
@@ -252,6 +276,27 @@ def deploy_rewritten(
     if found.after >= plain.after:
         return plain
     return replace(found, before=plain.before, rewrites=tuple(str(each) for each in choice.rewrites))
+
+
+def _deploy_program(file: ProgramFile, search: Search, in_place: bool) -> Deployment:
+    """Return the ``.pte`` file of an exported program."""
+    from remat.torch.executorch import MemoryPlanning, lowered
+
+    planning = MemoryPlanning(
+        in_place=in_place, time_limit=search.time_limit, backend=search.backend, options=search.options,
+        on_progress=search.on_progress,
+    )  # fmt: skip
+    data = lowered(file.program, planning)
+    plan = planning.plans[-1]
+    if plan.result is None:
+        raise FormatError("the program computes nothing")
+    notes = ["scratch of kernels and tables of the method are added", *plan.notes]
+    if plan.in_place:
+        notes.insert(0, f"outputs in place of an input: {plan.in_place:,}")
+    before, after = sum(plan.before), sum(plan.after)
+    return Deployment(
+        ProgramFile(data), Runtime.EXECUTORCH, before, after, plan.bound, plan.result, None, tuple(notes)
+    )  # fmt: skip
 
 
 def _ordered(graph: ComputeGraph, search: Search, clock: Deadline) -> Result:
@@ -316,7 +361,7 @@ def deployed(file: ModelFile, schedule: Schedule, deadline: Deadline | None = No
     return made
 
 
-def write_model(file: ModelFile, path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
+def write_model(file: ModelFile | ProgramFile, path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
     """Write a model derived from the file `source`.
 
     Raises

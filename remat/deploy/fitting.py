@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remat.deploy.deployment import Deployment
+from remat.deploy.program_file import ProgramFile
 from remat.deploy.runs import is_installed, run_models
 from remat.deploy.runtimes import ModelFile, Runtime
 from remat.deploy.tflite_file import TfliteFile
@@ -62,9 +63,10 @@ class Fit:
         return self.needed <= self.memory
 
 
-def fit(file: ModelFile, found: Deployment, memory: int) -> Fit:
+def fit(file: ModelFile | ProgramFile, found: Deployment, memory: int) -> Fit:
     """Return what the deployed model `found` of `file` needs of a memory."""
-    data = runtime_data(found.file) if found.runtime is Runtime.TFLM else None
+    written = found.file
+    data = None if isinstance(written, ProgramFile) or found.runtime is not Runtime.TFLM else runtime_data(written)
     schedule, graph = found.result.schedule, found.result.problem.graph
     assert schedule is not None
     certificate = validate(graph, schedule)
@@ -73,7 +75,7 @@ def fit(file: ModelFile, found: Deployment, memory: int) -> Fit:
     needed, least = found.after + (data or 0), found.bound + (data or 0)
     op = certificate.peak_op or ""
     scratch = graph.ops[graph.op_index[op]].workspace if op else 0
-    parts = None if needed <= memory else parts_of(file)
+    parts = None if needed <= memory or isinstance(file, ProgramFile) else parts_of(file)
     return Fit(memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak, parts)
 
 

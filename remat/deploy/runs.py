@@ -24,7 +24,12 @@ from remat.deploy.runtimes import RULES, Runtime
 from remat.errors import RematError
 
 #: Python module of each runtime.
-MODULES = {Runtime.TFLM: "tflite_micro", Runtime.LITERT: "ai_edge_litert", Runtime.ONNXRUNTIME: "onnxruntime"}
+MODULES = {
+    Runtime.TFLM: "tflite_micro",
+    Runtime.LITERT: "ai_edge_litert",
+    Runtime.ONNXRUNTIME: "onnxruntime",
+    Runtime.EXECUTORCH: "executorch",
+}
 #: Bytes of an arena; TFLM's default, ten times the size of the file, is often too small.
 ARENA = 2**30
 #: Runs of a model in ONNX Runtime; later runs allocate differently from the first, so the last one counts.
@@ -186,10 +191,19 @@ def _onnxruntime(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[lis
     return outputs, {"bytes": max(requested, default=0)}
 
 
+def _executorch(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any], dict[str, Any]]:
+    """Run a program; its bytes are the planned memory that its file asks for."""
+    from remat.torch.executorch import run_program
+
+    outputs, bytes_ = run_program(path.read_bytes(), random_values if invoke else None)
+    return outputs, {"bytes": bytes_}
+
+
 _RUN: dict[Runtime, Callable[[Path, bool, Mapping[str, int]], tuple[list[Any], dict[str, Any]]]] = {
     Runtime.TFLM: _tflm,
     Runtime.LITERT: _litert,
     Runtime.ONNXRUNTIME: _onnxruntime,
+    Runtime.EXECUTORCH: _executorch,
 }
 
 

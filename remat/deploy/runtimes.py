@@ -12,10 +12,12 @@ from remat.deploy.arena import ALIGNMENT, lifetimes
 from remat.deploy.litert import ALIGNMENT as LITERT_ALIGNMENT
 from remat.deploy.litert import LitertPlanner
 from remat.deploy.onnx_file import OnnxFile
+from remat.deploy.program_file import ProgramFile
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, Tensor
 
+#: Files that are written back with their operators in another order.
 ModelFile = TfliteFile | OnnxFile
 
 
@@ -25,6 +27,7 @@ class Runtime(StrEnum):
     TFLM = "tflm"
     LITERT = "litert"
     ONNXRUNTIME = "onnxruntime"
+    EXECUTORCH = "executorch"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Rules:
     title: str
     package: str
     """Package that ``--check`` requires."""
-    file: type[ModelFile]
+    file: type[ModelFile | ProgramFile]
     """Type of the models that it loads."""
     settings: str = ""
     """Session settings that keep the order of the file; empty if none are needed."""
@@ -48,10 +51,11 @@ RULES = {
         "execution_order=PRIORITY_BASED, graph_optimization_level=ORT_DISABLE_ALL, enable_mem_reuse=False, "
         "enable_mem_pattern=False",
     ),
+    Runtime.EXECUTORCH: Rules("ExecuTorch with portable kernels", "executorch", ProgramFile),
 }  # fmt: skip
 
 
-def runtime_for(file: ModelFile, wanted: str | None) -> Runtime:
+def runtime_for(file: ModelFile | ProgramFile, wanted: str | None) -> Runtime:
     """Return the runtime `wanted`, or by default the first one that loads this kind of model.
 
     Raise FormatError if there is no such runtime, or it does not load this kind of model.

@@ -111,6 +111,8 @@ def model_suffixes(path: str | os.PathLike[str]) -> tuple[str, ...]:
             begin = file.read(8)
     except (OSError, ValueError):
         return ()
+    if begin.startswith(b"PK\x03\x04"):  # an exported PyTorch program
+        return (".pte",)
     return (".tflite",) if begin[4:] == b"TFL3" else (".onnx",) if looks_like_model(begin) else ()
 
 

@@ -118,9 +118,9 @@ def depends_on_data(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Silence torch's logger of errors that it also raises."""
-    logger = logging.getLogger(_LOUD)
+def quiet_torch(name: str = _LOUD) -> Iterator[None]:
+    """Silence a logger of torch that reports errors which torch also raises."""
+    logger = logging.getLogger(name)
     before = logger.disabled
     logger.disabled = True
     try:
