@@ -20,6 +20,7 @@ from remat import read_graph  # noqa: E402
 from remat.cli import main  # noqa: E402
 from remat.errors import FormatError  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
+from remat.graphs.formats.onnx.given_values import read_tensor  # noqa: E402
 from remat.graphs.formats.onnx.stream import without_weights  # noqa: E402
 from remat.io.limits import read_limits  # noqa: E402
 
@@ -531,6 +532,8 @@ def test_value_option_takes_numbers_and_tensor_files(tmp_path: Path, monkeypatch
     np.savez("archive.npz", np.zeros(2))
     Path("archive.npz").rename("zip.npy")
     Path("bad.pb").write_bytes(b"no tensor")
+    with refused("format.tensor-file"):
+        read_tensor("zip.npy")
     for words in (
         "", "axes", "axes=x", "axes=1 --value axes=2", "axes=bad.npy", "axes=zip.npy", "axes=bad.pb", "axes=none.npy",
     ):  # fmt: skip
