@@ -534,6 +534,9 @@ def test_value_option_takes_numbers_and_tensor_files(tmp_path: Path, monkeypatch
     Path("bad.pb").write_bytes(b"no tensor")
     with refused("format.tensor-file"):
         read_tensor("zip.npy")
+    for fault in ("text", "a sequence"):
+        with refused("format.no-size"):
+            graph_from_onnx(BROKEN[fault])
     for words in (
         "", "axes", "axes=x", "axes=1 --value axes=2", "axes=bad.npy", "axes=zip.npy", "axes=bad.pb", "axes=none.npy",
     ):  # fmt: skip
