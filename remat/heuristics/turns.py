@@ -50,7 +50,7 @@ class Turns:
     ...     order.append(turns.next())
     ...     turns.add(order[-1], 1.0, float(order[-1] == "b"))
     >>> "".join(order[6:])
-    'ababbabbabba'
+    'abbabbabbabb'
     """
 
     def __init__(self, shares: Mapping[str, float], spent: Mapping[str, float] | None = None) -> None:
@@ -72,6 +72,9 @@ class Turns:
         arm.spent += time / (arm.share * self.weight(name))
 
     def weight(self, name: str) -> float:
-        """Return the weight of an arm, from a quarter to one, by its recent gains relative to the best."""
+        """Return the weight of an arm, from a quarter to one, by its recent gains relative to the best.
+
+        An arm without gains has a quarter even before others had turns: they may have used time that counts in full.
+        """
         best = max((arm.rate for arm in self.arms.values() if arm.turns), default=0.0)
-        return 1.0 if best <= 0 else KEPT + (1 - KEPT) * min(1.0, self.arms[name].rate / best)
+        return KEPT + (1 - KEPT) * min(1.0, self.arms[name].rate / best if best > 0 else 0.0)

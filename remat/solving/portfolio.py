@@ -276,8 +276,12 @@ class Policy:
         return True
 
     def longer_bounds(self, deadline: Deadline) -> bool:
-        """Raise the bound, unless it is final, or the last attempt had about as much time and did not improve it."""
-        if self.bounds_final or (self.idle.get("bounds") and deadline.remaining < GROWTH * self.last_bounds):
+        """Raise the bound, unless it is final, or the last attempt had about as much time and did not improve it.
+
+        In a free order no bound depends on the best schedule, so about as much time gives the same bound.
+        """
+        same = self.idle.get("bounds") or self.problem.order is OrderRule.FREE
+        if self.bounds_final or (same and deadline.remaining < GROWTH * self.last_bounds):
             return False
         return self.bounds(deadline)
 

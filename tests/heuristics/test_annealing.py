@@ -7,6 +7,7 @@ from oracles import least_cost
 
 from remat.graphs import GraphBuilder
 from remat.graphs.layered import layered
+from remat.heuristics.annealing import heuristic
 from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions, _Search
 from remat.heuristics.annealing.tables import MOST_RUNS
 from remat.heuristics.base import HeuristicRun
@@ -148,6 +149,20 @@ def test_resumed_run_uses_a_better_start():
     annealing.run(problem, first)
     found = annealing.run(problem, HeuristicRun(SEED, better, horizon=first.horizon).until(Deadline.after(0.001)))
     assert judged(problem, found).cost <= judged(problem, better).cost
+
+
+def test_hot_rounds_restart_and_end_halfway_if_another_one_had_less_energy(monkeypatch):
+    """A second one follows the first if that gained, and some of the later ones are half as long."""
+    monkeypatch.setattr(heuristic, "ROUND_MOVES", 2_000)
+    problem = Problem(layered(100, 0.3, 2), "65%", "free")
+    search = _Search(problem, AnnealingOptions(moves=1_000_000), HeuristicRun(SEED, Drops().run(problem, RUN)))
+    rounds, add = [], search.kinds.add
+    monkeypatch.setattr(search.kinds, "add", lambda *round_: (rounds.append(round_), add(*round_)))
+    search.go()
+    assert [kind for kind, *_ in rounds[:3]] == ["hot", "hot", "warm"]
+    assert rounds[0][2] > 0
+    hot = [moves for kind, moves, _ in rounds[:4] if kind == "hot"]
+    assert [round(moves / hot[0], 1) for moves in hot] == [1.0, 1.0, 0.5]
 
 
 def test_few_moves_improve_a_good_start():

@@ -19,7 +19,7 @@ from remat.heuristics.drops import Drops
 from remat.heuristics.eviction import Eviction
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
-from remat.schedule import Schedule
+from remat.schedule import OrderRule, Schedule
 from remat.solving.auto import STAGES, LeastCostSearch
 from remat.solving.conclusion import concluded
 from remat.solving.portfolio import Policy, Stage
@@ -205,6 +205,22 @@ def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch)
     for seconds, takes in ((2.5, 99), (20, 0.1)):
         stages = Stages(monkeypatch, LARGE, seconds=seconds, takes={"bounds": takes})
         assert stages.run().split().count("bounds") == 1
+
+
+@pytest.mark.parametrize(("order", "then"), [("free", "lns"), ("fixed", "bounds")])
+def test_only_bounds_of_a_fixed_order_gain_from_a_schedule(
+    monkeypatch: pytest.MonkeyPatch, order: OrderRule, then: str
+) -> None:
+    """The first bounds raised the bound and used all their time; the second would have less."""
+    stages = Stages(monkeypatch, replace(LARGE, order=order), takes={"bounds": 99}, finds=(DROPS,))
+    slow = remat.solving.portfolio.raise_bounds
+
+    def raise_bounds(session: Session, deadline: Deadline) -> None:
+        slow(session, deadline)
+        session.raise_bound(session.bound + 1)
+
+    monkeypatch.setattr(remat.solving.portfolio, "raise_bounds", raise_bounds)
+    assert stages.run().startswith(f"order drops eviction bounds annealing {then}")
 
 
 def test_turns_follow_shares(monkeypatch: pytest.MonkeyPatch) -> None:
