@@ -3,3 +3,5 @@
 from importlib.util import find_spec
 
 collect_ignore_glob = [f"remat/{extra}/*" for extra in ("torch", "jax") if not find_spec(extra)]
+if not find_spec("executorch"):  # these two subclass and call its parts
+    collect_ignore_glob += [f"remat/torch/executorch/{name}.py" for name in ("lowering", "planning")]

@@ -428,7 +428,7 @@ def program_graph(program: torch.export.ExportedProgram, *, alignment: int = ALI
     >>> program = torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),))
     >>> graph = program_graph(program)
     >>> [(op.name, op.outputs) for op in graph.ops], graph.reference_peak
-    ([('inputs', ('x',)), ('linear', ('linear',))], 80)
+    ([('inputs', ('input',)), ('linear', ('linear',))], 80)
     """
     return _read(program, alignment).graph
 
