@@ -122,14 +122,14 @@ class Problem:
         """Return the notebook's view: the problem's figures, and the memory without recomputation."""
         return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'memory without recomputation')}</div>"
 
-    def plot(self) -> Figure:
-        """Draw the memory of the reference order without recomputation, and the budget."""
+    def plot(self, schedule: Schedule | None = None) -> Figure:
+        """Draw the memory of a schedule and the budget; default: the reference order without recomputation."""
         from remat.schedule.plots import plot_memory
 
         figure = empty_figure((10, 4))
         plot_memory(
-            self.graph, Schedule.reference(self.graph), self.budget_bytes, figure.subplots(), keep=self.keep,
-            count_constant_memory=self.count_constant_memory,
+            self.graph, schedule or Schedule.reference(self.graph), self.budget_bytes, figure.subplots(),
+            keep=self.keep, count_constant_memory=self.count_constant_memory,
         )  # fmt: skip
         return figure
 

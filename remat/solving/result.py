@@ -289,7 +289,7 @@ class Result:
         """Return the notebook's view: the lines of ``str(result)`` as a table, and the memory of the schedule."""
         picture = ""
         if self.schedule is not None:
-            picture = html_picture(self._memory(self.schedule), "memory at each compute step")
+            picture = html_picture(self.problem.plot(self.schedule), "memory at each compute step")
         return f"<div>{html_pairs(self.rows())}{picture}</div>"
 
     def __repr__(self) -> str:
@@ -304,17 +304,6 @@ class Result:
             [[point.time, point.objective, point.bound] for point in self.incumbents],
             columns=["seconds", self.problem.objective.key, "bound"],
         )
-
-    def _memory(self, schedule: Schedule) -> Figure:
-        from remat.io.figures import empty_figure
-        from remat.schedule.plots import plot_memory
-
-        figure, problem = empty_figure((10, 4)), self.problem
-        plot_memory(
-            problem.graph, schedule, problem.budget_bytes, figure.subplots(), keep=problem.keep,
-            count_constant_memory=problem.count_constant_memory,
-        )  # fmt: skip
-        return figure
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the lines of ``str(result)`` as pairs of label and text."""
