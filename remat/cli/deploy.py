@@ -62,7 +62,7 @@ def command(
     """
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
-    from remat.deploy import Search, check_models, deploy, deploy_rewritten, fit, read_deployable, write_model
+    from remat.deploy import Search, check_models, deploy, fit, read_deployable, write_model
     from remat.graphs.io import model_suffixes
     from remat.io.files import check_outputs, is_standard_stream
     from remat.runtime.interruption import interrupts
@@ -79,8 +79,10 @@ def command(
     with interrupts():
         with Reporter(quiet) as reporter:
             options = SolveOptions(seed=seed, threads=threads)
-            search = Search(search_backend(backend), options, time_limit, reporter)
-            found = (deploy_rewritten if rewrite else deploy)(file, runtime, search, in_place=in_place)
+            search = Search(
+                search_backend(backend), options, time_limit, reporter, in_place=in_place, rewrite=rewrite
+            )  # fmt: skip
+            found = deploy(file, runtime, search)
         fitted = None if size is None else fit(file, found, size)
         if output is not None:
             write_model(found.file, output, model)

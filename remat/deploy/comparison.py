@@ -1,8 +1,10 @@
-"""Comparison of the outputs of a model and its rewritten version, up to rounding."""
+"""Comparison of the outputs and the memory of two models in their runtime: bit by bit, or up to rounding."""
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,15 @@ from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.runs import is_installed, random_values, run_models
 from remat.deploy.runtimes import RULES, ModelFile, Runtime
 from remat.errors import RematError, VerificationError
+
+
+@dataclass(frozen=True)
+class Check:
+    """Bytes that a runtime reported for the original and the new model, whose outputs were bitwise equal."""
+
+    before: int
+    after: int
+    outputs: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,43 @@ def comparing_runtime(file: ModelFile) -> Runtime | None:
         raise RematError(f"--check runs the model, and no runtime is installed: pip install {package}", "unavailable",
                          package)  # fmt: skip
     return found
+
+
+def check_models(
+    before: str | os.PathLike[str],
+    after: str | os.PathLike[str],
+    runtime: Runtime,
+    dims: Mapping[str, int] | None = None,
+    *,
+    exact: bool = True,
+) -> Check:
+    """Run two models in their runtime and compare their outputs.
+
+    `exact`: bit by bit; otherwise up to rounding, as :func:`compare_outputs` does.
+
+    Raises
+    ------
+    RematError
+        If the runtime is not installed.
+    VerificationError
+        If a model does not run, or outputs are not equal.
+    """
+    title = RULES[runtime].title
+    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+        models = [Path(before).resolve(), Path(after).resolve()]
+        reports = run_models(runtime, models, Path(folder), dims=dims)
+        for model, report in zip((before, after), reports, strict=True):
+            if "error" in report:
+                raise VerificationError(f"{model}: {title} does not run it: {report['error']}", "not-run", str(model))
+        with np.load(Path(folder) / "0.npz") as old, np.load(Path(folder) / "1.npz") as new:
+            for k, name in enumerate(old.files):
+                first, second = old[name], new[name]
+                same = first.dtype == second.dtype and first.tobytes() == second.tobytes()
+                if not same and (exact or not difference(first, second) <= tolerance(first.dtype)):
+                    raise VerificationError(
+                        f"{after}: output {k} is not that of {before} in {title}", "other-output", str(after)
+                    )
+            return Check(reports[0]["bytes"], reports[1]["bytes"], len(old.files))
 
 
 def compare_outputs(before: ModelFile, after: ModelFile) -> Comparison:

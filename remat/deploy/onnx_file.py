@@ -14,8 +14,8 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.onnx import ModelReading, read_model
 from remat.graphs.formats.onnx.assembly import Assembly
+from remat.graphs.formats.onnx.inner_graphs import named_graphs
 from remat.graphs.formats.onnx.network import Node
-from remat.graphs.formats.onnx.shape_inference import inner_graphs
 from remat.graphs.formats.onnx.stream import encoded, without_weights
 from remat.graphs.io import given_values
 from remat.io.limits import MAX_BYTES
@@ -171,7 +171,7 @@ class OnnxFile:
 def _rename(proto: Any, name_of: Callable[[str], str]) -> None:
     """Rename the inputs of a node and of the graphs inside it, across which names are unique."""
     proto.input[:] = [name_of(name) for name in proto.input]
-    for graph in inner_graphs(proto):
+    for _, graph in named_graphs(proto):
         for node in graph.node:
             _rename(node, name_of)
         for info in graph.output:
@@ -199,7 +199,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
     for node in graph.node:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-        for inner in inner_graphs(node):
+        for _, inner in named_graphs(node):
             yield from _tensors(inner)
 
 

@@ -23,13 +23,6 @@ import numpy as np
 from remat.deploy.runtimes import RULES, Runtime
 from remat.errors import RematError
 
-#: Python module of each runtime.
-MODULES = {
-    Runtime.TFLM: "tflite_micro",
-    Runtime.LITERT: "ai_edge_litert",
-    Runtime.ONNXRUNTIME: "onnxruntime",
-    Runtime.EXECUTORCH: "executorch",
-}
 #: Bytes of an arena; TFLM's default, ten times the size of the file, is often too small.
 ARENA = 2**30
 #: Runs of a model in ONNX Runtime; later runs allocate differently from the first, so the last one counts.
@@ -39,7 +32,7 @@ _ARENA = re.compile(rb"Arena allocation head (\d+) bytes[\s\S]*?allocation tail 
 
 def is_installed(runtime: Runtime) -> bool:
     """Return whether the runtime can be imported."""
-    return importlib.util.find_spec(MODULES[runtime]) is not None
+    return importlib.util.find_spec(RULES[runtime].module) is not None
 
 
 def run_models(

@@ -12,8 +12,7 @@ pytest.importorskip("flatbuffers")
 from deploy_models import inverted_blocks, two_pools
 
 from remat.deploy import Search, deploy, fit
-from remat.deploy.runs import MODULES
-from remat.deploy.runtimes import Runtime
+from remat.deploy.runtimes import RULES, Runtime
 from remat.deploy.tflite_file import TfliteFile
 
 #: Bytes of the input, of the widened tensors, and of the sums in int32.
@@ -42,7 +41,7 @@ def test_printed_fit(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_peak_and_partial_execution_by_formula() -> None:
     """An eighth of the channels of both wide tensors at a time; sums of the projection need int32."""
     file = TfliteFile(inverted_blocks())
-    found = fit(file, deploy(file, search=Search(time_limit=10), measure=False), 2**16)
+    found = fit(file, deploy(file, search=Search(time_limit=10, measure=False)), 2**16)
     assert found.least - (found.runtime_data or 0) == 2 * WIDE + NARROW
     assert dict(found.held) == {"block_0/expand": WIDE, "block_0/depthwise": WIDE, "image": NARROW}
     assert found.parts is not None
@@ -53,7 +52,7 @@ def test_peak_and_partial_execution_by_formula() -> None:
 
 def deploy_parts(data: bytes) -> object:
     file = TfliteFile(data)
-    return fit(file, deploy(file, search=Search(time_limit=10), measure=False), 0).parts
+    return fit(file, deploy(file, search=Search(time_limit=10, measure=False)), 0).parts
 
 
 def test_deploy_needs_an_output_or_a_memory(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_deploy_needs_an_output_or_a_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_data_of_the_runtime_is_measured() -> None:
-    pytest.importorskip(MODULES[Runtime.TFLM])
+    pytest.importorskip(RULES[Runtime.TFLM].module)
     file = TfliteFile(two_pools())
     made = deploy(file, search=Search(time_limit=10))
     found = fit(file, made, 2**16)

@@ -17,13 +17,14 @@ from remat.deploy import Runtime, Search, check_models, deploy, deployed, write_
 from remat.deploy.arena import runtime_head
 from remat.deploy.litert import LitertPlanner
 from remat.deploy.onnx_file import OnnxFile
-from remat.deploy.runs import MODULES, run_models
+from remat.deploy.runs import run_models
+from remat.deploy.runtimes import RULES
 from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
 
 
 def skip_without(runtime: Runtime) -> None:
-    pytest.importorskip(MODULES[runtime])
+    pytest.importorskip(RULES[runtime].module)
 
 
 @pytest.mark.slow
@@ -135,14 +136,14 @@ def test_onnxruntime_writes_in_place(tmp_path: Path) -> None:
 def test_different_outputs_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from remat.deploy import deployment
+    from remat.deploy import comparison
 
     def run(runtime: Runtime, models: list[Path], folder: Path, dims: object) -> list[dict[str, object]]:
         for k in range(2):
             np.savez(folder / f"{k}.npz", np.zeros(2), np.full(3, k))
         return [{"bytes": 64}, {"bytes": 32} if models[1].name == "b" else {"error": "no such op"}]
 
-    monkeypatch.setattr(deployment, "run_models", run)
+    monkeypatch.setattr(comparison, "run_models", run)
     with refused("verification.other-output", culprit="output 1"):
         check_models("a", "b", Runtime.LITERT)
     with refused("verification.not-run", culprit="no such op"):

@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_models import constant, model, node, value  # noqa: E402
 
-from remat.deploy import Search, compare_outputs, deploy, deploy_rewritten, rewritten  # noqa: E402
+from remat.deploy import Search, compare_outputs, deploy, rewritten  # noqa: E402
 from remat.deploy.onnx_file import OnnxFile  # noqa: E402
 from remat.errors import GraphError, VerificationError  # noqa: E402
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph  # noqa: E402
@@ -217,7 +217,7 @@ def test_weights_that_cannot_be_sliced_are_refused() -> None:
 
 def test_deploy_keeps_the_smaller_of_model_and_rewriting() -> None:
     file = OnnxFile(densenet())
-    plain, found = (each(file, search=Search(time_limit=30)) for each in (deploy, deploy_rewritten))
+    plain, found = (deploy(file, search=Search(time_limit=30, rewrite=each)) for each in (False, True))
     assert found.before == plain.before
     assert found.bound <= found.after < plain.after
     assert found.rewrites

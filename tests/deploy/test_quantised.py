@@ -14,7 +14,8 @@ from tflite_models import tflite
 
 from remat.deploy import Runtime, Search, check_models, deploy, write_model
 from remat.deploy.arena import check_plan, runtime_head
-from remat.deploy.runs import MODULES, run_models
+from remat.deploy.runs import run_models
+from remat.deploy.runtimes import RULES
 from remat.deploy.scratch import kernel_scratch
 from remat.deploy.tflite_file import TfliteFile
 from remat.graphs.formats.tflite import graph_from_tflite
@@ -54,7 +55,7 @@ def test_plan_of_packed_elements_is_refused() -> None:
 def test_quantised_file_stays_at_the_end(weights: int, activations: int, before: int, after: int) -> None:
     file = TfliteFile(quantised_branches(weights, activations))
     assert file.graph.constant_memory == 2 * (32 if weights == INT4 else 64) + 2 * (64 if activations == INT16 else 32)
-    found = deploy(file, search=Search(time_limit=10), measure=False)
+    found = deploy(file, search=Search(time_limit=10, measure=False))
     assert (found.before, found.after, found.proved) == (before, after, True)
     assert found.file.data.endswith(file.data)
     assert isinstance(found.file, TfliteFile)
@@ -65,7 +66,7 @@ def test_quantised_file_stays_at_the_end(weights: int, activations: int, before:
 @pytest.mark.parametrize("runtime", [Runtime.TFLM, Runtime.LITERT])
 def test_quantised_models_in_runtimes(runtime: Runtime, tmp_path: Path) -> None:
     """Equal outputs and predicted bytes; TFLM unpacks 4-bit weights into scratch, a byte for each."""
-    pytest.importorskip(MODULES[runtime])
+    pytest.importorskip(RULES[runtime].module)
     if runtime is Runtime.TFLM:
         assert kernel_scratch(TfliteFile(quantised_branches(INT4)))[0] == {0: 64, 1: 64}
         known = [(kind, elements, head) for kind, elements, _, head in ELEMENTS.values() if head]

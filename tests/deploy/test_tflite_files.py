@@ -84,7 +84,7 @@ def test_predicted_arenas_of_litert_equal_measured_ones() -> None:
 def test_outputs_in_place_of_inputs(name: str) -> None:
     """No head grows; the plan puts outputs of reference kernels on inputs that die, views included."""
     data, _, head = HEADS[name]
-    found = deploy(TfliteFile(data), search=Search(time_limit=20), measure=False)
+    found = deploy(TfliteFile(data), search=Search(time_limit=20, measure=False))
     assert (found.before, found.after, found.proved) == (head, IN_PLACE.get(name, min(head, found.after)), True)
     assert isinstance(found.file, TfliteFile)
     if found.after < head:
@@ -111,7 +111,7 @@ def test_scratch_moves_with_its_operator() -> None:
     ops = [O(OPS.SIN, (0,), (k,)) for k in (1, 2, 3)]
     ops += [O(OPS.SUM, (k, 8), (k + 3,), options=("ReducerOptions", {})) for k in (1, 2, 3)]
     file = TfliteFile(model(G([*tensors(*shapes), axes], [*ops, concat((4, 5, 6), 7, 1)], (0,), (7,))))
-    found = deploy(file, search=Search(time_limit=20), measure=False)
+    found = deploy(file, search=Search(time_limit=20, measure=False))
     assert isinstance(found.file, TfliteFile)
     scratch = kernel_scratch(found.file, measure=False)[0]
     assert sorted(kernel_scratch(file, measure=False)[0].values()) == sorted(scratch.values()) == [32, 32, 32]
@@ -163,7 +163,7 @@ def test_deployed_file_ends_with_the_original(tmp_path: Path) -> None:
     """Deploying again changes nothing."""
     (tmp_path / "old.tflite").write_bytes(two_pools())
     file = read_model_file(tmp_path / "old.tflite")
-    found = deploy(file, search=Search(time_limit=20), measure=False, in_place=False)
+    found = deploy(file, search=Search(time_limit=20, measure=False, in_place=False))
     assert (found.before, found.after, found.bound, found.proved) == (6144, 4224, 4224, True)
     assert found.file.data.endswith(file.data)
     write_model(found.file, tmp_path / "new.tflite", tmp_path / "old.tflite")
@@ -171,7 +171,7 @@ def test_deployed_file_ends_with_the_original(tmp_path: Path) -> None:
     assert isinstance(new, TfliteFile)
     assert new.graph.reference_peak == 4224
     assert runtime_head(new) == 4224
-    again = deploy(new, search=Search(time_limit=20), measure=False)
+    again = deploy(new, search=Search(time_limit=20, measure=False))
     assert (again.before, again.after) == (4224, 4224)
     assert again.file.data == new.data
     assert deploy(file, "litert", Search(time_limit=20)).after == 4352  # inputs stay
@@ -249,7 +249,7 @@ def test_variables_keep_their_order() -> None:
         file.scheduled(schedule_of("inputs MUL_1 ADD_0"))
     with refused("format.variables"):
         rewritten(file, file.graph)
-    assert deploy(file, search=Search(time_limit=10), measure=False).file.operators[0].label == "op 0 (ADD)"
+    assert deploy(file, search=Search(time_limit=10, measure=False)).file.operators[0].label == "op 0 (ADD)"
 
 
 def test_unsupported_files_are_refused() -> None:
@@ -270,7 +270,7 @@ def test_unsupported_files_are_refused() -> None:
 
 
 def test_irregular_networks_are_proved_least() -> None:
-    found = deploy(TfliteFile(irregular(0)), search=Search(time_limit=20), measure=False)
+    found = deploy(TfliteFile(irregular(0)), search=Search(time_limit=20, measure=False))
     assert (found.before, found.after, found.proved) == (40_960, 20_480, True)
     assert isinstance(found.file, TfliteFile)
     assert np.array(found.file.plan()).max() < 20_480
