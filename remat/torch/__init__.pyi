@@ -13,6 +13,9 @@ from remat.torch.execute import OpRun as OpRun
 from remat.torch.execute import Step as Step
 from remat.torch.execute.split import Split as Split
 from remat.torch.execute.split import split as split
+from remat.torch.inductor_order import InductorOrder as InductorOrder
+from remat.torch.inductor_order import OrderedGraph as OrderedGraph
+from remat.torch.inductor_order import inductor_order as inductor_order
 from remat.torch.memory import measure_peak as measure_peak
 from remat.torch.memory import profiled_memory as profiled_memory
 from remat.torch.memory import track_storages as track_storages
