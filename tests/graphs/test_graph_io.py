@@ -41,7 +41,7 @@ def test_unreadable_files(tmp_path):
     with refused("format.no-file"):
         read_graph(tmp_path)
     (tmp_path / "s.json").write_text('{"format": "remat-schedule"}')
-    with refused("format.unknown", culprit="remat-schedule"):
+    with refused("format.unknown", culprit=f"{tmp_path / 's.json'}: a schedule, not a graph"):
         read_graph(tmp_path / "s.json")
 
 

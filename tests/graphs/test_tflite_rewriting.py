@@ -9,7 +9,7 @@ from refusals import refused
 from shell import facts, ok
 from tflite_models import OPS, G, O, T, model, tflite
 
-from remat.deploy import deploy, rewritten
+from remat.deploy import Search, deploy, rewritten
 from remat.deploy.tflite_file import TfliteFile
 from remat.graphs import read_graph
 from remat.graphs.formats.tflite import graph_from_tflite
@@ -154,7 +154,7 @@ def test_rewrite_command_lowers_the_peak_of_a_cell(tmp_path, monkeypatch) -> Non
     activations = [entry.options["FusedActivationFunction"] for entry in new.tables[0].operators]
     assert activations == [0, 0, 0, 0, RELU]
     assert new.graph.reference_peak == part + 3 * result  # at the first addition
-    assert deploy(new, measure=False).after <= part + 3 * result
+    assert deploy(new, search=Search(measure=False)).after <= part + 3 * result
     wrong = dict(graph.meta["attrs"]["CONV_2D_1/part0"], activation="relu6")
     hostile = replace(graph, meta=graph.meta | {"attrs": graph.meta["attrs"] | {"CONV_2D_1/part0": wrong}})
     with refused("graph.pieces", culprit="CONV_2D_1/part0"):

@@ -52,7 +52,7 @@ graph_formats = Formats("graph", GraphFormat, BUILT_IN)
 
 def check_model_options(views: str, control_flow: str, in_place: object) -> None:
     """Refuse option values that the readers of deployed models do not support."""
-    for option, word, choices in (("views", views, ("fold", "keep")), ("control_flow", control_flow, ("refuse", "op"))):
+    for option, word, choices in (("views", views, ("fold", "keep")), ("control_flow", control_flow, ("op", "refuse"))):
         if word not in choices:
             raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(word)}", "option")
     if not isinstance(in_place, bool):

@@ -34,7 +34,7 @@ def graph_from_onnx(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
     views: str = "fold",
-    control_flow: str = "refuse",
+    control_flow: str = "op",
     in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
@@ -52,8 +52,9 @@ def graph_from_onnx(
         Contents of inputs, such as axes and sizes that decide shapes; these inputs become constants.
     views : {"fold", "keep"}
         Treat reshapes and other views as names of their input (fold), or as ops that write a tensor (keep).
-    control_flow : {"refuse", "op"}
-        Refuse an op with graphs of its own (``If``, ``Loop``, ``Scan``), or treat it as one op.
+    control_flow : {"op", "refuse"}
+        Treat an op with graphs of its own (``If``, ``Loop``, ``Scan``) as one op, whose workspace is the peak of these
+        graphs, or refuse it.
     in_place : bool
         Let activations write in place of their input, as kernels of ONNX Runtime's CPU provider do.
     remarks : list of str, optional

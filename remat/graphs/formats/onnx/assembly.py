@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import UniqueNames
 from remat.graphs.formats.onnx.describing import describe, shapes_of
 from remat.graphs.formats.onnx.flops import Costs
 from remat.graphs.formats.onnx.network import Network, Node
-from remat.graphs.formats.onnx.shape_inference import CONTROL_FLOW, RANDOM, is_training_dropout
+from remat.graphs.formats.onnx.shape_inference import is_repeatable, is_training_dropout
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.graphs.rewriting.descriptions import DESCRIPTION_MEMORY, described
 from remat.io.limits import draw
@@ -28,6 +29,14 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 _QUOTED = re.compile(r"'([^']*)'")
 
 
+class Inside(NamedTuple):
+    """Needs of the graphs inside a node, in bytes and FLOPs."""
+
+    peak: int = 0
+    constants: int = 0
+    cost: int = 0
+
+
 class Assembly:
     """Builder of the graph of a network.
 
@@ -41,9 +50,11 @@ class Assembly:
         self._fold_views = fold_views
         self._remarks = remarks
         self._base: dict[str, str] = {}
-        self._folds = True
+        self._describes = True
         self._constant = network.constant
         self._nodes: list[Node] = []
+        self._inner_constants = 0
+        self._unknown: set[str] = set()
         self.position_of: dict[str, int] = {}
         """Node of the network by the name of its op, set by :meth:`graph`."""
 
@@ -70,13 +81,15 @@ class Assembly:
         positions = {id(node): k for k, node in enumerate(network.nodes)}
         for node in self._nodes:
             written = tuple(define(value) for value in node.outputs if value)
+            inside = self._inside(node)
             op = Op(
                 op_names.name(node.name),
                 tuple(tensor_of[value] for value in self._read(node)),
                 written,
-                0 if node.type in VIEWS else costs.cost(node),
+                0 if node.type in VIEWS else inside.cost if node.bodies else costs.cost(node),
                 type=printable(node.type),
-                recomputable=node.type not in RANDOM and not is_training_dropout(node, network),
+                workspace=inside.peak,
+                recomputable=is_repeatable(node, network),
                 in_place=tuple((written[0], tensor_of[source]) for source in self._places(node)),
             )
             ops.append(op)
@@ -84,7 +97,7 @@ class Assembly:
             module = module_path(node.proto)
             if module:
                 modules[op.name] = module
-            found = describe(node, network, self._root, tensor_of) if self._folds else None
+            found = describe(node, network, self._root, tensor_of) if self._describes else None
             if found is not None:
                 draw(DESCRIPTION_MEMORY)
                 attributes[op.name] = found
@@ -98,9 +111,30 @@ class Assembly:
             meta=({"modules": modules} if modules else {}) | described(shapes_of(network, tensor_of), attributes),
         )  # fmt: skip
 
+    def _inside(self, node: Node) -> Inside:
+        """Return what the bodies of a node need: the most memory of one, all constants, and the largest cost."""
+        found = []
+        for body in node.bodies:
+            inner = Assembly(body, fold_views=self._fold_views, in_place=self._in_place, remarks=[])
+            found.append(inner.needs())
+            self._unknown |= inner._unknown
+        self._inner_constants += sum(each.constants for each in found)
+        cost = max((each.cost for each in found), default=0) * (1 if node.trips is None else node.trips)
+        return Inside(max((each.peak for each in found), default=0), 0, cost)
+
+    def needs(self) -> Inside:
+        """Return what an inner graph needs in the order of the file, without values of enclosing graphs."""
+        network = self._network
+        constants = self._bytes_of_constants(network.outputs)
+        if not self._needed([node for node in network.nodes if not self._is_folded(node)]):
+            return Inside(sum(network.values[value].bytes for value in network.inputs), constants)
+        self._describes = False
+        graph = self.graph("inner", "")
+        return Inside(graph.reference_peak, constants + graph.constant_memory, graph.base_cost)
+
     def _keep_all(self) -> None:
         """Keep views and nodes that depend on constants alone as ops; raise FormatError if there are none."""
-        self._folds = False
+        self._describes = False
         self._base.clear()
         self._constant = self._constant.difference(*(node.outputs for node in self._network.nodes))
         self._nodes = self._needed(self._network.nodes)
@@ -131,9 +165,9 @@ class Assembly:
         return self._base.get(value, value)
 
     def _read(self, node: Node) -> list[str]:
-        """Return the non-constant values that a node reads, without duplicates."""
+        """Return the non-constant values of this graph that a node reads, without duplicates."""
         roots = dict.fromkeys(self._root(value) for value in node.reads)
-        return [value for value in roots if value not in self._constant]
+        return [value for value in roots if value not in self._constant and value not in self._network.outside]
 
     def _places(self, node: Node) -> list[str]:
         """Return the value that the first output of a node may replace in memory, if any."""
@@ -157,22 +191,35 @@ class Assembly:
 
     def _constant_memory(self) -> int:
         """Return the bytes of the constants that ops read, without those that only shapes depend on."""
+        read = (value for node in self._nodes for value in node.reads)
+        return self._bytes_of_constants(read) + self._inner_constants
+
+    def _bytes_of_constants(self, values: Iterable[str]) -> int:
+        """Return the bytes of the constants of this graph among some values."""
         network = self._network
-        read = {self._root(value) for node in self._nodes for value in node.reads}
-        return sum(network.values[value].bytes for value in read if value in self._constant)
+        own = self._constant.intersection(map(self._root, values)) - network.outside.union(network.inputs)
+        return sum(network.values[value].bytes for value in own)
 
     def _remark(self, costs: Costs) -> None:
-        if costs.unknown:
+        self._unknown |= costs.unknown
+        if self._unknown:
             self._remarks.append(
                 "ops without a formula cost one FLOP for each element written: "
-                + together([short(each) for each in sorted(costs.unknown)])
+                + together([short(each) for each in sorted(self._unknown)])
             )
-        inner = [node.name for node in self._nodes if node.type in CONTROL_FLOW]
-        if inner:
+        inner = {short(node.name): node for node in self._nodes if node.graphs}
+        if read := [name for name, node in inner.items() if not node.unread]:
             self._remarks.append(
-                "ops with graphs of their own cost one FLOP for each element written, and their memory inside "
-                "is not counted: " + together([short(each) for each in inner])
+                "ops with graphs of their own are one op; its workspace is the peak of these graphs, in their order: "
+                + together(read)
             )
+        if loops := [name for name, node in inner.items() if node.trips is None]:
+            self._remarks.append(f"loops without a known number of runs cost one run: {together(loops)}")
+        self._remarks += [
+            f"the graphs of {name} are not read, and their memory is not counted: {node.unread}"
+            for name, node in inner.items()
+            if node.unread
+        ]
         constant = sum(self._root(value) in self._constant for value in self._network.outputs)
         if constant:
             self._remarks.append(f"{constant:,} graph outputs do not depend on the inputs and are left out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil, isfinite
 from typing import Any
 
 from remat.graphs.formats.onnx.network import Node
@@ -19,6 +20,19 @@ def with_defaults(node: Node) -> Any:
     proto.CopyFrom(node.proto)
     proto.attribute.add(name="onesided", type=2, i=1)
     return proto
+
+
+def range_length(node: Node, content: Mapping[str, Any]) -> int | None:
+    """Return the number of elements of a ``Range`` with known inputs, otherwise None.
+
+    ONNX's rule refuses inputs of shape (1,), which its own functions have.
+    """
+    found = [content.get(name) for name in node.inputs]
+    if node.type != "Range" or len(found) != 3 or any(each is None or each.size != 1 for each in found):
+        return None
+    start, limit, delta = (each.item() for each in found if each is not None)
+    steps = (limit - start) / delta if delta else float("nan")
+    return max(ceil(steps), 0) if isfinite(steps) else None
 
 
 def correct(node: Node, types: Mapping[str, Any], values: Mapping[str, Value]) -> None:

@@ -7,7 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from remat.errors import FormatError
-from remat.graphs.formats.onnx.shape_inference import MAX_NODES, inner_graphs
+from remat.graphs.formats.onnx.inner_graphs import named_graphs
+from remat.graphs.formats.onnx.shape_inference import MAX_NODES
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, short
 
@@ -73,7 +74,7 @@ def _all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
     for node in nodes:
         draw()
         yield node
-        for graph in inner_graphs(node):
+        for _, graph in named_graphs(node):
             yield from _all_nodes(graph.node)
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat.graphs.formats.onnx.values import Value
+
+
+class InnerGraph(NamedTuple):
+    """Graph in an attribute of a node, and the values of enclosing graphs that it reads."""
+
+    attribute: str
+    proto: Any
+    free: set[str]
 
 
 @dataclass(eq=False)
@@ -23,6 +31,15 @@ class Node:
     outputs: list[str]
     captured: list[str] = field(default_factory=list)
     """Further values that its inner graphs read."""
+    graphs: list[InnerGraph] = field(default_factory=list)
+    copies: int = 0
+    """Names that ONNX's rule copies into its inner graphs."""
+    bodies: list[Network] = field(default_factory=list)
+    """Its inner graphs with known types and shapes; of an ``If`` with a known condition, the branch that runs."""
+    trips: int | None = 1
+    """Runs of a body; None if they depend on data."""
+    unread: str = ""
+    """Reason for inner graphs without known types and shapes."""
 
     @property
     def reads(self) -> list[str]:
@@ -41,5 +58,7 @@ class Network:
     """Content of small tensors that do not depend on the inputs."""
     constant: set[str] = field(default_factory=set)
     """Values that do not depend on the inputs."""
+    outside: set[str] = field(default_factory=set)
+    """Values of enclosing graphs that an inner graph reads."""
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)

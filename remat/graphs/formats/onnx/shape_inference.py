@@ -7,14 +7,17 @@ and its errors name the node. It also yields the content of small tensors that d
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.onnx.corrections import correct, with_defaults
+from remat.graphs.formats.onnx.corrections import correct, range_length, with_defaults
 from remat.graphs.formats.onnx.given_values import GivenValues
-from remat.graphs.formats.onnx.network import Network, Node
+from remat.graphs.formats.onnx.inner_graphs import CONTROL_FLOW, InnerReader, free_names, named_graphs
+from remat.graphs.formats.onnx.network import InnerGraph, Network, Node
 from remat.graphs.formats.onnx.values import Dimensions, value_of
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, printable, short
@@ -32,19 +35,28 @@ ARITHMETIC = frozenset({
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand",
     "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
     "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "ReduceMax", "ReduceMin",
-    "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Sqrt", "Squeeze",
+    "ReduceProd", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Sqrt", "Squeeze",
     "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
 #: Ops whose result differs between runs.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
-#: Ops with graphs of their own.
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+#: Ops whose shapes depend on the elements that they read, and follow if these are known.
+BY_CONTENT = frozenset({"Compress", "NonZero", "Unique"})
+#: Kinds of errors in an inner graph that leave its node to ONNX's rule.
+_UNREADABLE = ("no-size", "unknown-shape", "open-dims")
 _STANDARD = ("", "ai.onnx")
 _TERM = rb"[A-Za-z ]*+(?:\.\.\.)?+[A-Za-z ]*+"
 _EQUATION = re.compile(rb"%s(?:,%s)*(?:->%s)?" % (_TERM, _TERM, _TERM))
 _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+
+
+@dataclass
+class _Stored:
+    """Number of stored elements, in all graphs of a model."""
+
+    elements: int = 0
 
 
 class Inference:
@@ -62,7 +74,7 @@ class Inference:
         self._versions = {each.domain if each.domain != "ai.onnx" else "": each.version for each in self._opsets}
         self._types = {number: name for name, number in onnx.TensorProto.DataType.items()}
         self._declared: dict[str, Any] = {}
-        self._kept = 0
+        self._stored = _Stored()
         self.network = Network()
 
     def run(self) -> Network:
@@ -74,6 +86,31 @@ class Inference:
             raise FormatError(f"{len(self._graph.node):,} nodes, more than the {MAX_NODES:,} that are read")
         self._read_constants()
         self._read_inputs()
+        self._read_nodes()
+        self._dims.refuse_unused()
+        return self.network
+
+    def _inner(self, graph: InnerGraph, types: Sequence[Any], known: Mapping[str, Any]) -> Network:
+        """Return the network of an inner graph with inputs of these types, some of which have a known content."""
+        inner, outer = copy.copy(self), self.network
+        inner._graph, inner._declared, inner.network = graph.proto, {}, Network(outside=graph.free)
+        for name in graph.free:
+            inner.network.values[name] = outer.values[name]
+            if name in outer.content:
+                inner.network.content[name] = outer.content[name]
+        inner.network.constant |= graph.free & outer.constant
+        inner._read_constants()
+        for name, type_ in zip((info.name for info in graph.proto.input), types, strict=True):
+            inner._define(name, type_)
+            inner.network.inputs.append(name)
+            if name in known:
+                inner._keep(name, known[name])
+                inner.network.constant.add(name)
+        inner._read_nodes()
+        return inner.network
+
+    def _read_nodes(self) -> None:
+        """Read the nodes and the outputs of the graph."""
         for info in (*self._graph.value_info, *self._graph.output):
             self._declared.setdefault(info.name, info.type)
         later = {name for node in self._graph.node for name in node.output}
@@ -92,8 +129,6 @@ class Inference:
             if info.name not in self.network.values:
                 raise FormatError(f"graph output {short(info.name)} is written by no node")
             self.network.outputs.append(info.name)
-        self._dims.refuse_unused()
-        return self.network
 
     def _read_constants(self) -> None:
         for tensor in self._graph.initializer:
@@ -155,8 +190,9 @@ class Inference:
 
     def _keep(self, name: str, content: Any) -> None:
         """Store the content of `name`, unless it exceeds the limit or is not numeric."""
-        if content.dtype.kind in "biuf" and self._kept + content.size <= MAX_TOTAL_CONTENT:
-            self._kept += content.size
+        is_number = content.dtype.kind in "biuf" or content.dtype.name == "bfloat16"
+        if is_number and self._stored.elements + content.size <= MAX_TOTAL_CONTENT:
+            self._stored.elements += content.size
             self.network.content[name] = content
 
     def _node(self, proto: Any, position: int) -> Node:
@@ -174,18 +210,18 @@ class Inference:
             except Exception as error:
                 raise FormatError(f"node {short(name)}, attribute {short(attribute.name)}: {_reason(error)}") from None
         node = Node(proto, name, kind, attributes, list(proto.input), list(proto.output))
-        graphs = list(inner_graphs(proto))
-        if graphs:
-            if self._control_flow != "op":
-                raise FormatError(
-                    f"node {short(name)} ({kind}) has graphs of its own, which are not read; "
-                    'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)',
-                    "control-flow",
-                )
-            inner: set[str] = set()
-            copies = sum(_free_names(graph, set(), inner) for graph in graphs)
-            draw(seconds=_COPY_SECONDS * copies)
-            node.captured = sorted(inner - set(node.inputs))
+        graphs = list(named_graphs(proto))
+        if graphs and self._control_flow != "op":
+            raise FormatError(
+                f'node {short(name)} ({kind}) has graphs of its own, which control_flow="refuse" refuses; '
+                'control_flow="op" takes it as one op',
+                "control-flow",
+            )
+        for attribute_name, graph in graphs:
+            free: set[str] = set()
+            node.copies += free_names(graph, set(), free)
+            node.graphs.append(InnerGraph(attribute_name, graph, free))
+        node.captured = sorted(set[str]().union(*(each.free for each in node.graphs)) - set(node.inputs))
         return node
 
     def _infer(self, node: Node) -> None:
@@ -199,17 +235,33 @@ class Inference:
             self._define(name, self._whole(node, name, types.get(name)))
         if node.type in ("Shape", "Size"):
             self._shape(node)
-        elif all(name in network.constant for name in node.reads) and self._is_plain(node):
+        elif node.type == "If" and len(node.bodies) == 1:
+            self._take_branch(node, node.bodies[0])
+        elif all(name in network.constant for name in node.reads) and is_repeatable(node, network):
             network.constant.update(name for name in node.outputs if name)
             self._evaluate(node)
 
-    def _is_plain(self, node: Node) -> bool:
-        """Return True if equal inputs always give equal outputs and there is no inner graph."""
-        return not (node.type in RANDOM or node.type in CONTROL_FLOW or is_training_dropout(node, self.network))
+    def _take_branch(self, node: Node, branch: Network) -> None:
+        """Take constants and contents from the only branch that runs."""
+        for name, result in zip(node.outputs, branch.outputs, strict=False):
+            if name and result in branch.constant and is_repeatable(node, self.network):
+                self.network.constant.add(name)
+                if result in branch.content:
+                    self._keep(name, branch.content[result])
 
     def _inferred(self, node: Node) -> dict[str, Any]:
-        """Return the types of the outputs, as far as ONNX has a rule for them."""
+        """Return the types of the outputs, as far as inner graphs, contents or ONNX's rules fix them."""
         proto, values = node.proto, self.network.values
+        if node.graphs and (found := self._by_inner_graphs(node)) is not None:
+            return found
+        make = self._onnx.helper.make_tensor_type_proto
+        length = range_length(node, self.network.content)
+        if length is not None:
+            return {node.outputs[0]: make(values[node.inputs[0]].type.tensor_type.elem_type, [length])}
+        if node.type in BY_CONTENT and (results := self._results(node)) is not None:
+            number = self._onnx.helper.np_dtype_to_tensor_dtype
+            pairs = zip(node.outputs, results, strict=False)
+            return {name: make(number(result.dtype), result.shape) for name, result in pairs if name}
         domain = "" if proto.domain in _STANDARD else proto.domain
         try:
             schema = self._onnx.defs.get_schema(proto.op_type, max(1, min(self._versions[domain], 2**31 - 1)), domain)
@@ -239,6 +291,23 @@ class Inference:
             raise FormatError(f"node {short(node.name)} ({node.type}): {_reason(error)}") from None
         correct(node, result, values)
         return result
+
+    def _by_inner_graphs(self, node: Node) -> dict[str, Any] | None:
+        """Read the inner graphs of a node; return the types of its outputs, or None if that is left to ONNX's rule."""
+        if node.type not in CONTROL_FLOW:
+            node.unread = "the op is unknown"
+        else:
+            make = self._onnx.helper.make_tensor_type_proto
+            reader = InnerReader(node, self.network, self._versions[""], make, self._inner)
+            try:
+                return dict(zip(node.outputs, reader.outputs(), strict=False))
+            except FormatError as error:
+                self._dims.missing.clear()
+                if error.kind.rpartition(".")[2] not in _UNREADABLE:
+                    raise
+                node.unread, node.bodies, node.trips = str(error), [], 1
+        draw(seconds=_COPY_SECONDS * node.copies)
+        return None
 
     def _whole(self, node: Node, name: str, inferred: Any) -> Any:
         """Return the type of an output by its rule; open dimensions come from the file's declaration or from `dims`."""
@@ -297,26 +366,39 @@ class Inference:
             content = network.content[node.inputs[0]].astype(network.content[node.inputs[1]].dtype)
             self._keep(node.outputs[0], content)
             return
-        elif node.type not in ARITHMETIC or not all(name in network.content for name in node.reads):
+        elif node.type not in ARITHMETIC | BY_CONTENT:
             return
         if any(network.values[name].elements > MAX_CONTENT for name in node.outputs if name):
             return
-        if any(self._is_external(value) for value in attributes.values()):
-            return
+        # without a result its shape is known; an op whose shape depends on its content reports the missing content
+        for name, result in zip(node.outputs, self._results(node) or (), strict=False):
+            if name and getattr(result, "shape", None) == network.values[name].shape:
+                self._keep(name, result)
+
+    def _results(self, node: Node) -> list[Any] | None:
+        """Return the outputs of a node that reads known contents; None if they cannot be computed."""
+        content = self.network.content
+        if not all(name in content for name in node.reads) or any(map(self._is_external, node.attributes.values())):
+            return None
         from onnx.reference import ReferenceEvaluator
 
         try:
             evaluator = ReferenceEvaluator(node.proto, opsets=dict(self._versions))
-            results = evaluator.run(None, {name: network.content[name] for name in node.reads})
+            results: list[Any] = evaluator.run(None, {name: content[name] for name in node.reads})
         except Exception:
-            return  # its shape is known; an op whose shape depends on its content reports the missing content
-        for name, result in zip(node.outputs, results, strict=False):
-            if name and getattr(result, "shape", None) == network.values[name].shape:
-                self._keep(name, result)
+            return None
+        return results
 
     def _is_external(self, value: Any) -> bool:
         tensor = self._onnx.TensorProto
         return isinstance(value, tensor) and value.data_location == tensor.EXTERNAL
+
+
+def is_repeatable(node: Node, network: Network) -> bool:
+    """Return True if equal inputs always give equal outputs, as far as known."""
+    if node.type in RANDOM or node.unread or is_training_dropout(node, network):
+        return False
+    return all(is_repeatable(inner, body) for body in node.bodies for inner in body.nodes)
 
 
 def is_training_dropout(node: Node, network: Network) -> bool:
@@ -327,39 +409,6 @@ def is_training_dropout(node: Node, network: Network) -> bool:
         mode = network.content.get(node.inputs[2])
         return mode is None or bool(mode.any())
     return not node.attributes.get("is_test", 1)
-
-
-def _free_names(graph: Any, bound: set[str], found: set[str]) -> int:
-    """Add the names that an inner graph reads and does not define to `found`; return how many names ONNX copies.
-
-    `bound` holds the names of the enclosing graphs and is restored on return. ONNX copies into each inner graph all
-    names that are defined around it.
-    """
-    mine: set[str] = set()
-
-    def bind(names: Iterable[str]) -> None:
-        new = {name for name in names if name not in bound}
-        mine.update(new)
-        bound.update(new)
-
-    copies = len(bound)
-    bind([*(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)])
-    for node in graph.node:
-        draw()
-        found.update(name for name in node.input if name and name not in bound)
-        copies += sum(_free_names(inner, bound, found) for inner in inner_graphs(node))
-        bind(node.output)
-    found.update(info.name for info in graph.output if info.name not in bound)
-    bound -= mine
-    return copies
-
-
-def inner_graphs(node: Any) -> Iterator[Any]:
-    """Yield the graphs in the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _reason(error: Exception) -> str:

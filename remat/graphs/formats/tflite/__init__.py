@@ -39,7 +39,7 @@ def graph_from_tflite(
     *,
     subgraph: int | str = 0,
     views: str = "fold",
-    control_flow: str = "refuse",
+    control_flow: str = "op",
     in_place: bool = False,
     remarks: list[str] | None = None,
 ) -> ComputeGraph:
@@ -58,8 +58,8 @@ def graph_from_tflite(
         Position or name of the subgraph; 0 is the main one.
     views : {"fold", "keep"}
         Treat reshapes as names of their input (fold), or as ops that write a tensor (keep).
-    control_flow : {"refuse", "op"}
-        Refuse an op that runs other subgraphs, or treat it as one op.
+    control_flow : {"op", "refuse"}
+        Treat an op that runs other subgraphs as one op, without the memory of these, or refuse it.
     in_place : bool
         Let ops write in place of an input, as TensorFlow Lite Micro's reference kernels do under an offline plan.
     remarks : list of str, optional
@@ -241,8 +241,8 @@ class Assembly:
     def _check(self, operator: OperatorEntry, label: str, there: set[int]) -> None:
         if operator.kind in CONTROL_FLOW and not self.control_flow:
             raise FormatError(
-                f"{label} runs other subgraphs, which are not read; "
-                'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)',
+                f'{label} runs other subgraphs, which control_flow="refuse" refuses; '
+                'control_flow="op" takes it as one op',
                 "control-flow",
             )
         for position in operator.inputs:
