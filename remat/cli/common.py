@@ -130,17 +130,23 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
         print(indent + line)
 
 
-def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO) -> None:
-    """Print texts, each behind its word; in a terminal, wrap them to its width."""
-    width = shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else 10**9
+def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, least: int = 9) -> None:
+    """Print texts, each behind its word; in a terminal, wrap them to its width.
+
+    `least` is the least width of the words.
+    """
+    rows = list(rows)
+    target = sys.stdout if stream is None else stream
+    width = shutil.get_terminal_size().columns if target.isatty() or "COLUMNS" in os.environ else 10**9
+    room = max(least, *(len(word) for word, _ in rows)) + 1
     for word, text in rows:
-        indent = " " * (10 + len(text) - len(text.lstrip()))
+        indent = " " * (room + len(text) - len(text.lstrip()))
         lines = textwrap.wrap(
             printable(text.strip()), max(width, 40), initial_indent=indent, subsequent_indent=indent,
             break_on_hyphens=False,
         )  # fmt: skip
         for number, line in enumerate(lines):
-            print(f"{'' if number else word:<9} {line[10:]}", file=stream)
+            print(f"{'' if number else word:<{room - 1}} {line[room:]}", file=target)
 
 
 def option_bytes(size: str, option: str) -> int:

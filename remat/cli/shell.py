@@ -39,13 +39,14 @@ from remat.cli import (
     trace,
     traffic,
     validate,
+    verify,
     warm_up,
     zoo,
 )
-from remat.cli.advice import advice
+from remat.cli.advice import advice, swapped
 from remat.cli.options import Values, time_option
 from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
-from remat.errors import FormatRemark, RematError
+from remat.errors import FormatError, FormatRemark, RematError
 from remat.io.limits import read_limits
 from remat.runtime.compiled.sets import CompilingRemark
 
@@ -61,8 +62,13 @@ class _Command(typer.core.TyperCommand):
     """Command whose limits of time and memory also apply to reading each of its files."""
 
     def invoke(self, ctx: Any) -> Any:
-        with read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
-            return super().invoke(ctx)
+        try:
+            with read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
+                return super().invoke(ctx)
+        except FormatError as error:
+            if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
+                raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
+            raise
 
 
 def _with_values(command: Callable[..., None]) -> Callable[..., None]:
@@ -91,8 +97,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, partition, plot,
-    layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas, zoo,
+    solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
+    partition, plot, layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas,
+    zoo,
 ):  # fmt: skip
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo)
     function = _with_values(module.command) if reads_models else module.command

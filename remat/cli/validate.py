@@ -1,48 +1,129 @@
-"""``remat validate``: certificate of a schedule."""
+"""``remat validate``: certificates of schedules."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import print_json
-from remat.cli.options import RULES, Given, Graph, Order, ScheduleFile, shared
-from remat.cli.terminal import NO, OK
+from remat.cli.common import print_json, print_rows
+from remat.cli.options import RULES, Given, OptionalGraph, Order, shared
+from remat.cli.saving import Outputs
+from remat.cli.terminal import ERROR, NO, OK
+from remat.io.files import check_outputs
+
+if TYPE_CHECKING:
+    from remat.experiments.audit import Audit, Audited
+    from remat.schedule.addresses import AddressCertificate
 
 
-@shared("budget", *RULES, "addresses", "json")
+@shared("budget", *RULES, "manifest", "addresses", "reports", "json")
 def command(
-    graph: Graph,
-    schedule: ScheduleFile,
+    graph: OptionalGraph = None,
+    schedules: Annotated[
+        list[Path] | None, typer.Argument(metavar="SCHEDULE...", help="Schedule files, in any format.")
+    ] = None,
     *,
     order: Order = "free",
+    manifest: Path | None = typer.Option(
+        None, help="Check the lines of this file (.toml, .json, .csv): graph, schedule, budget."
+    ),
     addresses: Path | None = typer.Option(None, help="Also check the addresses in this file (see `remat allocate`)."),
+    reports: list[Path] | None = typer.Option(
+        None, "--output", "-o", help="Write a certificate (.json), table (.csv), JUnit (.xml) or SARIF (.sarif) report."
+    ),
     given: Given,
 ) -> None:
-    """Validate SCHEDULE against GRAPH and print its certificate.
+    """Validate each SCHEDULE against GRAPH: print the certificate of one, or a table of several.
 
-    Exit code 0: valid; 1: a rule is violated; 2: a file cannot be read.
+    `remat verify` checks a certificate file (-o cert.json) again later.
+
+    Exit code 0: all are valid; 1: a rule is violated; 2: a file cannot be read.
+
+    Examples: remat validate unet.json a.json b.json --budget 80% -o report.xml; remat validate --manifest all.toml
     """
+    from remat.experiments.audit import SUFFIXES, Costs, Line, audit, read_manifest
+
+    if (manifest is None) == (graph is None):
+        both = "Missing argument 'GRAPH' (or '--manifest')." if graph is None else "--manifest names the graphs itself"
+        raise typer.BadParameter(both)
+    if graph is not None and not schedules:
+        raise typer.BadParameter("Missing argument 'SCHEDULE'.")
+    files = [str(path) for path in schedules or ()]
+    check_outputs(*((path, SUFFIXES) for path in reports or ()), inputs=(graph, manifest, *files))
+    lines = [Line(graph=graph, schedule=file) for file in files] if graph is not None else None
+    rules = {**given.sections["problem"], "order": order}
+    profile, device = rules.pop("costs", None), rules.pop("device", None)
+    checked = audit(
+        lines or read_manifest(manifest or ""), rules, Costs(None if profile is None else Path(profile), device)
+    )
+    single = checked.checks[0] if lines and len(lines) == 1 else None
+    if single is not None and single.error is not None:
+        raise single.error
+    if addresses is not None and single is None:
+        raise typer.BadParameter("--addresses is for a single schedule")
+    placed = None if addresses is None or single is None else _check_addresses(addresses, single, rules)
+    outputs = Outputs()
+    for path in reports or ():
+        outputs.save_text(path, checked.text(path))
+    if single is None:
+        _print_all(checked, as_json=given.json)
+    else:
+        _print_single(single, placed, as_json=given.json)
+    accepted = checked.accepted and (placed is None or placed.accepted)
+    outputs.leave(ERROR if not checked.complete else OK if accepted else NO)
+
+
+def _check_addresses(path: Path, single: Audited, rules: dict[str, Any]) -> AddressCertificate | None:
+    """Return the certificate of addresses; None if the schedule is invalid."""
+    from remat.graphs.io import load_graph
     from remat.schedule.address_files import TfliteTensors, read_addresses
     from remat.schedule.addresses import check_addresses
     from remat.schedule.buffers import schedule_buffers
     from remat.schedule.certificate import Verdict
-    from remat.schedule.io import read_schedule
-    from remat.schedule.validate import validate
 
-    problem = given.problem(graph, order=order)
-    found = read_schedule(schedule, problem.graph)
-    certificate = validate(problem.graph, found, problem.rules)
-    placed = None
-    if addresses is not None and certificate.verdict is not Verdict.INVALID:
-        constants = problem.count_constant_memory
-        buffers = schedule_buffers(problem.graph, found, keep=problem.keep, constant_memory=constants)
-        read = read_addresses(addresses, buffers, TfliteTensors.of(problem.graph))
-        only_tensors = bool((read.buffers.tensor >= 0).any())  # a TFLite plan
-        placed = check_addresses(read, None if only_tensors else buffers)
-    if given.json:
-        print_json({**certificate.as_dict(), **({"addresses": placed.as_dict()} if placed else {})})
-    else:
-        print(certificate, *([placed] if placed else []), sep="\n")
-    raise typer.Exit(OK if certificate.accepted and (placed is None or placed.accepted) else NO)
+    found, schedule = single.certificate, single.schedule
+    if found is None or schedule is None or found.verdict is Verdict.INVALID:
+        return None
+    graph = load_graph(single.record.graph.file)
+    constants = bool(rules.get("count_constant_memory"))
+    buffers = schedule_buffers(graph, schedule, keep=found.rules.keep, constant_memory=constants)
+    read = read_addresses(path, buffers, TfliteTensors.of(graph))
+    only_tensors = bool((read.buffers.tensor >= 0).any())  # a TFLite plan
+    return check_addresses(read, None if only_tensors else buffers)
+
+
+def _print_single(single: Audited, placed: AddressCertificate | None, *, as_json: bool) -> None:
+    found = single.certificate
+    assert found is not None
+    if as_json:
+        print_json({**found.as_dict(), **({"addresses": placed.as_dict()} if placed else {})})
+        return
+    verdict, graph, *others = found.rows()
+    rows = [verdict, graph, ("read as", single.record.schedule.format), *others, *single.context]
+    print_rows([*rows, *(placed.rows() if placed else [])], least=13)
+
+
+def _print_all(checked: Audit, *, as_json: bool) -> None:
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.schedule.certificate_files import certificates_text
+
+    if as_json:
+        print(certificates_text(each.record for each in checked.checks), end="")
+        return
+
+    def cells(each: Audited) -> list[str]:
+        found = each.certificate
+        numbers = ["-", "-", "-"]
+        if found is not None:
+            budget = "-" if found.budget is None else f"{found.budget:,}"
+            overhead = "-" if found.overhead is None else f"{found.overhead:.4g} %"
+            numbers = [f"{found.peak:,}", budget, overhead]
+        return [each.record.schedule.file, each.verdict, *numbers, each.record.schedule.format or "-", each.fault]
+
+    numbers = ("peak", "budget", "overhead")
+    columns = [("schedule", TEXT), ("verdict", TEXT), *((word, NUMBER) for word in numbers), ("read as", TEXT),
+               ("first fault", TEXT)]  # fmt: skip
+    graphs = dict.fromkeys(each.record.graph.file for each in checked.checks)
+    print_columns(console(), ", ".join(graphs), columns, map(cells, checked.checks))

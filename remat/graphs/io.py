@@ -69,13 +69,23 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     FormatRemark
         Naming the file, for notable facts that are not errors, such as ops without a cost.
     """
+    return read_with_format(path, **options)[0]
+
+
+def read_with_format(path: str | os.PathLike[str], **options: Any) -> tuple[ComputeGraph, str]:
+    """Apply :func:`read_graph`; return the graph and the name of its format."""
     given = _values.get()
     source = replace(_source(path), options=options if given is None else {"values": given, **options})
     with reading():
-        graph = graph_formats.read(source, lambda found: _graph(found, source))
+        graph = graph_formats.read(source, lambda found: (_graph(found, source), found.name))
     for remark in source.remarks:
-        warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
+        warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=3)
     return graph
+
+
+def load_with_format(name: str | os.PathLike[str]) -> tuple[ComputeGraph, str]:
+    """Apply :func:`load_graph`; return the graph and the name of its format, ``zoo`` for a zoo graph."""
+    return read_with_format(name) if is_standard_stream(name) or exists(name) else (load_graph(name), "zoo")
 
 
 def _source(path: str | os.PathLike[str]) -> Source:

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
@@ -112,6 +113,18 @@ def size_of_file(path: str | os.PathLike[str]) -> int:
     except (OSError, ValueError):
         return 0
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 (hex) of a plain file; empty for standard input, pipes, and names that are no file."""
+    mode = _mode(path)
+    if is_standard_stream(path) or mode is None or not stat.S_ISREG(mode):
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def read_stream(path: str | os.PathLike[str], read: Callable[[BinaryIO], bytes]) -> bytes:

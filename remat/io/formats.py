@@ -173,7 +173,7 @@ class Formats(Generic[F]):
         RematError
             From `read`, with the path; other exceptions of a plug-in become a FormatError.
         """
-        found = self._recognized(source)
+        found = self.recognized(source)
         try:
             return attempt(lambda: read(found), f"{self.what} format {found.name!r} fails", self.group)
         except RematError as error:
@@ -181,8 +181,11 @@ class Formats(Generic[F]):
                 raise
             raise type(error)(f"{source.name}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
 
-    def _recognized(self, source: Source) -> F:
-        """Return the first format that recognizes `source`; skip formats that raise."""
+    def recognized(self, source: Source) -> F:
+        """Return the first format that recognizes `source`; skip formats that raise.
+
+        Raise FormatError if there is none.
+        """
         faults: list[str] = []
         asked: list[str] = []
         for each in self(faults):
@@ -197,10 +200,14 @@ class Formats(Generic[F]):
                 raise
             except Exception as error:
                 faults.append(f"format {each.name!r} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+        if (own := _own_format(source)) and own != self.what:
+            raise FormatError(f"{source.name}: a {own}, not a {self.what}", "unknown", source.name)
         broken = "".join(f"; {fault}" for fault in faults)
         known = ", ".join(asked)
         raise FormatError(
-            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}", "unknown"
+            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}",
+            "unknown",
+            source.name,
         )
 
 
@@ -211,3 +218,10 @@ def _says_format(source: Source) -> str:
     if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
     return ""
+
+
+def _own_format(source: Source) -> str:
+    """Return the kind of a file of this project (graph, schedule, certificate, costs), or else ""."""
+    name = source.json.get("format") if source.looks_like_json else None
+    kind = name.removeprefix("remat-") if isinstance(name, str) and name.startswith("remat-") else ""
+    return kind if kind in ("graph", "schedule", "plan", "certificate") else ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from remat.io.files import write_atomic
 from remat.io.views import html_pairs
+from remat.schedule.certificate_files import CheckRecord, certificates_text, file_record
 from remat.schedule.rules import Rules
 
 if TYPE_CHECKING:
@@ -90,6 +93,17 @@ class BrokenRule:
     __slots__ = ()
     rule: StrEnum
     message: str
+    step: int | None
+
+    @property
+    def about(self) -> str | None:
+        """Tensor concerned; None where there is none."""
+        return None
+
+    @property
+    def place(self) -> str:
+        """Short name of the place: the step, or else what is concerned."""
+        return "the end" if self.step is None else f"step {self.step}"
 
     def __str__(self) -> str:
         return self.message
@@ -100,6 +114,8 @@ class BrokenRule:
 
 
 V = TypeVar("V", bound=BrokenRule)
+#: Most places that are listed of equal faults.
+_PLACES = 5
 
 
 class Findings(ABC, Generic[V]):
@@ -131,7 +147,17 @@ class Findings(ABC, Generic[V]):
         return html_pairs(self.rows())
 
     def _violation_rows(self) -> list[tuple[str, str]]:
-        rows = [("violation", str(violation)) for violation in self.violations]
+        """Return the violations; those of one rule and tensor together, the first in words."""
+        groups: dict[tuple[StrEnum, str | None], list[V]] = {}
+        for violation in self.violations:
+            groups.setdefault((violation.rule, violation.about), []).append(violation)
+        rows = []
+        for first, *others in groups.values():
+            rows.append(("violation", str(first)))
+            if others:
+                shown = ", ".join(other.place for other in others[:_PLACES])
+                more = f" and {len(others) - _PLACES:,} more" if len(others) > _PLACES else ""
+                rows.append(("", f"the same at {shown}{more}"))
         return [*rows, ("", f"and {self.more_violations:,} more violations")] if self.more_violations else rows
 
 
@@ -148,6 +174,16 @@ class Violation(BrokenRule):
     rule: Rule
     message: str
     """One line, with step and names."""
+
+    @property
+    def about(self) -> str | None:
+        """Tensor concerned."""
+        return self.tensor
+
+    @property
+    def place(self) -> str:
+        """Step, or else the op or tensor."""
+        return f"step {self.step}" if self.step is not None else repr(self.op or self.tensor)
 
 
 @dataclass(frozen=True)
@@ -219,6 +255,11 @@ class Certificate(Findings[Violation]):
         return self.verdict is Verdict.VALID
 
     @property
+    def decisive(self) -> Violation | None:
+        """First violation that decides the verdict: of the budget only if no other rule is broken; or None."""
+        return next((each for each in self.violations if each.rule is not Rule.BUDGET), self.first)
+
+    @property
     def budget(self) -> int | None:
         """Budget in bytes; None: no limit."""
         return self.rules.budget
@@ -240,6 +281,29 @@ class Certificate(Findings[Violation]):
             "violations": [violation.as_dict() for violation in self.violations],
             "rules": rules,
         }
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        graph: str | os.PathLike[str] | None = None,
+        schedule: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Write a certificate file atomically, which ``remat verify`` checks.
+
+        Parameters
+        ----------
+        path : path
+        graph, schedule : path, optional
+            Files that were checked; the certificate records their paths and digests. Without them,
+            ``remat verify PATH GRAPH SCHEDULE`` needs to name them.
+
+        Raises
+        ------
+        FormatError
+            If a file cannot be read or written; names it.
+        """
+        record = CheckRecord(graph=file_record(graph), schedule=file_record(schedule), certificate=self.as_dict())
+        write_atomic(path, certificates_text([record], path))
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the lines of the text as pairs of label and text."""

@@ -31,11 +31,16 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     ScheduleError
         Naming the file and the step, for malformed steps.
     """
+    return read_with_format(path, graph)[0]
+
+
+def read_with_format(path: str | os.PathLike[str], graph: ComputeGraph | None = None) -> tuple[Schedule, str]:
+    """Apply :func:`read_schedule`; return the schedule and the name of its format."""
     if graph is not None:
         expect(graph, ComputeGraph, "graph", FormatError)
     source = Source.of_file(path)
     with reading():
-        return schedule_formats.read(source, lambda found: _schedule(found, source, graph))
+        return schedule_formats.read(source, lambda found: (_schedule(found, source, graph), found.name))
 
 
 def _schedule(found: ScheduleFormat, source: Source, graph: ComputeGraph | None) -> Schedule:

@@ -102,8 +102,9 @@ def validate(
 def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
     if schedule.graph_digest in ("", graph.digest):
         return []
+    other = f"graph {schedule.graph!r}" if schedule.graph not in ("", graph.name) else "a graph"
     message = (
-        f"the schedule is for a graph with digest {schedule.graph_digest[:12]}, "
+        f"the schedule is for {other} with digest {schedule.graph_digest[:12]}, "
         f"but graph {graph.name!r} has {graph.digest[:12]}"
     )
     return [Violation(None, None, None, Rule.GRAPH_DIGEST, message)]

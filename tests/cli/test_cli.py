@@ -118,7 +118,7 @@ def test_plot() -> None:
     assert not ok("plot chain.json s.json -o s.svg --budget 80%").err
     assert b"<svg" in Path("s.svg").read_bytes()
     shown = ok("plot unet s.json -o broken.svg").err
-    assert "s.json is not a valid schedule: the schedule is for a graph " in shown
+    assert "s.json is not a valid schedule: the schedule is for graph " in shown
 
 
 def test_backends() -> None:

@@ -93,7 +93,7 @@ def test_other_documents_are_refused(tmp_path):
     for document in ([], 3, {}, {**GOOD, "format": "remat-graph"}):
         with refused("format.header"):
             schedule_from_document(document)
-    with pytest.raises(FormatError, match="not a schedule in any known format"):
+    with pytest.raises(FormatError, match="not a schedule"):
         read(tmp_path, '{"format": "remat-graph"}')
     with pytest.raises(FormatError, match=r"^[^:]*: line 2, column 1"):  # names the file once
         read(tmp_path, '{"format":\n')
@@ -328,7 +328,7 @@ def test_damaged_files_are_refused(tmp_path, chain, content, kind):
     ],
 )
 def test_other_texts_are_no_plain_lists(tmp_path, text):
-    with pytest.raises(FormatError, match="not a schedule in any known format"):
+    with pytest.raises(FormatError, match="not a schedule"):
         read(tmp_path, text)
 
 

@@ -1,0 +1,104 @@
+"""``remat verify``: recomputation of certificates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import print_json, print_rows
+from remat.cli.options import Json
+from remat.cli.terminal import ERROR, NO, OK
+
+if TYPE_CHECKING:
+    from remat.schedule.certificate_files import CheckRecord
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="Certificate file.")],
+    graph: Annotated[str | None, typer.Argument(metavar="GRAPH", help="Graph, if not at its recorded place.")] = None,
+    schedule: Annotated[
+        str | None, typer.Argument(metavar="SCHEDULE", help="Schedule, if not at its recorded place.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Check the schedules of CERTIFICATE again, and show what has changed.
+
+    Files, rules and results are compared with those that `remat validate -o CERTIFICATE` recorded.
+
+    Exit code 0: nothing has changed, and all schedules are valid; 1: something has, or a rule is broken; 2: a file
+    cannot be read.
+
+    Example: remat verify cert.json
+    """
+    from remat._version import __version__
+    from remat.schedule.certificate_files import check_named_files, read_certificates
+
+    document = read_certificates(file)
+    records = document.certificates
+    if graph is not None and len(records) != 1:
+        raise typer.BadParameter(f"{file} has {len(records):,} certificates; GRAPH and SCHEDULE are for a single one")
+    folder = file.resolve().parent
+    files = [each.path(folder) for record in records for each in (record.graph, record.schedule) if each.sha256]
+    check_named_files(file, len(records), files)
+    found = [_verified(record, folder, graph, schedule) for record in records]
+    if as_json:
+        print_json({"certificate": str(file), "time": document.time, "remat": document.remat, "checks": found})
+    else:
+        versions = "" if document.remat == __version__ else f"; this is remat {__version__}"
+        print_rows([("certified", f"{document.time} by remat {document.remat}{versions}")])
+        for each in found:
+            print_rows(_rows(each))
+    codes = [ERROR if each["error"] else NO if each["changes"] or each["verdict"] != "valid" else OK for each in found]
+    raise typer.Exit(max(codes, default=ERROR))
+
+
+def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: str | None) -> dict[str, object]:
+    """Return schedule, verdict, changes and error of one certificate, as JSON values."""
+    from remat.errors import FormatError, RematError
+    from remat.graphs.io import load_graph
+    from remat.graphs.profiles import load_profiled
+    from remat.runtime.text import json_text
+    from remat.schedule.certificate_files import differences, file_record
+    from remat.schedule.io import read_schedule
+    from remat.schedule.validate import validate
+
+    paths = {
+        "graph": graph or (record.graph.file and record.graph.path(folder)),
+        "schedule": schedule or (record.schedule.file and record.schedule.path(folder)),
+        "costs": record.costs and record.costs.path(folder),
+    }
+    outcome: dict[str, object] = {"schedule": paths["schedule"], "verdict": None, "changes": [], "error": ""}
+    changes = []
+    try:
+        if record.certificate is None:
+            raise FormatError(record.error or "there is no certificate", "certificate")
+        for name in ("graph", "schedule"):
+            if not paths[name]:
+                raise FormatError(
+                    f"the certificate names no {name} file; write remat verify CERTIFICATE GRAPH SCHEDULE",
+                    "certificate",
+                )
+        for name, path in paths.items():
+            kept = getattr(record, name)
+            if path and kept.sha256 and (digest := file_record(path).sha256) and digest != kept.sha256:
+                changes.append(f"bytes of the {name} file: sha256 {kept.sha256[:12]} -> {digest[:12]}")
+        loaded = load_profiled(load_graph(str(paths["graph"])), Path(paths["costs"]) if paths["costs"] else None,
+                               record.device)  # fmt: skip
+        certificate = validate(loaded, read_schedule(str(paths["schedule"]), loaded), record.rules)
+    except RematError as error:
+        return outcome | {"error": str(error)}
+    changes += differences(record.certificate, json.loads(json_text(certificate.as_dict())))
+    return outcome | {"verdict": str(certificate.verdict), "changes": changes}
+
+
+def _rows(each: dict[str, object]) -> list[tuple[str, str]]:
+    if each["error"]:
+        return [("schedule", str(each["schedule"] or "unknown")), ("error", str(each["error"]))]
+    changes = each["changes"]
+    assert isinstance(changes, list)
+    rows = [("schedule", str(each["schedule"])), ("verdict", str(each["verdict"]))]
+    return rows + ([("changed", change) for change in changes] or [("", "as certified: nothing has changed")])
