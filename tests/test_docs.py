@@ -5,11 +5,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _examples import DRAWN, blocks, drawn_pictures, run_python
 
 from remat.solving.auto import STAGES as AUTO_STAGES
 from remat.solving.min_peak_search import STAGES as MIN_PEAK_STAGES
@@ -17,26 +16,8 @@ from remat.solving.portfolio import CONDITIONS, Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 #: Seconds for each solve, for any limit on the page.
 LIMIT = 1
-
-
-@dataclass(frozen=True)
-class Block:
-    """Fenced block of a page."""
-
-    language: str
-    text: str
-    line: int
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    content = page.read_text(encoding="utf-8")
-    for match in FENCE.finditer(content):
-        indent, language, body = match.groups()
-        text = re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
-        yield Block(language, text, content.count("\n", 0, match.start()) + 2)
 
 
 def commands(text: str) -> list[list[str]]:
@@ -106,7 +87,8 @@ def test_blocks_name_their_language() -> None:
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run all blocks in order, in one namespace and one folder with the files of formats.md.
 
-    A block that begins with the name of a file (.toml, .py) becomes that file.
+    A block that begins with the name of a file (.toml, .py) becomes that file. A text that follows a Python block has
+    lines that it prints, on pages with drawn pictures.
     """
     from remat.cli import main
 
@@ -115,11 +97,15 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     write_example_files(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
+    printed, drawn = "", set(DRAWN.findall(page.read_text(encoding="utf-8")))
     for block in blocks(page):
         if name := re.match(r"# ([\w-]+\.(?:toml|py))\n", block.text):
             (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # later commands name it
         if block.language == "python":
-            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+            printed = run_python(page, block, namespace)
+        elif block.language == "text" and drawn and printed:
+            assert set(block.text.splitlines()) <= set(printed.splitlines()), f"{page}, line {block.line}: not printed"
+            printed = ""
         elif block.language == "console":
             for words in commands(block.text):
                 if words[0] == "remat":
@@ -241,3 +227,10 @@ def test_all_rules_of_the_validator_are_explained() -> None:
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     explained = [name for row in re.findall(r"^\| ([a-z, ]+) \|", page, re.MULTILINE) for name in row.split(", ")]
     assert not {rule.value for rule in Rule} - set(explained)
+
+
+def test_drawn_pictures() -> None:
+    """Each picture that only the site has is drawn by one page."""
+    drawn = {page: set(drawn_pictures(page)) for page in PAGES[1:]}
+    shown = set().union(*(DRAWN.findall(page.read_text(encoding="utf-8")) for page in PAGES))
+    assert sorted(name for names in drawn.values() for name in names) == sorted(shown)
