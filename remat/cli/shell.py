@@ -40,6 +40,7 @@ from remat.cli import (
     traffic,
     validate,
     verify,
+    view,
     warm_up,
     zoo,
 )
@@ -98,8 +99,8 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
-    partition, plot, layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate, arenas,
-    zoo,
+    partition, plot, view, layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate,
+    arenas, zoo,
 ):  # fmt: skip
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo)
     function = _with_values(module.command) if reads_models else module.command

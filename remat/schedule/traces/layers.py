@@ -166,15 +166,15 @@ def layer_table(
     True
     """
     timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
-    labels = _labels(graph, by, depth)
+    labels = layer_labels(graph, by, depth)
     sums = _sums(timeline, labels)
     total = _sum(tuple(sums.values()))
     rows = _collapsed(graph, labels, sums) if collapse else list(sums.values())
     return LayerTable(graph.name, graph.cost_unit, tuple(rows), total)
 
 
-def _labels(graph: ComputeGraph, by: By | None, depth: int | None) -> list[str]:
-    """Return the layer of each op."""
+def layer_labels(graph: ComputeGraph, by: By | None = None, depth: int | None = None) -> list[str]:
+    """Return the layer of each op; parameters as those of :func:`layer_table`."""
     if by not in (None, "module", "type"):
         raise ProblemError(f"layers are by module or by type, not by {short(by)}", "layers")
     if depth is not None and (type(depth) is not int or depth < 1):

@@ -1,0 +1,45 @@
+"""``remat view``: interactive page of a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from remat.cli.common import load_graph, load_schedule
+from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
+from remat.cli.saving import Outputs
+from remat.cli.terminal import OK, say
+from remat.io.files import check_output
+
+
+def command(
+    graph: Graph,
+    schedule: OptionalSchedule = None,
+    *,
+    output: Path = typer.Option(..., "--output", "-o", help="Page to write (.html)."),
+    budget: Budget = None,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+) -> None:
+    """Write SCHEDULE as an interactive page: memory and tensors over time, in one file that needs no network.
+
+    Exit code 0: done; 2: an error.
+    """
+    from remat.io.page import SUFFIXES
+    from remat.problem import Problem
+    from remat.schedule import Rules
+    from remat.schedule.pages import schedule_page
+    from remat.schedule.validate import validate
+
+    check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
+    loaded = load_graph(graph)
+    steps = load_schedule(schedule, loaded)
+    counted = bool(count_constant_memory)
+    limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
+    rules = Rules(budget=limit, keep=frozenset(keep or ()), count_constant_memory=counted)
+    outputs = Outputs()
+    outputs.save_text(output, schedule_page(loaded, steps, rules))
+    if first := validate(loaded, steps, rules).decisive:
+        say("remark", f"{schedule or 'the reference order'} is marked on the page: {first.message}")
+    outputs.leave(OK)

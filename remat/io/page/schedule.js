@@ -1,0 +1,290 @@
+/** Memory profile and Gantt chart of a schedule over its compute steps, or over their costs. */
+function schedulePicture(data) {
+  const steps = data.steps, count = steps.length, { tensor, start, end } = data.intervals;
+  const memory = data.memory, sizes = data.sizes, instances = tensor.length;
+  const opName = op => data.ops[op], tensorName = t => typeof data.tensors[t] === "number" ? data.ops[data.tensors[t]] : data.tensors[t];
+  const TOP = 18, AXIS = 34, ROW = 3;  // module bands; axis between the charts; least height of a row
+
+  // computes of each op, readers of each tensor, instances of each tensor
+  const computes = data.ops.map(() => []), ordinal = new Int32Array(count);
+  steps.forEach((op, step) => { computes[op].push(step); ordinal[step] = computes[op].length; });
+  const readers = sizes.map(() => []);
+  data.reads.forEach((read, op) => read.forEach(t => readers[t].push(op)));
+  const ofTensor = sizes.map(() => []);
+  tensor.forEach((t, k) => ofTensor[t].push(k));
+  const given = new Set(data.inputs), kept = new Set(data.kept);
+  const named = sizes.map((_, t) => t).filter(t => ofTensor[t].length);
+  const before = (a, b) => start[ofTensor[a][0]] - start[ofTensor[b][0]] || a - b;
+  // largest first; equal sizes in a scattered order, so that a choice of them covers the whole schedule
+  const scattered = t => { const mixed = Math.imul(t + 1, 0x9e3779b1); return Math.imul(mixed ^ (mixed >>> 15), 0x85ebca6b) >>> 0; };
+  const rank = new Int32Array(sizes.length);
+  [...named].sort((a, b) => sizes[b] - sizes[a] || scattered(a) - scattered(b)).forEach((t, k) => { rank[t] = k; });
+
+  const byStep = Float64Array.from({ length: count + 1 }, (_, k) => k), byCost = new Float64Array(count + 1);
+  steps.forEach((op, step) => { byCost[step + 1] = byCost[step] + (data.costs[op] || 0); });
+  let edges = byStep, rows = [], cursor = null, places = [], place = -1, marked = new Set();
+
+  const profile = () => ({ top: TOP + 4, bottom: TOP + 4 + Math.max(90, (view.height - TOP - AXIS) * 0.34) });
+  const gantt = () => ({ top: profile().bottom + AXIS, bottom: view.height - 4 });
+  const highest = 1.06 * Math.max(data.peak, data.budget || 0, data.reference ? Math.max(...data.reference) : 0, 1);
+  const toY = size => { const { top, bottom } = profile(); return bottom - size / highest * (bottom - top); };
+  const visible = () => [Math.max(above(edges, view.low) - 1, 0), Math.min(above(edges, view.high - 1e-9), count)];
+  const stepAt = px => Math.min(Math.max(above(edges, toValue(px)) - 1, 0), count - 1);
+  const middle = step => (edges[step] + edges[step + 1]) / 2;
+
+  function drawBands([from, to]) {
+    if (!data.modules.length) return;
+    for (let step = from; step < to;) {
+      const label = layer(steps[step]);
+      let last = step + 1;
+      while (last < to && layer(steps[last]) === label) last++;
+      const x0 = Math.max(toPixel(edges[step]), LEFT), x1 = Math.min(toPixel(edges[last]), view.width - RIGHT);
+      if (label >= 0) {
+        pen.fillStyle = label % 2 ? "#d6d6d6" : "#f0f0f0";
+        pen.fillRect(x0, 1, Math.max(x1 - x0, 0.5), TOP - 2);
+        if (x1 - x0 > 24) write(clipped(data.layers[label], x1 - x0 - 6), x0 + 3, TOP / 2);
+      }
+      step = last;
+    }
+  }
+
+  const layer = op => data.module[op] === undefined || data.module[op] < 0 ? -1 : data.layerOf[data.module[op]];
+
+  function drawProfile([from, to]) {
+    const { top, bottom } = profile(), columns = Math.max(Math.ceil(view.width - LEFT - RIGHT), 1);
+    const scale = 1024 ** Math.min(5, Math.max(0, Math.floor(Math.log2(highest) / 10)));
+    for (const tick of ticks(0, highest / scale, 4, 2)) {
+      line(LEFT, toY(tick * scale), view.width - RIGHT, toY(tick * scale), PALE);
+      write(tick ? bytes(tick * scale).replace(/\.?0+ /, " ") : "0", LEFT - 4, toY(tick * scale), "right");
+    }
+    // per pixel column: the largest memory, and the share of recomputations in it
+    const most = new Float64Array(columns), again = new Float64Array(columns), seen = new Float64Array(columns);
+    for (let step = from; step < to; step++) {
+      const x0 = Math.max(Math.floor(toPixel(edges[step]) - LEFT), 0);
+      const x1 = Math.min(Math.max(Math.ceil(toPixel(edges[step + 1]) - LEFT), x0 + 1), columns);
+      for (let x = x0; x < x1; x++) {
+        most[x] = Math.max(most[x], memory[step]); seen[x]++; again[x] += ordinal[step] > 1;
+      }
+    }
+    for (let x = 0; x < columns; x++) {
+      if (!seen[x]) continue;
+      pen.fillStyle = 2 * again[x] >= seen[x] ? AGAIN : FIRST;
+      pen.fillRect(LEFT + x, toY(most[x]), 1.02, bottom - toY(most[x]));
+    }
+    if (data.reference) {
+      pen.strokeStyle = INK; pen.lineWidth = 1; pen.setLineDash([]);
+      pen.beginPath();
+      let begun = false;
+      for (let step = from; step < to; step++) {
+        if (ordinal[step] > 1 || data.reference[steps[step]] === undefined) continue;
+        const y = toY(data.reference[steps[step]]), x0 = Math.max(toPixel(edges[step]), LEFT);
+        begun ? pen.lineTo(x0, y) : pen.moveTo(x0, y);
+        pen.lineTo(Math.min(toPixel(edges[step + 1]), view.width - RIGHT), y);
+        begun = true;
+      }
+      pen.stroke();
+    }
+    if (data.budget !== null) {
+      line(LEFT, toY(data.budget), view.width - RIGHT, toY(data.budget), INK, [6, 4], 1.5);
+      const y = Math.max(toY(data.budget) - 8, top + 6);
+      write("budget " + bytes(data.budget), view.width - RIGHT - 2, y, "right");
+    }
+    if (data.peakStep !== null && data.peakStep >= from && data.peakStep < to) {
+      const x = toPixel(middle(data.peakStep)), y = toY(data.peak) - 2;
+      pen.fillStyle = INK;
+      pen.beginPath(); pen.moveTo(x, y); pen.lineTo(x - 5, y - 9); pen.lineTo(x + 5, y - 9); pen.fill();
+    }
+  }
+
+  function drawAxis() {
+    const { bottom } = profile(), room = view.width - LEFT - RIGHT;
+    for (const tick of ticks(view.low, view.high, room / 90)) {
+      if (edges === byStep && tick % 1) continue;
+      line(toPixel(tick), bottom, toPixel(tick), bottom + 4);
+      write(number(tick), toPixel(tick), bottom + 12, "center");
+    }
+    line(LEFT, bottom, view.width - RIGHT, bottom);
+    write(edges === byStep ? "step" : data.costUnit, LEFT - 6, bottom + 12, "right");
+    const many = named.length > rows.length && rows.all > rows.length;
+    write(many ? `the ${rows.length} largest of ${rows.all.toLocaleString("en")} tensors held here`
+      : `${rows.length} tensor${rows.length === 1 ? "" : "s"} held here`, LEFT, bottom + 26, "left", "#444");
+  }
+
+  function chooseRows([from, to]) {
+    const { top, bottom } = gantt(), most = Math.max(Math.floor((bottom - top) / ROW), 1), inside = new Set();
+    for (let k = 0; k < instances; k++) if (start[k] < to && end[k] > from) inside.add(tensor[k]);
+    const wanted = t => marked.has(t) || (cursor && cursor.tensor === t);
+    rows = [...inside].sort((a, b) => wanted(b) - wanted(a) || rank[a] - rank[b]).slice(0, most).sort(before);
+    rows.all = inside.size;
+    rows.height = Math.min((bottom - top) / Math.max(rows.length, 1), 18);
+  }
+
+  function drawGantt() {
+    const { top } = gantt(), height = rows.height, inner = height > 6 ? height - 2 : Math.max(height - 0.5, 1);
+    rows.forEach((t, row) => {
+      const y = top + row * height;
+      let label = LEFT + 3;
+      ofTensor[t].forEach((k, instance) => {
+        const x0 = Math.max(toPixel(edges[start[k]]), LEFT), x1 = Math.min(toPixel(edges[end[k]]), view.width - RIGHT);
+        if (x1 < LEFT || x0 > view.width - RIGHT) return;
+        pen.fillStyle = given.has(t) ? GIVEN : instance ? AGAIN : FIRST;
+        pen.fillRect(x0, y, Math.max(x1 - x0, 1), inner);
+        if (marked.has(t) || (cursor && cursor.tensor === t)) {
+          pen.strokeStyle = FOUND; pen.lineWidth = 2; pen.strokeRect(x0, y, Math.max(x1 - x0, 2), Math.max(inner, 2));
+        }
+        if (instance === 0 || label < LEFT) label = x0 + 3;
+      });
+      if (height >= 12) {
+        const text = clipped(tensorName(t), view.width - RIGHT - label), wide = pen.measureText(text).width;
+        write(text, Math.max(Math.min(label, view.width - RIGHT - wide), LEFT + 3), y + height / 2);
+      }
+    });
+  }
+
+  function drawMarks() {
+    const { top, bottom } = profile(), end = gantt().bottom;
+    for (const [step, text] of [[data.backward, "backward"], ...data.faults.map(fault => [fault[0], fault[2]])]) {
+      if (step === null) continue;
+      const x = toPixel(edges[Math.min(step, count)]), fault = text !== "backward";
+      if (x < LEFT || x > view.width - RIGHT + 1) continue;
+      line(x, fault ? TOP : top, x, fault ? end : bottom, fault ? "#8a1f00" : INK, fault ? [5, 3] : [2, 3], fault ? 2 : 1);
+      const right = x > view.width - 90;
+      write(text, right ? x - 4 : x + 4, top + 6, right ? "right" : "left", fault ? "#8a1f00" : INK);
+    }
+    for (const { step } of places) {
+      if (step === undefined || edges[step] < view.low || edges[step] > view.high) continue;
+      const x = toPixel(middle(step));
+      pen.fillStyle = FOUND;
+      pen.beginPath(); pen.moveTo(x, bottom - 9); pen.lineTo(x - 4, bottom); pen.lineTo(x + 4, bottom); pen.fill();
+    }
+    if (cursor && edges[cursor.step] <= view.high && edges[cursor.step + 1] >= view.low) {
+      line(toPixel(middle(cursor.step)), TOP, toPixel(middle(cursor.step)), end, INK, [], 1);
+    }
+  }
+
+  function stepRows(step) {
+    const op = steps[step], again = computes[op].length;
+    const result = [["step", `${step.toLocaleString("en")}, ${bytes(memory[step])} held`],
+      ["op", opName(op) + (data.types[data.type[op]] ? `, ${data.types[data.type[op]]}` : "")]];
+    if (data.module[op] >= 0) result.push(["module", data.modules[data.module[op]]]);
+    if (data.costs[op]) result.push(["cost", `${number(data.costs[op])} ${data.costUnit}`]);
+    if (again > 1) result.push(["computed", `${again} times: at ${some(computes[op])}`]);
+    for (const [at, message] of data.faults) if (at === step) result.push(["fault", message]);
+    return result;
+  }
+
+  const some = list => (list.length > 1 ? "steps " : "step ") + list.slice(0, 6).map(k => k.toLocaleString("en")).join(", ") + (list.length > 6 ? `, … (${list.length})` : "");
+
+  /** Describe the tensors held at a step. */
+  function heldRows(step) {
+    const held = [];
+    for (let k = 0; k < instances; k++) if (start[k] <= step && step < end[k]) held.push(tensor[k]);
+    held.sort((a, b) => rank[a] - rank[b]);
+    const shown = held.slice(0, 5).map(t => `${tensorName(t)} ${bytes(sizes[t])}`).join("; ");
+    return [["held", held.length ? `${held.length} tensors: ${shown}${held.length > 5 ? "; …" : ""}` : "nothing"]];
+  }
+
+  /** Describe a tensor at a step: its instance, and the read for which it is held. */
+  function tensorRows(t, step) {
+    const mine = ofTensor[t], at = mine.findIndex(k => start[k] <= step && step < end[k]);
+    const result = [["tensor", `${tensorName(t)}, ${exact(sizes[t])}`]];
+    const recomputed = mine.slice(1).map(k => start[k]);
+    if (at >= 0) {
+      const k = mine[at], reads = readers[t].flatMap(op => computes[op]).filter(s => s >= start[k] && s < end[k]).sort((a, b) => a - b);
+      const next = reads.find(s => s >= step);
+      result.push(["held", `steps ${start[k]} to ${end[k] - 1}` + (given.has(t) ? ", a graph input" : start[k] < count ? `, written by ${opName(steps[start[k]])}` : "")]);
+      result.push(["alive for", next !== undefined ? `${opName(steps[next])} at step ${next}` + (next === step ? " (now)" : `, in ${next - step} step${next - step > 1 ? "s" : ""}`)
+        : given.has(t) ? "graph inputs stay to the end" : kept.has(t) && end[k] === count ? "the end: an output, or kept" : "no reader: held until it is freed"]);
+      result.push(["reads", reads.length ? `${reads.length} of this instance: at ${some(reads)}` : "none of this instance"]);
+    } else {
+      result.push(["held", `not at step ${step}; from ${some(mine.map(k => start[k]))}`]);
+    }
+    result.push(["recomputed", recomputed.length ? `${recomputed.length} time${recomputed.length > 1 ? "s" : ""}: at ${some(recomputed)}` : "never"]);
+    return result;
+  }
+
+  function describeAt(step, t) {
+    cursor = { step, tensor: t };
+    describe(t === undefined ? [...stepRows(step), ...heldRows(step)] : [...tensorRows(t, step), ...stepRows(step)]);
+    request();
+  }
+
+  function reveal(step) {
+    if (edges[step] < view.low || edges[step + 1] > view.high) {
+      const half = (view.high - view.low) / 2;
+      show(middle(step) - half, middle(step) + half);
+    }
+  }
+
+  element("keys").textContent = "Wheel or pinch: zoom. Drag: move. Keys on the chart: ← → step, ↑ ↓ tensor, + − zoom, 0 all, P peak, / search, Enter next match.";
+  const entries = [[FIRST, "first compute"], [AGAIN, "recomputation"]];
+  if (given.size) entries.push([GIVEN, "graph input"]);
+  if (data.reference) entries.push([INK, "line: each op computed once"]);
+  legend(entries);
+  if (byCost[count] > 0) {
+    const toggle = button("axis: steps", "steps or cost", () => {
+      const [from, to] = visible();
+      edges = edges === byStep ? byCost : byStep;
+      toggle.textContent = edges === byStep ? "axis: steps" : "axis: cost";
+      show(edges[from], edges[to]);
+    });
+  }
+  if (data.peakStep !== null) button("peak", "go to the peak ( P )", () => picture.key("p"));
+  if (data.faults.length) button("fault", "go to the first fault", () => { const k = Math.min(data.faults[0][0] ?? count, count - 1); if (k >= 0) { describeAt(k); reveal(k); } });
+
+  if (data.peakStep !== null) describeAt(data.peakStep);
+  return {
+    extent: () => [edges[0], Math.max(edges[count], edges[0] + 1e-9)],
+    closest: () => Math.max((edges[count] - edges[0]) * Math.min(6 / Math.max(count, 1), 1), 1e-9),
+    draw() {
+      const range = visible();
+      chooseRows(range);
+      drawBands(range); drawProfile(range); drawAxis(); drawGantt(); drawMarks();
+    },
+    point(px, py) {
+      if (!count) return;
+      const row = Math.floor((py - gantt().top) / rows.height);
+      describeAt(stepAt(px), row >= 0 && row < rows.length ? rows[row] : undefined);
+    },
+    key(name) {
+      if (!count) return false;
+      const at = cursor ?? { step: visible()[0], tensor: undefined };
+      if (name === "ArrowLeft" || name === "ArrowRight") {
+        const step = Math.min(Math.max(at.step + (name === "ArrowLeft" ? -1 : 1), 0), count - 1);
+        describeAt(step, at.tensor);
+        reveal(step);
+      } else if (name === "ArrowUp" || name === "ArrowDown") {
+        const held = rows.filter(t => ofTensor[t].some(k => start[k] <= at.step && at.step < end[k]));
+        const next = held.indexOf(at.tensor) + (name === "ArrowUp" ? -1 : 1);
+        describeAt(at.step, at.tensor === undefined && name === "ArrowUp" ? held.at(-1) : held[next]);
+      } else if (name === "p" && data.peakStep !== null) {
+        describeAt(data.peakStep);
+        reveal(data.peakStep);
+      } else return false;
+      return true;
+    },
+    /** Find ops and tensors by name; return the number of matches. */
+    find(query) {
+      const wanted = query.toLowerCase();
+      places = []; place = -1; marked = new Set();
+      if (wanted) {
+        named.forEach(t => {
+          if (tensorName(t).toLowerCase().includes(wanted)) { marked.add(t); places.push({ tensor: t, at: start[ofTensor[t][0]] }); }
+        });
+        computes.forEach((at, op) => {
+          if (at.length && opName(op).toLowerCase().includes(wanted)) places.push(...at.map(step => ({ step, at: step })));
+        });
+        places.sort((a, b) => a.at - b.at);
+      }
+      request();
+      return places.length;
+    },
+    next() {
+      if (!places.length) return 0;
+      place = (place + 1) % places.length;
+      const step = Math.min(places[place].at, count - 1);
+      if (step >= 0) { describeAt(step, places[place].tensor); reveal(step); }
+      return place + 1;
+    },
+  };
+}

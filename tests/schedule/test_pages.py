@@ -1,0 +1,205 @@
+"""Interactive pages: data, safety of names, and behaviour in a headless browser."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shell import ok
+
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+from remat.graphs.zoo.transformers import gpt
+from remat.schedule import Rules, Schedule, write_schedule
+from remat.schedule.pages import page_data, schedule_page
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
+    "--disable-background-networking", "--disable-sync", "--virtual-time-budget=2000", "--dump-dom",
+]  # fmt: skip
+HOSTILE = "</script><script>document.title='broken'</script><!--<script>"
+
+
+def recomputing() -> tuple[ComputeGraph, Schedule]:
+    """Return a small GPT and a schedule that recomputes one op of each layer."""
+    graph = gpt(layers=3, sequence=16, width=32, heads=2, vocabulary=50)
+    order = list(graph.order or ())
+    for layer in range(3):
+        order.insert(order.index(f"grad_layers.{layer}.mlp.up"), f"layers.{layer}.mlp.gelu")
+    return graph, Schedule.from_steps([("compute", name) for name in order])
+
+
+def embedded(page: str) -> Any:
+    """Return the data of a page, read as a browser does."""
+
+    class Reader(HTMLParser):
+        inside, text, scripts = False, "", 0
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.scripts += tag == "script"
+            self.inside = ("id", "data") in attrs
+
+        def handle_data(self, data: str) -> None:
+            self.text += data if self.inside else ""
+
+        def handle_endtag(self, tag: str) -> None:
+            self.inside = False
+
+    reader = Reader()
+    reader.feed(page)
+    assert reader.scripts == 2
+    return json.loads(reader.text)
+
+
+def browse(page: str, script: str, folder: Path) -> dict[str, str]:
+    """Run `script` in a page in Chromium; return the texts of elements by their ids, and of ``title`` and ``body``."""
+    changed = re.sub(r'content="default-src[^"]*"', 'content=""', page)  # admits the script of the test
+    (folder / "page.html").write_text(changed.replace("</body>", f"<script>{script}</script></body>"))
+    command = [str(CHROMIUM), *FLAGS, "--window-size=900,800", f"--user-data-dir={folder / 'profile'}"]
+    ran = subprocess.run(
+        [*command, f"file://{folder}/page.html"], capture_output=True, text=True, check=True, timeout=60
+    )
+    found = dict(re.findall(r'<\w+[^>]*\bid="(\w+)"[^>]*>(.*?)</(?:h1|div|span|dl|ul|p)>', ran.stdout, re.DOTALL))
+    found["title"] = re.findall(r"<title>(.*?)</title>", ran.stdout)[0]
+    found["body"] = re.findall(r"<body[^>]*>", ran.stdout)[0]
+    return {key: unescape(re.sub("<[^>]*>", " ", text) if key != "body" else text) for key, text in found.items()}
+
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None or os.name != "posix", reason="no Chromium")
+
+
+def test_data_agrees_with_the_simulation() -> None:
+    graph, schedule = recomputing()
+    data = embedded(schedule_page(graph, schedule, Rules(budget=10**6)))
+    assert data == json.loads(json.dumps(page_data(graph, schedule, Rules(budget=10**6))))
+    assert [data["ops"][op] for op in data["steps"]] == schedule.computes()
+    assert data["memory"][data["peakStep"]] == data["peak"] == max(data["memory"])
+    held = [0] * len(data["steps"])
+    rows = zip(*(data["intervals"][key] for key in ("tensor", "start", "end")), strict=True)
+    for tensor, start, end in rows:
+        for step in range(start, end):
+            held[step] += data["sizes"][tensor]
+    work = [graph.ops[op].workspace for op in data["steps"]]
+    assert [a + b for a, b in zip(held, work, strict=True)] == data["memory"]
+    assert max(data["reference"]) == graph.reference_peak
+    assert data["ops"][data["steps"][data["backward"]]].startswith("grad_")
+    layers = [data["layers"][data["layerOf"][m]] for m in data["module"]]
+    assert {"layers.0", "layers.1", "layers.2"} <= set(layers)
+    assert schedule_page(graph, schedule) == schedule_page(graph, schedule)
+
+
+def hostile_graph() -> ComputeGraph:
+    builder = GraphBuilder(HOSTILE, meta={"modules": {"@DATA@": HOSTILE}})
+    builder.op("@DATA@", size=4, cost=1)
+    builder.op(HOSTILE, inputs=["@DATA@"], size=2, cost=1)
+    return builder.build()
+
+
+def test_names_cannot_become_markup() -> None:
+    graph = hostile_graph()
+    page = schedule_page(graph, Schedule.reference(graph))
+    assert HOSTILE not in page and page.count("<script") == 2
+    data = embedded(page)
+    assert data["title"] == HOSTILE and data["ops"] == ["@DATA@", HOSTILE]
+
+
+def test_page_loads_nothing() -> None:
+    page = schedule_page(*recomputing())
+    assert not re.search(r"https?:|//cdn|@import|\bsrc=|\bhref=", page)
+    assert "default-src 'none'; script-src 'sha256-" in page
+
+
+def test_violations_are_marked() -> None:
+    chain = unit_chain(2)
+    steps = list(Schedule.reference(chain).steps())
+    broken = Schedule.from_steps([steps[0], ("free", "f0"), ("compute", "unknown"), *steps[1:]])
+    data = page_data(chain, broken)
+    assert data["lines"][0][0] == "fault" and data["lines"][0][1].startswith("invalid: ")
+    assert [data["ops"][op] for op in data["steps"]][:2] == ["f0", "unknown"]
+    assert [(step, rule) for step, _, rule in data["faults"]][:2] == [(1, "unknown op"), (2, "input not live")]
+    over = page_data(chain, Schedule.reference(chain), Rules(budget=2))
+    assert over["lines"][0][1].startswith("over budget: ") and over["faults"]
+
+
+def test_empty_schedule_has_a_page() -> None:
+    data = page_data(unit_chain(2), Schedule.from_steps([]))
+    assert data["steps"] == [] and data["peakStep"] is None
+
+
+@needs_browser
+def test_browser_draws_and_describes(tmp_path: Path) -> None:
+    """The peak first; then a tensor found by name, its reader and its recomputations; then keys and the pointer."""
+    graph, schedule = recomputing()
+    script = """
+      const seen = [["start", element("detail").textContent]];
+      const press = key => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      element("find").value = "layers.1.mlp.gelu"; find(); next();
+      seen.push(["found", element("found").textContent], ["tensor", element("detail").textContent]);
+      press("ArrowRight"); seen.push(["later", element("detail").textContent]);
+      const wide = view.high - view.low;
+      press("+"); press("+"); seen.push(["zoom", wide / (view.high - view.low)]);
+      press("0"); seen.push(["all", wide / (view.high - view.low)]);
+      const box = canvas.getBoundingClientRect(), at = (x, y) => new PointerEvent("pointermove",
+        { clientX: box.left + x, clientY: box.top + y, pointerId: 7, bubbles: true });
+      draw(); canvas.dispatchEvent(at(300, 100)); seen.push(["hover", element("detail").textContent]);
+      const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
+      for (let k = 0; k < pixels.length; k += 4) colours.add(pixels.slice(k, k + 3).join());
+      seen.push(["colours", ["86,180,233", "213,94,0"].filter(each => colours.has(each)).length]);
+      document.title = JSON.stringify(Object.fromEntries(seen));
+    """
+    shown = browse(schedule_page(graph, schedule, Rules(budget=10**6)), script, tmp_path)
+    assert "data-milliseconds" in shown["body"]
+    seen = json.loads(shown["title"])
+    first = schedule.computes().index("layers.1.mlp.gelu")
+    again = schedule.computes().index("layers.1.mlp.gelu", first + 1)
+    assert f"step{page_data(graph, schedule)['peakStep']}" in seen["start"]
+    assert seen["found"].startswith("1 of ")
+    assert "layers.1.mlp.gelu" in seen["tensor"] and f"1 time: at step {again}" in seen["tensor"]
+    assert f"step{first + 1}" in seen["later"] and "alive for" in seen["later"]
+    assert (seen["zoom"], seen["all"], seen["colours"]) == (4, 1, 2)
+    assert "held" in seen["hover"] and seen["hover"] != seen["later"]
+
+
+@needs_browser
+def test_browser_shows_hostile_names_as_text(tmp_path: Path) -> None:
+    graph = hostile_graph()
+    page = schedule_page(graph, Schedule.reference(graph))
+    shown = browse(page, "element('find').value = '<'; find(); next();", tmp_path)
+    assert shown["title"] == HOSTILE
+    assert HOSTILE in shown["detail"]
+
+
+def test_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph, schedule = recomputing()
+    write_graph(graph, "g.json")
+    write_schedule(schedule, "s.json")
+    shown = ok("view g.json s.json --budget 200% -o page.html")
+    assert (shown.out, shown.err) == ("", "")
+    assert embedded(Path("page.html").read_text())["budget"] == 2 * graph.reference_peak
+    ok("view g.json -o order.html")  # the reference order
+    assert embedded(Path("order.html").read_text())["reference"] is None
+    over = ok("view g.json s.json --budget 50% -o page.html")
+    assert "budget" in over.err and over.err.count("\n") == 1
+    refused = ok("view g.json s.json -o page.png", code=2)
+    assert ".html" in refused.err and refused.err.count("\n") == 1
+    assert "overwrite" in ok("view g.json page.html -o page.html", code=2).err
+
+
+@pytest.mark.slow
+def test_ten_thousand_ops_take_less_than_two_megabytes(tmp_path: Path) -> None:
+    graph = layered(10_000, seed=1)
+    page = schedule_page(graph, Schedule.reference(graph))
+    assert len(page) < 2_000_000
+    if CHROMIUM:
+        shown = browse(page, "all();", tmp_path)
+        assert float(re.findall(r'data-milliseconds="([\d.]+)"', shown["body"])[0]) < 1000
