@@ -11,10 +11,11 @@ import typer
 
 from remat.cli.common import class_or_name
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, complete_method, shared
-from remat.cli.saving import Outputs
+from remat.cli.saving import Outputs, write_plot_or_page
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
+from remat.io.page import SUFFIXES as PAGE_SUFFIXES
 from remat.problem.objective import Objective
 from remat.runtime.interruption import interrupts
 
@@ -44,7 +45,9 @@ def command(
     ),
     json_file: Path | None = typer.Option(None, "--json", help="Write everything to this JSON file."),
     csv_file: Path | None = typer.Option(None, "--csv", help="Write the table to this CSV file."),
-    plot: Path | None = typer.Option(None, help="Draw overhead or peak against time to this file (.png, .svg, .pdf)."),
+    plot: Path | None = typer.Option(
+        None, help="Draw overhead or peak against time to this file (.png, .svg, .pdf, or .html: interactive)."
+    ),
     peaks: Path | None = typer.Option(
         None, "--trade-off", help="Draw overhead against peak of files and methods to this file (.png, .svg, .pdf)."
     ),
@@ -67,11 +70,11 @@ def command(
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
     from remat.experiments.trade_off import trade_off
-    from remat.io.figures import SUFFIXES, write_figure
+    from remat.io.figures import SUFFIXES
 
     run = given.run(graph)
     files = schedules or []
-    outs = ((json_file, ()), (csv_file, ()), (plot, SUFFIXES), (peaks, SUFFIXES))
+    outs = ((json_file, ()), (csv_file, ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES)), (peaks, SUFFIXES))
     check_outputs(*outs, inputs=(run.problem.graph, given.config, *files))
     only_files = bool(files) and not budgets and not methods and given.config is None
 
@@ -88,7 +91,7 @@ def command(
         for path in tables:
             outputs.attempt_text(path, text_of(path, comparison))
         if plot is not None:
-            outputs.attempt(plot, lambda where: write_figure(where, comparison.plot))
+            outputs.attempt(plot, lambda where: write_plot_or_page(where, comparison))
 
     problem = run.make_problem()
     points = read_points(files, problem)
@@ -109,7 +112,7 @@ def command(
         if points:
             print_trade_off(trade_off(done, points))
         if plot is not None:
-            outputs.plot(plot, done.plot)
+            outputs.plot_or_page(plot, done)
         if peaks is not None:
             outputs.plot(peaks, trade_off(done, points).plot)
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)

@@ -20,6 +20,7 @@ from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import ProblemError
 from remat.io.files import check_outputs
+from remat.io.page import SUFFIXES as PAGE_SUFFIXES
 from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def command(
     workers: int = typer.Option(1, min=1, help="Methods to run in parallel processes."),
     state: Path | None = typer.Option(None, help="Folder for finished runs; the same command resumes from it."),
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg, .pdf)."),
+    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg, .pdf, .html)."),
     given: Given,
 ) -> None:  # fmt: skip
     """Compute overhead against budget for GRAPH, one line per method.
@@ -62,7 +63,7 @@ def command(
     from remat.runtime.resources import available_cpus
 
     run = given.run(graph)
-    files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
+    files = [*((table, TABLES) for table in tables or ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES))]
     check_outputs(*files, inputs=(run.problem.graph, given.config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
     if not asked:
@@ -99,7 +100,7 @@ def command(
             outputs.save_text(path, text_of(found, path))
         print_frontier(found)
         if plot is not None:
-            outputs.plot(plot, found.plot)
+            outputs.plot_or_page(plot, found)
     for fault in found.unwritten:
         outputs.fail(f"{fault}; the table has the result, and the same command computes that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import typer
 
@@ -19,6 +19,7 @@ from remat.cli.terminal import ERROR, say
 from remat.errors import FormatError
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import is_special, write_atomic
+from remat.io.page import SUFFIXES as PAGE_SUFFIXES
 from remat.runtime.text import one_line
 
 if TYPE_CHECKING:
@@ -110,6 +111,23 @@ class Keeper:
                     say("warning", f"{error}; the search continues")
 
 
+class Drawn(Protocol):
+    """Table with a plot and an interactive page."""
+
+    def plot(self) -> Figure: ...
+    def page(self) -> str: ...
+
+
+def write_plot_or_page(path: Path, found: Drawn) -> None:
+    """Write the plot of a table, or its interactive page if `path` has a page's suffix."""
+    from remat.io.figures import write_figure
+
+    if path.suffix.lower() in PAGE_SUFFIXES:
+        write_atomic(path, found.page())
+    else:
+        write_figure(path, found.plot)
+
+
 class Outputs:
     """Output files of a command; a file that cannot be written is reported and gives an error exit code at the end."""
 
@@ -188,6 +206,10 @@ class Outputs:
         from remat.io.figures import write_figure
 
         self.draw(path, lambda where: write_figure(where, plot))
+
+    def plot_or_page(self, path: str | os.PathLike[str], found: Drawn) -> None:
+        """Apply :meth:`draw` to the plot of a table, or to its interactive page if `path` has a page's suffix."""
+        self.draw(path, lambda where: write_plot_or_page(where, found))
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
         """Write a final picture; it can be drawn again from saved results."""

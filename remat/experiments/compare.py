@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat.experiments.contestant import Contestant
+from remat.experiments.pages import runs_page
 from remat.experiments.plots import plot_runs
 from remat.experiments.runs import Limits, Run, Watch, check_names, chosen_methods, question, run_method, unwatched
 from remat.io.views import Table
@@ -73,6 +74,10 @@ class Comparison(Table):
     def plot(self) -> Figure:
         """Draw the best objective and bound against time; see :func:`remat.experiments.plots.plot_runs`."""
         return plot_runs(self.by_budget())
+
+    def page(self) -> str:
+        """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.runs_page`."""
+        return runs_page(self.by_budget())
 
 
 @interrupts()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder, check_cell
+from remat.experiments.pages import frontier_page
 from remat.experiments.plots import Line, plot_frontier
 from remat.experiments.runs import (
     LimitArguments,
@@ -110,8 +111,14 @@ class Frontier(Table):
 
     def plot(self) -> Figure:
         """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
-        lines = [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
-        return plot_frontier(self.problem, self.budgets, lines)
+        return plot_frontier(self.problem, self.budgets, self._lines())
+
+    def page(self) -> str:
+        """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""
+        return frontier_page(self.problem, self.budgets, self._lines())
+
+    def _lines(self) -> list[Line]:
+        return [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
 
     def to_json(self) -> str:
         """Return a JSON text with graph, rules, limits and the table."""

@@ -40,7 +40,7 @@ def plot_runs(groups: Sequence[Sequence[Run]]) -> Figure:
         for run in runs:
             _draw(axes, run, methods.index(run.method.label))
         axes.set_title(_title(runs[0]), fontsize="medium")
-        measure = _Measure.of(runs[0].problem)
+        measure = Measure.of(runs[0].problem)
         if not measure.peak:  # the axis of peaks does not start at 0
             top = axes.get_ylim()[1]
             axes.set_ylim(-0.03 * top, top)
@@ -209,7 +209,7 @@ def cost_height(cost: int, base: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Measure:
+class Measure:
     """Scale on which objectives and bounds of a problem are drawn."""
 
     label: str
@@ -222,7 +222,7 @@ class _Measure:
     """Value of computing each op once."""
 
     @classmethod
-    def of(cls, problem: Problem) -> _Measure:
+    def of(cls, problem: Problem) -> Measure:
         objective, base = problem.objective, problem.objective.base(problem.graph)
         if objective.is_memory:
             scale, unit = size_unit(problem.reference_peak)
@@ -247,7 +247,7 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     if run.result.status == "infeasible":
         axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: infeasible")
         return
-    measure, points = _Measure.of(run.problem), run.result.incumbents
+    measure, points = Measure.of(run.problem), run.result.incumbents
     height = measure.height
     end = max([run.result.timings["total"], *(point.time for point in points)])
     found = [(point.time, height(point.objective)) for point in points if point.objective is not None]

@@ -1,7 +1,7 @@
 """Interactive pages: one HTML file with its data, scripts and styles, which loads nothing.
 
-The scripts draw on a canvas of their own and take 25 kB; Bokeh's inline script takes 1.27 MB (3.9), Plotly's 4.8 MB
-(7.1). ``base.js`` has the canvas and its axis, ``schedule.js`` the picture of a schedule, ``events.js`` pointer,
+The scripts draw on a canvas of their own and take 35 kB; Bokeh's inline script takes 1.27 MB (3.9), Plotly's 4.8 MB
+(7.1). ``base.js`` has the canvas and its axis, ``schedule.js`` and ``chart.js`` the pictures, ``events.js`` pointer,
 keyboard and search.
 """
 
@@ -20,7 +20,7 @@ from remat.runtime.text import printable
 #: Suffixes of pages.
 SUFFIXES = (".html", ".htm")
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("base.js", "schedule.js", "events.js")
+_SCRIPTS = ("base.js", "schedule.js", "chart.js", "events.js")
 
 
 def page_text(data: Mapping[str, Any]) -> str:
@@ -32,8 +32,8 @@ def page_text(data: Mapping[str, Any]) -> str:
     Parameters
     ----------
     data : mapping
-        JSON values. Every page has ``kind`` (``schedule``), ``title`` and ``lines``, pairs of style (``fault`` or
-        empty) and text below the title.
+        JSON values. Every page has ``kind`` (``schedule`` or ``chart``), ``title`` and ``lines``, the pairs of style
+        (``fault`` or empty) and text below the title.
     """
     script = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

@@ -55,7 +55,7 @@ function next() {
   if (at) element("found").textContent = element("found").textContent.replace(/^.*?(?=[\d,]+ found)/, `${at.toLocaleString("en")} of `);
 }
 
-const picture = ({ schedule: schedulePicture, chart: typeof chartPicture === "function" ? chartPicture : null })[data.kind](data);
+const picture = ({ schedule: schedulePicture, chart: chartPicture })[data.kind](data);
 element("title").textContent = data.title;
 for (const [kind, text] of data.lines) {
   const made = document.createElement("p");
