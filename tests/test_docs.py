@@ -72,7 +72,7 @@ def test_extras_of_pages(tmp_path: Path) -> None:
 
 
 def test_all_pages_are_in_the_navigation() -> None:
-    named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?::|-) ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
 
 
