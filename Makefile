@@ -1,4 +1,4 @@
-# Everything from a bare clone. Needs make and Python 3.11, 3.12 or 3.13; uv is used where it is installed.
+# Everything from a bare clone. Needs make and Python 3.11 to 3.14; uv is used where it is installed.
 # Each target sets up what it needs; set-up runs again only when pyproject.toml changes. What pip compiles to bytecode
 # one after the other takes half a minute of it, so all CPUs do that, and not for what is hardly imported here (IDLE).
 # Files that are no Python of ours do not matter. While pip waits for the development tools, compiling for the searches
@@ -34,12 +34,12 @@ setup: $(STAMP)  ## create .venv with remat and its development tools
 
 $(STAMP): pyproject.toml $(PACKAGE_FILES)
 	@rm -f $@ .venv/.no-torch
-	@python=; for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python; do \
+	@python=; for candidate in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	  if [ -n "$$candidate" ] && "$$candidate" -c \
-	    'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	    'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; \
 	  then python=$$candidate; break; fi; done; \
 	if [ -z "$$python" ]; then \
-	  echo "remat needs Python 3.11, 3.12 or 3.13 and found none of them;" \
+	  echo "remat needs Python 3.11 to 3.14 and found none of them;" \
 	    "install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; fi; \
 	echo "setting up .venv with $$($$python --version)"; \
 	if command -v uv >/dev/null 2>&1; then \

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -363,3 +364,35 @@ def test_workflows_call_existing_targets() -> None:
         needed = {"workflows": {"on", "jobs"}, "ISSUE_TEMPLATE": {"name", "body"}}.get(path.parent.name, set())
         assert path.name == "config.yml" or needed <= set(document), path
         assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets, path
+
+
+def test_tested_versions_agree() -> None:
+    """Of Python and PyTorch: metadata, Makefile, workflow and pages name the same."""
+
+    def read(name: str) -> str:
+        return (ROOT / name).read_text(encoding="utf-8")
+
+    jobs = yaml.load(read(".github/workflows/tests.yml"), yaml.BaseLoader)["jobs"]
+    minors = [int(version.removeprefix("3.")) for version in jobs["tests"]["strategy"]["matrix"]["python"]]
+    first, last = minors[0], minors[-1]
+    assert minors == list(range(first, last + 1))
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    classifiers = [f"Programming Language :: Python :: 3.{minor}" for minor in minors]
+    assert [name for name in project["classifiers"] if "Python :: 3." in name] == classifiers
+    for path in (ROOT / "packages").glob("*/pyproject.toml"):
+        other = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        assert other["requires-python"] == project["requires-python"] == f">=3.{first}"
+    assert tomllib.loads(read("pyproject.toml"))["tool"]["ruff"]["target-version"] == f"py3{first}"
+    makefile = read("Makefile")
+    assert f"(3, {first}) <= sys.version_info[:2] <= (3, {last})" in makefile
+    assert " ".join(f"python3.{minor}" for minor in reversed(minors)) in makefile
+    for page in ("README.md", "CONTRIBUTING.md", "docs/install.md", "packages/minizinc-solvers/README.md", "Makefile"):
+        named = set(re.findall(r"Python (3\.\d+ to 3\.\d+)\b", read(page)))
+        assert named == {f"3.{first} to 3.{last}"}, page
+
+    torch = re.findall(r'Version\("2\.(\d+)"\)', read("remat/torch/versions.py"))
+    tested = [f"2.{minor}" for minor in range(int(torch[0]), int(torch[-1]) + 1)]
+    assert jobs["torch"]["strategy"]["matrix"]["torch"] == [*tested, "nightly"]
+    assert project["optional-dependencies"]["torch"] == [f"torch>={tested[0]}"]
+    assert f"TORCH ?= torch=={tested[0]}." in makefile
+    assert f"PyTorch {', '.join(tested[:-1])} and {tested[-1]}" in read("docs/pytorch/capture.md")
