@@ -232,6 +232,30 @@ class OrderInstance:
             exact=self.exact,
         )
 
+    def renumbered(self, order: Int, tensors: Int) -> OrderInstance:
+        """Return the same instance with its ops and tensors numbered as they follow each other here.
+
+        Parameters
+        ----------
+        order : int64 array, shape (ops,)
+            A topological order.
+        tensors : int64 array, shape (tensors,)
+        """
+        op_number, tensor_number = np.argsort(order), np.argsort(tensors)
+        return OrderInstance(
+            self.size[tensors],
+            self.workspace[order],
+            _renumbered(self.op_inputs, op_number, tensor_number),
+            _renumbered(self.op_outputs, op_number, tensor_number),
+            _renumbered(self.predecessors, op_number, op_number),
+            live=self.live[tensors],
+            kept=self.kept[tensors],
+            held=self.held,
+            ops=self.ops[order],
+            tensors=self.tensors[tensors],
+            exact=self.exact,
+        )
+
     def _mask(self, ops: Iterable[int] | Int) -> Bool:
         mask = np.zeros(self.num_ops, dtype=np.bool_)
         mask[_array(ops)] = True

@@ -152,7 +152,7 @@ class DepthFirst(Rule):
 
     def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
         need = (instance.op_bytes - instance.held - instance.workspace).tolist()
-        return _post_order(instance, lambda op: (need[op], op), range(instance.num_ops), deadline)
+        return post_order(instance, lambda op: (need[op], op), range(instance.num_ops), deadline)
 
 
 class ExtraUsersFirst(Rule):
@@ -176,10 +176,10 @@ class ExtraUsersFirst(Rule):
             extra[op] = min(extra[op] + sum(extra[u] for u in before[op]), instance.num_ops)
             total[op] = min(total[op] + sum(total[u] for u in before[op]), everything)
         ends = (op for op, count in enumerate(readers) if not count)
-        return _post_order(instance, lambda op: (-extra[op], -total[op], op), ends, deadline)
+        return post_order(instance, lambda op: (-extra[op], -total[op], op), ends, deadline)
 
 
-def _post_order(
+def post_order(
     instance: OrderInstance, key: Callable[[int], tuple[int, ...]], roots: Iterator[int] | range, deadline: Deadline
 ) -> Int:
     """Return an order with every op after its dependencies, which are visited in ascending order of a key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,9 +14,10 @@ from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import KERNELS, Answer, TwoWaySearch
+from remat.ordering.numbering import by_structure
 from remat.ordering.rules import RULES, Kahn, Rule
 from remat.runtime.arrays import Int
-from remat.runtime.deadline import Deadline
+from remat.runtime.deadline import Deadline, OverdueError
 
 #: Ops before and after a step above the limit in the first attempt; growth factor; largest number of ops of a stretch.
 FIRST_REACH, MORE_REACH, MOST_OPS = 12, 2, 2000
@@ -63,6 +65,8 @@ def repaired(instance: OrderInstance, order: Int, limit: int, work: int, deadlin
 FIRST_WORK, MORE_WORK, FIRST_WINDOW, MOST_WINDOW = 300_000, 4, 128, 4096
 #: A round ends when the gaps around failed limits are at most one FINE-th of the open interval.
 FINE = 16
+#: A round ends with repairs; the first is for a limit this part of the open interval below the best peak.
+DESCENT = 64
 #: Ops before and after the largest step of the best order for bounds of a part; range of ops where parts are tried.
 REACHES, PARTS_FROM, PARTS_TO = (50, 100, 200, 400, 800), 100, 5000
 
@@ -132,6 +136,7 @@ class Climb:
                 failed.append(limit)
             failed = [limit for limit in failed if self.low <= limit < self.high]
             limit = self._next(failed)
+        self._descend(work, deadline)
         self.states += self._search.states - before
         if PARTS_FROM <= self.instance.num_ops <= PARTS_TO and not self.done:
             self._parts(work, deadline)
@@ -163,6 +168,16 @@ class Climb:
             if answer is not Answer.OPEN:
                 return answer
         return Answer.OPEN
+
+    def _descend(self, work: int, deadline: Deadline) -> None:
+        """Repair the best order for limits slightly below its peak, and still closer ones where that fails."""
+        step = max(1, (self.high - self.low) // DESCENT)
+        while step and self.order is not None and not self.done and not deadline.expired:
+            order = repaired(self.instance, self.order, max(self.low, self.high - step), work, deadline)
+            if order is None:
+                step //= 4
+            else:
+                self.see(order)
 
     def _parts(self, work: int, deadline: Deadline) -> None:
         """Raise the bound by limits refuted for only the ops around the largest step of the best order."""
@@ -205,20 +220,33 @@ class ValleySearch(OrderSearch):
         """Return the order of least peak, or the best order and a bound at the deadline."""
         clock = deadline or Deadline()
         high = instance.peak_of(instance.reference) + 1 if upper is None else upper
-        climb = Climb(instance, min(high, instance.structural_bound), high, on_order)
-        for order in self._orders(instance, clock):
-            climb.see(order)
+        numbered, ops = self._numbered(instance, clock)
+        seen = None if on_order is None else lambda order, peak: on_order(ops[order], peak)
+        climb = Climb(numbered, min(high, numbered.structural_bound), high, seen)
+        climb.see(np.argsort(ops))
+        for order in self._orders(numbered, clock):
             if climb.done:
                 break
+            climb.see(order)
         if not climb.done and clock.remaining > SETUP_PER_OP * instance.num_ops:
             climb.start(seed)
             climb.cut(clock.earlier(CUT_SHARE * clock.remaining))
             while not climb.done and not clock.expired:
                 climb.round(clock)
-        return Ordering(climb.order, None if climb.order is None else climb.high, climb.low, climb.states)
+        best = climb.order
+        return Ordering(
+            None if best is None else ops[best], None if best is None else climb.high, climb.low, climb.states
+        )
+
+    @staticmethod
+    def _numbered(instance: OrderInstance, clock: Deadline) -> tuple[OrderInstance, Int]:
+        """Return the instance that is searched, and the numbers of its ops in `instance`."""
+        if clock.remaining > SETUP_PER_OP * instance.num_ops:
+            with suppress(OverdueError):
+                return by_structure(instance, clock.earlier(RULE_SHARE * clock.remaining))
+        return instance, instance.reference
 
     def _orders(self, instance: OrderInstance, clock: Deadline) -> Iterator[Int]:
-        yield instance.reference
         for rule in self.rules:
             if clock.remaining < SETUP_PER_OP * instance.num_ops:
                 return

@@ -11,6 +11,7 @@ from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes, twin_pairs
 from remat.ordering.limit_search import Answer, LimitSearch
+from remat.ordering.numbering import by_structure
 from remat.ordering.valley import Climb, ValleySearch
 from remat.runtime.deadline import Deadline
 from remat.testing.graphs import random_graph
@@ -107,3 +108,33 @@ def test_callback_stops_the_search() -> None:
     found = ValleySearch().search(instance, on_order=lambda order, peak: True)
     assert found.peak == instance.peak_of(found.order)
     assert found.states == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reference_order_does_not_matter(seed: int) -> None:
+    """A random reference order has the same peak and bound after two rounds."""
+    graph = layered(150, 0.3, seed)
+    peaks = []
+    for shuffled in range(3):
+        rng = random.Random(shuffled)
+        place = {op.name: rng.random() for op in graph.ops}
+        waiting = {op.name: {producer_of(graph, name) for name in op.inputs} - {None} for op in graph.ops}
+        order: list[str] = []
+        while len(order) < len(place):
+            done = set(order)
+            order.append(min((op for op in waiting if op not in done and waiting[op] <= done), key=place.__getitem__))
+        instance = once(graph.with_order(order))
+        numbered, ops = by_structure(instance, Deadline())
+        assert numbered.peak_of(numbered.reference) == instance.peak_of(ops)
+        climb = Climb(numbered, 0, 2**60)
+        climb.see(numbered.reference)
+        climb.start()
+        climb.round(Deadline())
+        climb.round(Deadline())
+        peaks.append((climb.high, climb.low))
+    assert len(set(peaks)) == 1
+
+
+def producer_of(graph: ComputeGraph, tensor: str) -> str | None:
+    """Return the op that writes a tensor of a graph whose ops have one output each."""
+    return tensor if tensor in graph.op_index else None
