@@ -32,6 +32,12 @@ def commands(text: str) -> list[list[str]]:
     return lines
 
 
+def exit_codes(text: str) -> list[int]:
+    """Return the exit codes of the command lines of a console block: 0 unless a comment says ``# exit code 1``."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.startswith("$ ")]
+    return [int(said[1]) if (said := re.search(r"# exit code (\d)$", line)) else 0 for line in lines]
+
+
 def write_example_files(folder: Path) -> None:
     """Write the graph and the schedule of formats.md."""
     texts = (block.text for block in blocks(ROOT / "docs/formats.md") if block.language == "json")
@@ -84,34 +90,41 @@ def test_blocks_name_their_language() -> None:
 
 
 @pytest.mark.parametrize("page", pages_with("python", "console"))
-def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Run all blocks in order, in one namespace and one folder with the files of formats.md.
 
-    A block that begins with the name of a file (.toml, .py) becomes that file. A text that follows a Python block has
-    lines that it prints, on pages with drawn pictures.
+    A block that begins with the name of a file (.toml, .py) becomes that file. On pages with drawn pictures and in
+    tutorials, a text that follows a block has lines that the block prints.
     """
     from remat.cli import main
 
     for extra in extras_of(page):
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
     write_example_files(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
-    printed, drawn = "", set(DRAWN.findall(page.read_text(encoding="utf-8")))
+    tutorial = page.parent.name == "tutorials"
+    printed, shows = "", tutorial or bool(DRAWN.search(page.read_text(encoding="utf-8")))
     for block in blocks(page):
         if name := re.match(r"# ([\w-]+\.(?:toml|py))\n", block.text):
             (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # later commands name it
         if block.language == "python":
             printed = run_python(page, block, namespace)
-        elif block.language == "text" and drawn and printed:
-            assert set(block.text.splitlines()) <= set(printed.splitlines()), f"{page}, line {block.line}: not printed"
+        elif block.language == "text" and shows and printed:
+            lines = {line.rstrip() for line in printed.splitlines()}
+            assert set(block.text.splitlines()) <= lines, f"{page}, line {block.line}: not printed"
             printed = ""
         elif block.language == "console":
-            for words in commands(block.text):
+            capsys.readouterr()
+            for words, code in zip(commands(block.text), exit_codes(block.text), strict=True):
                 if words[0] == "remat":
-                    assert main(words[1:]) == 0, f"{page}, line {block.line}: {shlex.join(words)}"
+                    assert main(words[1:]) == code, f"{page}, line {block.line}: {shlex.join(words)}"
                 else:
                     assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
+            printed = capsys.readouterr().out if tutorial else ""
 
 
 def stage_table(stages: tuple[Stage, ...]) -> str:
