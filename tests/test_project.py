@@ -24,7 +24,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 PARTS = [
     "_version", "errors", "runtime", "registry", "io", "graphs", "schedule", "modeling", "backends", "problem",
     "formulations", "bounds", "ordering", "heuristics", "allocation", "solving", "hierarchy", "experiments", "torch",
-    "jax", "deploy", "testing", "config", "cli",
+    "jax", "deploy", "testing", "config", "studies", "cli",
 ]  # fmt: skip
 #: Lower parts that a part must not import.
 APART = {

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from remat.cli.options import shared
 from remat.errors import GraphError
 from remat.io.files import check_output
-
-if TYPE_CHECKING:
-    from remat.graphs import ComputeGraph
 
 
 @dataclass(frozen=True)
@@ -47,48 +41,15 @@ def command(
     sizes: Sizes,
 ) -> None:
     """Write the graph NAME to a file."""
+    from remat.graphs.generators import generate
     from remat.graphs.io import write_graph
 
     check_output(output)
     given: dict[str, Any] = {key: value for key, value in vars(sizes).items() if value is not None}
     if sizes.image is not None:
         given["image"] = _shape(sizes.image)
-    write_graph(make(name, given), output)
-
-
-def generators() -> dict[str, Callable[..., ComputeGraph]]:
-    """Return all generators by name."""
-    from remat.graphs import families
-    from remat.graphs.layered import layered
-    from remat.graphs.zoo import ZOO
-
-    members = (families.unit_chain, families.path, families.u_chain, families.pyramid, families.in_tree)
-    return {**ZOO, "layered": layered, **{member.__name__.replace("_", "-"): member for member in members}}
-
-
-def make(name: str, options: dict[str, Any]) -> ComputeGraph:
-    """Return the graph `name`; refuse options that do not apply to it."""
-    from remat.graphs.zoo import ZOO
-
-    known = generators()
-    if name not in known:
-        near = get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}" if near else f"known are {', '.join(sorted(known))}"
-        raise GraphError(f"there is no generator {name!r}; {hint}; `remat zoo` lists networks")
-    parameters = inspect.signature(known[name]).parameters
-    first = next(iter(parameters))
-    if "n" in options and parameters[first].default is inspect.Parameter.empty:  # depth or height of a family
-        options[first] = options.pop("n")
     shown = {"n": "--ops"}
-    for option in options:
-        if option not in parameters:
-            raise GraphError(f"option {shown.get(option, '--' + option)} does not apply to {name!r}")
-    if parameters[first].default is inspect.Parameter.empty and first not in options:
-        raise GraphError(f"{name!r} needs a size: --ops")
-    width = options.get("width")
-    if name in ZOO and width is not None and width.is_integer():  # number of features, not a factor
-        options["width"] = int(width)
-    return known[name](**options)
+    write_graph(generate(name, given, lambda option: shown.get(option, f"--{option}")), output)
 
 
 def _shape(image: str) -> tuple[int, int, int]:

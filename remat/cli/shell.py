@@ -36,6 +36,7 @@ from remat.cli import (
     rewrite,
     show,
     solve,
+    study,
     trace,
     traffic,
     validate,
@@ -105,6 +106,8 @@ for module in (
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo)
     function = _with_values(module.command) if reads_models else module.command
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
+
+app.add_typer(study.app, name="study")
 
 
 @app.command("help")

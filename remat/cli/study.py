@@ -1,0 +1,223 @@
+"""``remat study``: instances × problems × methods × seeds, solved into a database."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.terminal import INTERRUPTED, NO, OK
+from remat.errors import RematError
+from remat.io.files import check_outputs
+
+if TYPE_CHECKING:
+    from remat.studies.plan import Cell, Plan
+    from remat.studies.running import Event
+    from remat.studies.store import Store
+
+app = typer.Typer(
+    help="Run instances × problems × methods × seeds into a database; export and report them.", no_args_is_help=True,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="Study in TOML.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a study in the store.")]
+Url = Annotated[str, typer.Option(
+    "--store", envvar="REMAT_STORE", help="Database (sqlite:///study.db, postgresql+psycopg://user@host/base)."
+)]  # fmt: skip
+Folder = Annotated[Path | None, typer.Option(
+    "--folder", help="Folder of graphs and schedules; default: next to the SQLite file, or study.files."
+)]  # fmt: skip
+Executor = Annotated[str, typer.Option("--executor", help="processes:N, or dask://host:port.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="Solve failed cells again.")]
+DEFAULT_URL = "sqlite:///study.db"
+
+
+@app.command()
+def run(
+    file: StudyFile,
+    *,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+    executor: Executor = "processes",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and for how long at most.")] = False,
+    retry_failed: Retry = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add the cells of FILE to the store and solve those that have no result.
+
+    Several runners may share a store, also on several machines: each cell is solved once. Cells of a runner that has
+    ended go to others after a minute.
+
+    Ctrl-C keeps finished cells; the same command continues.
+
+    Exit code 0: all cells have a result; 1: some failed; 2: an error; 130: Ctrl-C.
+    """
+    from remat.studies.plan import Plan
+    from remat.studies.store import Store
+
+    plan = Plan.from_file(file)
+    if dry_run:
+        _print_plan(plan)
+        return
+    with Store(store, folder) as opened:
+        opened.add(plan)
+        _run(opened, plan.name, list(plan.cells), executor, retry=retry_failed, quiet=quiet)
+
+
+@app.command()
+def resume(
+    name: Name,
+    *,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+    executor: Executor = "processes",
+    retry_failed: Retry = False,
+    quiet: Quiet = False,
+) -> None:
+    """Solve the cells of study NAME that have no result, as `remat study run`, without its file."""
+    from remat.studies.store import Store
+
+    with Store(store, folder) as opened:
+        cells = [result.cell for result in opened.results(name, certify=False)]
+        _run(opened, name, cells, executor, retry=retry_failed, quiet=quiet)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A study; default: all.")] = None,
+    *,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+) -> None:
+    """Show the cells of a study by state, and its methods by result."""
+    with _existing(store, folder) as opened:
+        for study in [name] if name is not None else opened.studies():
+            counts = opened.counts(study)
+            done = counts["done"] + counts["failed"]
+            words = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
+            print(f"{study}: {done:,} of {sum(counts.values()):,} cells finished ({words})")
+            if name is not None:
+                _print_methods(opened, study)
+
+
+@app.command()
+def export(
+    name: Name,
+    *,
+    output: Annotated[list[Path], typer.Option("--output", "-o", help="File (.csv, .json, .parquet); repeatable.")],
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+) -> None:
+    """Write the results of study NAME to files. Every schedule is certified again."""
+    from remat.studies.export import SUFFIXES
+    from remat.studies.export import export as write
+
+    check_outputs(*((path, SUFFIXES) for path in output))
+    with _existing(store, folder) as opened:
+        results = opened.results(name)
+    for path in output:
+        write(results, path)
+
+
+@app.command()
+def rm(
+    name: Name,
+    *,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+) -> None:
+    """Remove study NAME from the store, with the results that no other study shares. Files of schedules stay."""
+    with _existing(store, folder) as opened:
+        print(f"removed {name} with the results of {opened.remove(name):,} cells")
+
+
+def _existing(url: str, folder: Path | None) -> Store:
+    """Open a store; refuse a SQLite file that does not exist."""
+    from remat.studies.store import Store
+
+    path = url.removeprefix("sqlite:///")
+    if path != url and not Path(path.partition("?")[0]).exists():
+        raise RematError(f"{path}: there is no store (--store names another one)", "store", path)
+    return Store(url, folder)
+
+
+def _run(opened: Store, name: str, cells: list[Cell], executor: str, *, retry: bool, quiet: bool) -> None:
+    """Run a study with progress, and leave with its exit code."""
+    from remat.studies.executors import make_executor
+    from remat.studies.running import Runner
+
+    if retry:
+        opened.retry(name)
+
+    def on_event(event: Event) -> None:
+        if not quiet:
+            print(_line(event), file=sys.stderr, flush=True)
+
+    threads = max((cell.threads for cell in cells), default=1)
+    with make_executor(executor, threads) as chosen:
+        finished = Runner(opened, name, chosen, on_event).run()
+    counts = opened.counts(name)
+    _print_methods(opened, name)
+    if not finished:
+        print(f"interrupted: `remat study resume {name}` continues")
+    raise typer.Exit(INTERRUPTED if not finished else NO if counts["failed"] else OK)
+
+
+def _line(event: Event) -> str:
+    row = event.outcome.row
+    overhead = row.get("overhead_percent")
+    shown = "" if overhead is None else f", {overhead:.4g} %"
+    why = f": {row['message']}" if row["status"] == "failed" else ""
+    seconds = row.get("total_seconds") or 0.0
+    left = "" if event.seconds_left is None or event.done == event.total else f"; {_time(event.seconds_left)} left"
+    place = f"[{event.done}/{event.total}]"
+    return f"{place} {event.cell.title}: {row['status']}{shown} ({seconds:.1f} s){why}{left}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time in the largest unit that gives at least 2.
+
+    Examples
+    --------
+    >>> _time(90), _time(7300), _time(300000)
+    ('90 s', '2.0 h', '3.5 days')
+    """
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print_plan(plan: Plan) -> None:
+    from remat.runtime.resources import available_cpus
+
+    methods = Counter(cell.method for cell in plan.cells)
+    print(f"{plan.name}: {len(plan.instances):,} instances, {len(plan.cells):,} cells")
+    for method, number in methods.items():
+        print(f"  {method}: {number:,}")
+    if plan.seconds is None:
+        print("at most: unlimited, since a cell has no time limit")
+    else:
+        slots = max(1, available_cpus() // max(cell.threads for cell in plan.cells))
+        print(f"at most {_time(plan.seconds)} one after another, {_time(plan.seconds / slots)} with processes:{slots}")
+
+
+def _print_methods(opened: Store, name: str) -> None:
+    """Print a table of methods with the number of cells by result."""
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
+
+    words = ("optimal", "feasible", "infeasible", "unknown", "failed", "waiting", "running")
+    found: dict[str, Counter[str]] = {}
+    for result in opened.results(name, certify=False):
+        found.setdefault(result.cell.method, Counter())[str(result.row.get("status", result.state))] += 1
+    shown = [word for word in words if any(counts[word] for counts in found.values())]
+    columns = [("method", TEXT), ("cells", NUMBER), *((word, NUMBER) for word in shown)]
+    lines = (
+        [method, f"{counts.total():,}", *(f"{counts[word]:,}" for word in shown)] for method, counts in found.items()
+    )
+    print_columns(console(), name, columns, lines)

@@ -1,0 +1,63 @@
+"""All generators of graphs by name: the model zoo, random layered graphs, and families with known optima."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph
+
+
+def generators() -> dict[str, Callable[..., ComputeGraph]]:
+    """Return all generators by name."""
+    from remat.graphs import families
+    from remat.graphs.layered import layered
+    from remat.graphs.zoo import ZOO
+
+    members = (families.unit_chain, families.path, families.u_chain, families.pyramid, families.in_tree)
+    return {**ZOO, "layered": layered, **{member.__name__.replace("_", "-"): member for member in members}}
+
+
+def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] = repr) -> ComputeGraph:
+    """Return the graph `name`.
+
+    Parameters
+    ----------
+    options : mapping
+        Parameters of the generator; ``n`` is also the size of a member of a family.
+    shown : callable
+        Returns an option as the user writes it, for messages.
+
+    Raises
+    ------
+    GraphError
+        If there is no such generator, an option does not apply to it, or its size is missing.
+
+    Examples
+    --------
+    >>> len(generate("unit-chain", {"n": 4}).ops)
+    9
+    """
+    from remat.graphs.zoo import ZOO
+
+    known, given = generators(), dict(options)
+    if name not in known:
+        near = get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}" if near else f"known are {', '.join(sorted(known))}"
+        raise GraphError(f"there is no generator {name!r}; {hint}; `remat zoo` lists networks")
+    parameters = inspect.signature(known[name]).parameters
+    first = next(iter(parameters))
+    if "n" in given and parameters[first].default is inspect.Parameter.empty:  # depth or height of a family
+        given[first] = given.pop("n")
+    for option in given:
+        if option not in parameters:
+            raise GraphError(f"option {shown(option)} does not apply to {name!r}")
+    if parameters[first].default is inspect.Parameter.empty and first not in given:
+        raise GraphError(f"{name!r} needs a size: {shown('n')}")
+    width = given.get("width")
+    if name in ZOO and isinstance(width, float) and width.is_integer():  # number of features, not a factor
+        given["width"] = int(width)
+    return known[name](**given)

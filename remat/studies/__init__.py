@@ -1,0 +1,1 @@
+"""Studies: instances × problems × methods × seeds, solved by many processes into a database."""

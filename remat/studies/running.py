@@ -1,0 +1,127 @@
+"""Running of a study: claims cells, hands them to an executor and stores what comes back."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from remat.runtime.interruption import interrupted, interrupts
+from remat.runtime.text import one_line
+from remat.studies.executors import StudyExecutor
+from remat.studies.plan import Cell
+from remat.studies.solving import Outcome
+from remat.studies.store import STALE, Store
+
+#: Attempts to solve a cell whose executor loses it.
+ATTEMPTS = 3
+#: Seconds between two checks for Ctrl-C.
+TICK = 0.2
+#: Seconds between two searches for cells that other runners have lost.
+PAUSE = 1.0
+#: Heartbeats within the time after which claims expire.
+BEATS = 6
+
+
+@dataclass(frozen=True)
+class Event:
+    """A finished cell.
+
+    Attributes
+    ----------
+    cell : Cell
+    outcome : Outcome
+    done, total : int
+        Finished cells of the study, and all.
+    seconds_left : float or None
+        Estimate from the cells of this runner; None before the first.
+    """
+
+    cell: Cell
+    outcome: Outcome
+    done: int
+    total: int
+    seconds_left: float | None
+
+
+class Runner:
+    """One of possibly many runners of a study.
+
+    Parameters
+    ----------
+    on_event : callable
+        Receives an :class:`Event` for each finished cell.
+    stale : float
+        Seconds without a heartbeat after which cells of other runners are taken over.
+    """
+
+    def __init__(
+        self, store: Store, study: str, executor: StudyExecutor, on_event: Callable[[Event], object] = lambda _: None,
+        *, stale: float = STALE,
+    ) -> None:  # fmt: skip
+        self.store, self.study, self.executor, self.on_event, self.stale = store, study, executor, on_event, stale
+        self.owner = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._running: dict[Future[Outcome], tuple[Cell, int]] = {}
+        self._began = self._beat = time.monotonic()
+        self._finished = 0
+
+    def run(self) -> bool:
+        """Solve cells until none is left, also none of other runners; return False after Ctrl-C."""
+        searched = -PAUSE
+        with interrupts():
+            try:
+                while not interrupted():
+                    free = self.executor.slots - len(self._running)
+                    if free > 0 and time.monotonic() > searched + PAUSE:
+                        claimed = self.store.claim(self.study, self.owner, stale=self.stale, limit=free)
+                        for cell, attempt in claimed:
+                            self._running[self.executor.submit(self.store.task(cell))] = cell, attempt
+                        if len(claimed) < free:
+                            searched = time.monotonic()
+                    if not self._running:
+                        counts = self.store.counts(self.study)
+                        if not counts["waiting"] and not counts["running"]:
+                            return True
+                        time.sleep(TICK)
+                    self._take(wait(self._running, TICK, FIRST_COMPLETED).done)
+                    if time.monotonic() > self._beat + self.stale / BEATS:
+                        self.store.beat(self.owner)
+                        self._beat = time.monotonic()
+                return False
+            finally:
+                self._leave()
+
+    def _take(self, finished: set[Future[Outcome]]) -> None:
+        for future in finished:
+            cell, attempt = self._running.pop(future)
+            try:
+                outcome = future.result()
+            except Exception as error:
+                if attempt < ATTEMPTS:
+                    self.store.release(cell, self.owner)
+                    continue
+                why = f"lost {attempt} times by the executor: {type(error).__name__}: {error}"
+                outcome = Outcome({"status": "failed", "message": one_line(why)})
+            if outcome.interrupted:
+                self.store.release(cell, self.owner)
+            elif self.store.finish(cell, self.owner, outcome):
+                self._finished += 1
+                self._report(cell, outcome)
+
+    def _report(self, cell: Cell, outcome: Outcome) -> None:
+        counts = self.store.counts(self.study)
+        done, total = counts["done"] + counts["failed"], sum(counts.values())
+        left = (time.monotonic() - self._began) / self._finished * (total - done)
+        self.on_event(Event(cell, outcome, done, total, left))
+
+    def _leave(self) -> None:
+        """Give back cells that have not finished; children end at once after Ctrl-C."""
+        for future in self._running:
+            future.cancel()
+        self._take(wait(self._running, 2.0).done - {future for future in self._running if future.cancelled()})
+        for cell, _ in self._running.values():
+            self.store.release(cell, self.owner)

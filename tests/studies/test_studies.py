@@ -1,0 +1,334 @@
+"""Plans, stores and runners of studies."""
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refused
+from shell import ok, shell, start
+
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.problem import Problem
+
+pytest.importorskip("sqlalchemy")
+
+from remat.studies.executors import StudyExecutor, make_executor
+from remat.studies.export import export, rows, to_frame
+from remat.studies.plan import Plan, random_order
+from remat.studies.running import Runner
+from remat.studies.solving import Outcome, Task, solve_cell, solve_here
+from remat.studies.store import Store
+
+
+def plan_of(**changes: Any) -> Plan:
+    mapping = {
+        "name": "chains",
+        "instances": {"generate": [{"generator": "unit-chain", "n": [4, 5]}]},
+        "problem": {"budget": ["90%", "80%"]},
+        "methods": [{"method": "greedy"}, {"method": "drops", "label": "D"}],
+        "solve": {"time_limit": 5},
+    }
+    return Plan.from_mapping({**mapping, **changes})
+
+
+class Here(StudyExecutor):
+    """Solves cells in this process; loses the first `losses` of them."""
+
+    def __init__(self, slots: int = 2, losses: int = 0) -> None:
+        self.slots, self.losses, self.solved = slots, losses, 0
+
+    def submit(self, task: Task) -> Future[Outcome]:
+        future: Future[Outcome] = Future()
+        self.solved += 1
+        if self.losses:
+            self.losses -= 1
+            future.set_exception(ConnectionError("worker lost"))
+        else:
+            future.set_result(solve_here(task))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store(f"sqlite:///{tmp_path}/study.db") as opened:
+        yield opened
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_is_the_product_in_order(tmp_path: Path) -> None:
+    for n in (3, 4):
+        write_graph(unit_chain(n), tmp_path / f"chain-{n}.json")
+    (tmp_path / "study.toml").write_text("""
+        name = "all"
+        [instances]
+        zoo = ["vgg16"]
+        files = ["chain-*.json"]
+        generate = [{generator = "layered", n = 20, seed = [1, 2]}]
+        orders = 1
+        [problem]
+        budget = ["90%", "80%"]
+        order = ["fixed", "free"]
+        [solve]
+        seed = [0, 7]
+        time_limit = "1m"
+        [[methods]]
+        method = "checkmate/highs"
+        options = {frontier = true}
+        solver = {mip_rel_gap = 0.5}
+        solve = {start = "none"}
+        [[methods]]
+        method = "lns"
+    """)
+    plan = Plan.from_file(tmp_path / "study.toml")
+    assert [each.name for each in plan.instances.values()][:4] == [
+        "vgg16", "chain-3.json", "chain-4.json", "layered n=20 seed=1",
+    ]  # fmt: skip
+    assert len(plan.instances) == 7  # chains have one order
+    assert len(plan.cells) == 7 * 4 * 2 * 2
+    assert plan.seconds == 60 * len(plan.cells)
+    first = plan.cells[0]
+    assert first.title == "vgg16, 90% order=fixed, checkmate/highs, seed 0"
+    assert first.run["options"] == {"frontier": True}
+    assert first.run["config"]["backends"] == {"highs": {"mip_rel_gap": 0.5}}
+    assert first.run["config"]["solve"]["start"] == "none"
+    assert Plan.from_file(tmp_path / "study.toml").cells == plan.cells
+
+
+def test_digest_covers_all_that_determines_a_solve() -> None:
+    digests = {cell.digest for cell in plan_of().cells}
+    for changes in (
+        {"solve": {"time_limit": 6}},
+        {"solve": {"time_limit": 5, "seed": 1}},
+        {"solve": {"time_limit": 5, "threads": 2}},
+        {"problem": {"budget": ["90.1%", "80.1%"]}},
+        {"problem": {"budget": ["90%", "80%"], "order": "free"}},
+        {"instances": {"generate": [{"generator": "unit-chain", "n": [6, 7]}]}},
+        {"methods": [{"method": "greedy", "solve": {"start": "none"}}]},
+    ):
+        assert not digests & {cell.digest for cell in plan_of(**changes).cells}, changes
+    assert digests > {cell.digest for cell in plan_of(methods=[{"method": "greedy", "label": "G"}]).cells}
+
+
+def test_random_orders_are_topological_and_repeat() -> None:
+    graph = unit_chain(5)
+    assert Problem(random_order(graph, 1)).reference_peak >= 1
+    plans = [plan_of(instances={"generate": [{"generator": "layered", "n": 12}], "orders": 3}) for _ in range(2)]
+    assert plans[0].cells == plans[1].cells
+    assert len({cell.graph for cell in plans[0].cells}) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "culprit", "changes"),
+    [
+        ("format.wrong-key", "solver", {"solver": {}}),
+        ("format.wrong-key", "time", {"solve": {"time": 5}}),
+        ("format.wrong-key", "graph", {"problem": {"graph": "vgg16"}}),
+        ("format.wrong-key", "generator", {"instances": {"generate": [{"n": 5}]}}),
+        ("format.no-instance", "", {"instances": {}}),
+        ("format.no-file", "none*.json", {"instances": {"files": ["none*.json"]}}),
+        ("format.method-twice", "greedy", {"methods": [{"method": "greedy"}, {"method": "greedy"}]}),
+        ("format.same-cell", "B", {"methods": [{"method": "greedy"}, {"method": "greedy", "label": "B"}]}),
+        ("format.wrong-key", "start", {"methods": [{"method": "greedy", "solve": {"start": "x.json"}}]}),
+        ("format.wrong-key", "all", {"solve": {"threads": "all"}}),
+        ("graph.generator", "unit-chain n=x", {"instances": {"generate": [{"generator": "unit-chain", "n": "x"}]}}),
+    ],
+)
+def test_plans_are_refused(kind: str, culprit: str, changes: dict[str, Any]) -> None:
+    with refused(kind, culprit=culprit):
+        plan_of(**changes)
+
+
+def test_plans_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat.studies.plan.MAX_CELLS", 7)
+    with refused("format.many-cells"):
+        plan_of()
+
+
+def test_equal_random_orders_count_once() -> None:
+    chain = {"generate": [{"generator": "path", "n": 5}], "orders": 4}
+    assert len(plan_of(instances=chain).instances) == 1
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_is_solved_once_and_certified(store: Store, tmp_path: Path) -> None:
+    plan = plan_of()
+    assert (store.add(plan), store.add(plan)) == (8, 0)
+    events: list[Any] = []
+    executor = Here()
+    assert Runner(store, "chains", executor, events.append).run()
+    assert executor.solved == 8 == len(events)
+    assert events[-1].done == events[-1].total == 8
+    results = store.results("chains")
+    assert [each.cell for each in results] == list(plan.cells)
+    assert {each.state for each in results} == {"done"}
+    assert all(bool(each.points) == bool(each.schedule) and each.environment["machine"]["cpus"] for each in results)
+    assert Runner(store, "chains", executor).run()
+    assert executor.solved == 8
+    table = to_frame(results)
+    assert list(table["overhead_percent"].round(1)) == [row["overhead_percent"].__round__(1) for row in rows(results)]
+    for name in ("a.csv", "a.json"):
+        export(results, tmp_path / name)
+    assert len(json.loads((tmp_path / "a.json").read_text())) == 8
+    more = plan_of(name="more", methods=[{"method": "greedy"}])
+    assert store.add(more) == 0  # cells are shared
+    assert store.remove("chains") == 4
+    assert store.counts("more") == {"waiting": 0, "running": 0, "done": 4, "failed": 0}
+    with refused("remat.no-study", culprit="chains"):
+        store.counts("chains")
+
+
+def test_claims_are_exclusive_and_expire(store: Store) -> None:
+    store.add(plan_of())
+    mine = store.claim("chains", "me", limit=5)
+    theirs = store.claim("chains", "they", limit=5)
+    assert len(mine) == 5
+    assert len(theirs) == 3
+    assert not {cell.digest for cell, _ in mine} & {cell.digest for cell, _ in theirs}
+    assert store.claim("chains", "third") == []
+    time.sleep(0.2)
+    store.beat("me")
+    taken = store.claim("chains", "third", stale=0.15, limit=8)
+    assert {cell for cell, _ in taken} == {cell for cell, _ in theirs}
+    assert {attempt for _, attempt in taken} == {2}
+    outcome = Outcome({"status": "infeasible", "message": ""})
+    assert not store.finish(theirs[0][0], "they", outcome)  # another runner has it
+    assert store.finish(theirs[0][0], "third", outcome)
+    assert not store.finish(theirs[0][0], "third", outcome)
+
+
+def test_lost_cells_run_again_and_then_fail(store: Store) -> None:
+    store.add(plan_of(methods=[{"method": "greedy"}]))
+    assert Runner(store, "chains", Here(losses=2)).run()
+    assert store.counts("chains")["done"] == 4
+    store.remove("chains")
+    store.add(plan_of(methods=[{"method": "greedy"}]))
+    assert Runner(store, "chains", Here(1, losses=12)).run()
+    assert store.counts("chains")["failed"] == 4
+    assert "worker lost" in store.results("chains")[0].row["message"]
+    assert store.retry("chains") == 4
+    assert Runner(store, "chains", Here()).run()
+    assert store.counts("chains")["done"] == 4
+
+
+def test_changed_schedules_are_refused(store: Store) -> None:
+    store.add(plan_of(methods=[{"method": "greedy"}]))
+    Runner(store, "chains", Here()).run()
+    path = next((store.folder / "schedules").rglob("*.json"))
+    path.write_text(path.read_text().replace("compute", "computes"))
+    with refused("format.changed", culprit=path.name, hide={path.name: "<digest>.json", path.name[:2]: "<d>"}):
+        store.results("chains")
+
+
+def test_rows_and_schedules_that_contradict_each_other_are_refused(store: Store) -> None:
+    from sqlalchemy import create_engine, text
+
+    plan = plan_of(methods=[{"method": "greedy"}], problem={"budget": "90%"})
+    store.add(plan)
+    Runner(store, "chains", Here()).run()
+    store.results("chains")
+    engine = create_engine(store.url)
+    change = "update remat_cells set {} where digest = :digest"
+    with engine.begin() as connection:
+        found = change.format("row = replace(row, '\"cost\": ', '\"cost\": 1')")
+        connection.execute(text(found), {"digest": plan.cells[1].digest})
+    with refused("remat.contradiction", culprit=plan.cells[1].title):
+        store.results("chains")
+    with engine.begin() as connection:
+        other = "schedule = (select schedule from remat_cells where digest = :other)"
+        digests = {"digest": plan.cells[0].digest, "other": plan.cells[1].digest}
+        connection.execute(text(change.format(other)), digests)
+    with refused("remat.schedule", culprit=plan.cells[0].title):
+        store.results("chains")
+    engine.dispose()
+
+
+def test_stores_and_executors_are_refused(tmp_path: Path) -> None:
+    with refused("remat.store", culprit="nonsense"):
+        Store("nonsense")
+    with refused("remat.store", culprit="none/study.db"):
+        Store("sqlite:////none/study.db")
+    for text in ("processes:0", "slurm://x", "dask://"):
+        with refused("remat.executor", culprit=text):
+            make_executor(text)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def task_of(plan: Plan) -> Task:
+    cell = plan.cells[0]
+    return Task(cell.digest, plan.instances[cell.graph].text, cell.run)
+
+
+@pytest.mark.slow
+def test_process_of_a_cell_is_pinned_and_limited(tmp_path: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    outcome = solve_cell(task_of(plan_of()), frozenset({cpu}))
+    assert outcome.row["status"] == "feasible"
+    assert outcome.environment["machine"]["cpus"] == 1
+    hungry = plan_of(instances={"zoo": ["unet"]}, solve={"time_limit": 60, "memory_limit": "60MB"},
+                     methods=[{"method": "checkmate/highs"}])  # fmt: skip
+    assert "memory" in solve_cell(task_of(hungry)).row["message"]
+
+
+@pytest.mark.slow
+def test_shell_runs_exports_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("study.toml").write_text("""
+        name = "chains"
+        instances = {generate = [{generator = "unit-chain", n = [4, 5]}]}
+        problem = {budget = "80%"}
+        solve = {time_limit = 10}
+        methods = [{method = "greedy"}, {method = "checkmate/highs"}]
+    """)
+    assert "4 cells" in ok("study run study.toml --dry-run").out
+    assert "no store" in shell("study", "status").err
+    ran = ok("study run study.toml --executor processes:2")
+    assert "[4/4]" in ran.err
+    assert "chains: 4 of 4 cells finished (4 done)" in ok("study status").out
+    ok("study resume chains -q")
+    ok("study export chains -o a.csv")
+    assert Path("a.csv").read_text().count("\n") == 5
+    assert "4 cells" in ok("study rm chains").out
+
+
+@pytest.mark.slow
+def test_killed_runner_loses_only_running_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.toml").write_text("""
+        name = "chains"
+        instances = {generate = [{generator = "unit-chain", n = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]}]}
+        problem = {budget = ["80%", "90%"]}
+        solve = {time_limit = 10}
+        methods = [{method = "greedy"}, {method = "drops"}]
+    """)
+    process = start("study run study.toml --executor processes:2")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[5/40]"):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Store("sqlite:///study.db") as opened:
+        counts = opened.counts("chains")
+        assert counts["done"] >= 5
+        assert 0 < counts["running"] <= 2
+        executor = Here()
+        assert Runner(opened, "chains", executor, stale=1.0).run()
+        assert opened.counts("chains")["done"] == 40
+        assert executor.solved == 40 - counts["done"]
+        assert len(opened.results("chains")) == 40
