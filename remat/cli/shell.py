@@ -30,6 +30,7 @@ from remat.cli import (
     improve,
     layers,
     minimize,
+    new,
     order,
     partition,
     plot,
@@ -101,9 +102,9 @@ app = typer.Typer(
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
     partition, plot, view, layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate,
-    arenas, zoo,
+    arenas, zoo, new,
 ):  # fmt: skip
-    reads_models = module not in (config, generate, capture, backends, warm_up, zoo)
+    reads_models = module not in (config, generate, capture, backends, warm_up, zoo, new)
     function = _with_values(module.command) if reads_models else module.command
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
 
