@@ -125,6 +125,36 @@ def export(
 
 
 @app.command()
+def report(
+    name: Name,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write (.html).")],
+    figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as .pdf and .svg.")] = None,
+    tables: Annotated[Path | None, typer.Option(help="Folder for the tables in LaTeX (booktabs).")] = None,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+) -> None:
+    """Write a report of study NAME as one page that needs no network. Every schedule is certified again."""
+    from remat.io.figures import write_figure
+    from remat.io.files import write_atomic
+    from remat.io.page import SUFFIXES
+    from remat.studies.report import Report
+
+    check_outputs((output, SUFFIXES))
+    for place in filter(None, (figures, tables)):
+        place.mkdir(parents=True, exist_ok=True)
+    with _existing(store, folder) as opened:
+        found = Report(name, opened.results(name))
+    write_atomic(output, found.html())
+    for word, (_title, draw) in found.figures().items() if figures is not None else ():
+        for suffix in (".pdf", ".svg"):
+            write_figure((figures or Path()) / f"{word}{suffix}", draw)
+    if tables is not None:
+        for word, sheet in (("methods", found.summary()), ("duels", found.duels())):
+            write_atomic(tables / f"{word}.tex", sheet.latex())
+
+
+@app.command()
 def rm(
     name: Name,
     *,
