@@ -1,15 +1,20 @@
-"""MkDocs hooks: pictures drawn by the examples of pages, tables of the repository, roles of Sphinx in docstrings."""
+"""MkDocs hooks: pictures drawn by examples, tables of the repository, equations, roles of Sphinx in docstrings."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 from _examples import drawn_pictures
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
+#: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
+MATH = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EQUATION = re.compile(r"(?:\((\w+)\) )?(.*)")
+ROW = "display:flex;gap:1.5em;align-items:center;overflow-x:auto;margin:.4em 0"
 #: Page of the site with the file of the repository that follows it.
 INCLUDED = {"scoreboard.md": "benchmarks/scoreboard/table.md", "changelog.md": "CHANGELOG.md"}
 
@@ -23,11 +28,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Append the included file, without its title."""
+    """Convert equations to MathML, and append the included file, without its title."""
+    markdown = MATH.sub(lambda block: "\n".join(map(equation, block[1].splitlines())), markdown)
     if path := INCLUDED.get(page.file.src_uri):
         text = (Path(config.config_file_path).parent / path).read_text(encoding="utf-8")
         return f"{markdown}\n{text.partition(chr(10))[2]}".replace("](docs/", "](")
     return markdown
+
+
+def equation(line: str) -> str:
+    """Return an equation as MathML with its number, which is its anchor (``eq-1a``)."""
+    found = EQUATION.fullmatch(line)
+    assert found is not None
+    number, latex = found.groups()
+    anchor, label = (f' id="eq-{number}"', f"({number})") if number else ("", "")
+    return f'<div{anchor} style="{ROW}"><span style="min-width:2.5em">{label}</span>{convert(latex)}</div>\n'
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -45,6 +45,7 @@ def write_example_files(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
+LANGUAGES = {"python", "console", "text", "json", "toml", "sh", "math"}
 #: Packages of extras.
 EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite", "executorch")
 
@@ -84,7 +85,7 @@ def test_all_pages_are_in_the_navigation() -> None:
 
 def test_blocks_name_their_language() -> None:
     for page in PAGES:
-        assert {block.language for block in blocks(page)} <= {"python", "console", "text", "json", "toml", "sh"}, page
+        assert {block.language for block in blocks(page)} <= LANGUAGES, page
         fences = len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE))
         assert fences == 2 * len(list(blocks(page))), f"{page}: a fence without a language, or not closed"
 
