@@ -305,7 +305,7 @@ def test_shell_runs_exports_and_reports(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("a.csv").read_text().count("\n") == 5
     ok("study report chains -o a.html --figures f --tables t")
     assert len(list(Path("f").iterdir())) == 8
-    assert "\\\\toprule" in Path("t/methods.tex").read_text()
+    assert "\\toprule" in Path("t/methods.tex").read_text()
     assert "4 cells" in ok("study rm chains").out
 
 
