@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.graphs.arrays import Csr
 from remat.ordering.instance import OrderInstance
-from remat.ordering.rules import post_order
+from remat.ordering.rules import RULES, post_order
 from remat.runtime.arrays import Int
 from remat.runtime.deadline import Deadline
 
@@ -23,8 +23,9 @@ MIXING = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB))
 def by_structure(instance: OrderInstance, deadline: Deadline) -> tuple[OrderInstance, Int]:
     """Return the instance numbered by structure and bytes alone, and the present numbers of its ops; shape (ops,).
 
-    The numbers follow a traversal, depth-first from ops without readers, with ties broken by :func:`colours`. Ops of
-    equal colour come in their present order: almost always they can be exchanged without effect.
+    The numbers follow the best order of the rules, whose ties are broken by a depth-first traversal from ops without
+    readers, and there by :func:`colours`. Ops of equal colour come in their present order: almost always they can be
+    exchanged without effect.
 
     Raises
     ------
@@ -48,7 +49,10 @@ def by_structure(instance: OrderInstance, deadline: Deadline) -> tuple[OrderInst
     ops, tensors = colours(instance)
     colour, ends = ops.tolist(), np.flatnonzero(instance.successors.counts == 0).tolist()
     order = post_order(instance, lambda op: (colour[op],), iter(ends), deadline)
-    return instance.renumbered(order, np.argsort(tensors, kind="stable")), order
+    tensors = np.argsort(tensors, kind="stable")
+    numbered = instance.renumbered(order, tensors)
+    order = order[min((rule().order(numbered, deadline) for rule in RULES), key=numbered.peak_of)]
+    return instance.renumbered(order, tensors), order
 
 
 def colours(instance: OrderInstance) -> tuple[Int, Int]:
