@@ -333,6 +333,8 @@ def check_output(
                 raise FormatError(f"{path}: would overwrite the input", "output")
         if mode is not None and not os.access(path, os.W_OK):
             raise FormatError(f"{path}: cannot be written: Permission denied")
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(path)  # raises if the name is too long
         probe, handle = _temporary(_target(path).parent)
         os.close(handle)
         probe.unlink()

@@ -203,8 +203,9 @@ class Inliner:
     def _scan(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
         params = equation.params
         body, length = params["jaxpr"], int(params["length"])
-        fixed, carried = int(params["num_consts"]), int(params["num_carry"])
-        shared = [self.constant() for _ in body.consts]
+        inner, constants = getattr(body, "jaxpr", body), getattr(body, "consts", ())
+        fixed, carried = _scan_sizes(params)
+        shared = [self.constant() for _ in constants]
         carry = read[fixed : fixed + carried]
         ran: list[list[Value]] = [[] for _ in range(length)]
         for k in reversed(range(length)) if params["reverse"] else range(length):
@@ -213,7 +214,7 @@ class Inliner:
                 for value, v in zip(read[fixed + carried :], equation.invars[fixed + carried :], strict=True)
             ]
             self._check(length)
-            written = self.run(body.jaxpr, shared, [*read[:fixed], *carry, *sliced], _joined(scope, f"scan_{k}"))
+            written = self.run(inner, shared, [*read[:fixed], *carry, *sliced], _joined(scope, f"scan_{k}"))
             carry, ran[k] = written[:carried], written[carried:]
         stacked = [Stack(tuple(row[i] for row in ran)) for i in range(len(equation.outvars) - carried)]
         return [*carry, *stacked]
@@ -421,3 +422,11 @@ def source_line(equation: Any) -> str:
         return str(source_info_util.summarize(equation.source_info))
     except (ImportError, AttributeError, TypeError, ValueError):
         return ""
+
+
+def _scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many operands of a scan are constants of its body and how many are carried."""
+    if "num_consts" in params:
+        return int(params["num_consts"]), int(params["num_carry"])
+    constants, carry, _ = params["ft_in"].unpack()  # since JAX 0.12
+    return len(constants), len(carry)

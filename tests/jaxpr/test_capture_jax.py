@@ -166,7 +166,7 @@ def test_offloaded_values_are_moved_and_remarked():
 
 def test_schedules_of_other_functions_are_refused(base):
     other = capture(lambda p, t: gpt(p, t) * 2, PARAMETERS, TOKENS, name="twice", views=False)
-    with refused("capture.other-function", culprit="twice"):
+    with refused("capture.other-function", culprit="twice", hide={"add_any.16": "add_any.18"}):  # JAX 0.12, 0.10
         other.schedule_on(base)
 
 

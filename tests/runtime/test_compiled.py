@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -363,6 +364,32 @@ def test_interruption_while_loading_is_no_failure(monkeypatch: pytest.MonkeyPatc
             assert not found.loaded
             assert found.ready()
     assert called == [1, 1, 2, 2]
+
+
+def test_interrupted_loading_that_ends_late_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of an interrupted call may end after the interruption, during the next call."""
+    monkeypatch.setattr(places, "writable", lambda: None)
+    called: list[int] = []
+    stopped, late = threading.Event(), threading.Event()
+
+    def example() -> None:
+        called.append(1)
+        try:
+            Deadline().check()
+        finally:
+            stopped.set()
+            late.wait(10)
+
+    found = KernelSet("interrupted late", "nowhere", example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sets.CompilingRemark)
+        with interruption.interrupts():
+            interruption.request()
+            assert not found.ready()
+            assert stopped.wait(10)
+        threading.Timer(0.1, late.set).start()
+        assert found.ready()
+    assert called == [1, 1]
 
 
 RACE = """

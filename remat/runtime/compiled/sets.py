@@ -92,9 +92,12 @@ class KernelSet:
                 time.sleep(PAUSE)
                 if self._is_unlocked(folder):
                     break
+        earlier = self._here
         here = self._start_here()
         while here.is_alive() and not clock.expired:
             here.join(PAUSE)
+        if here is earlier and not self.loaded and not clock.expired:  # begun by a call that was interrupted
+            return self.ready(clock)
         if self._failure is not None:
             raise self._failure
         return self.loaded

@@ -51,7 +51,7 @@ class _Guard:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard_process.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=os.sep,
-            start_new_session=True,
+            start_new_session=True, bufsize=0,
         )  # fmt: skip
         for what, value in self.known:
             self._send("+", what, value)
@@ -60,8 +60,9 @@ class _Guard:
         assert self._process is not None
         stream: IO[bytes] | None = self._process.stdin
         assert stream is not None
-        stream.write(json.dumps([sign + what, value]).encode() + b"\n")
-        stream.flush()
+        line = memoryview(json.dumps([sign + what, value]).encode() + b"\n")
+        while line:
+            line = line[stream.write(line) :]
 
     def end(self) -> None:
         """Let the guard clean up, and wait for it."""
@@ -78,7 +79,7 @@ class _Guard:
         """Detach a fork of this process: the guard, its pipe and its list belong to the parent."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):  # an open copy would keep the guard waiting after the parent's end
-                os.close(self._process.stdin.fileno())
+                self._process.stdin.close()
             self._process.returncode = 0
         self.__init__()  # type: ignore[misc]
 
