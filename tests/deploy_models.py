@@ -74,6 +74,59 @@ def with_branches() -> bytes:
     return model(main, *branches)
 
 
+def with_loop() -> bytes:
+    """Return a WHILE that applies relu to 64 floats until a counter is 3."""
+    sizes = [("x", (1, 64), FLOAT), ("n", (1,), INT32)]
+
+    def named(*more: T) -> list[T]:
+        return [*(T(*each) for each in sizes), *more]
+
+    less, add = O(OPS.LESS, (1, 2), (3,), options=("LessOptions", {})), ("AddOptions", Fields())
+    three, one = (T("k", (1,), INT32, struct.pack("<i", k)) for k in (3, 1))
+    condition = G(named(three, T("b", (1,), BOOL)), [less], (0, 1), (3,), "condition")
+    inside = named(one, T("a", (1, 64), FLOAT), T("m", (1,), INT32))
+    body = G(inside, [relu(0, 3), O(OPS.ADD, (1, 2), (4,), options=add)], (0, 1), (3, 4), "body")
+    loop = O(OPS.WHILE, (0, 1), (2, 3), options=("WhileOptions", {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}))
+    main = G(named(T("y", (1, 64), FLOAT), T("m", (1,), INT32)), [loop], (0, 1), (2, 3))
+    return model(main, condition, body)
+
+
+def with_resource(pools: int = 0) -> bytes:
+    """Return the sum of a relu and a variable that CALL_ONCE sets.
+
+    With `pools`, the relu is of as many wide branches, all written before the first is pooled.
+    """
+    handle: tuple[str, Fields] = ("VarHandleOptions", {"Container": "", "SharedName": "v"})
+    content = T("c", (1, 64), FLOAT, struct.pack("<64f", *range(64)))
+    kind = tflite.TensorType.RESOURCE
+    assign = O(OPS.ASSIGN_VARIABLE, (0, 1), (), options=("AssignVariableOptions", {}))
+    start = G([T("h", (), kind), content], [O(OPS.VAR_HANDLE, (), (0,), options=handle), assign], (), (), "start")
+    found = [T("x", (1, 64), FLOAT), T("h", (), kind), *tensors(*[(1, 64)] * 3)]
+    ops = [
+        O(OPS.CALL_ONCE, (), (), options=("CallOnceOptions", {"InitSubgraphIndex": 1})),
+        O(OPS.VAR_HANDLE, (), (1,), options=handle),
+        O(OPS.READ_VARIABLE, (1,), (2,), options=("ReadVariableOptions", {})),
+    ]
+    sines, sums = [], []
+    for _ in range(pools):
+        at = len(found)
+        found += [T(f"w{at}", (1, 64), FLOAT), T(f"s{at}", (1,), FLOAT)]
+        sines.append(O(OPS.SIN, (0,), (at,)))
+        sums.append(O(OPS.SUM, (at, 5 + 2 * pools), (at + 1,), options=("ReducerOptions", {})))
+    if pools:
+        found.append(T("axis", (1,), INT32, struct.pack("<i", 1)))
+    ops += [*sines, *sums, relu(0, 3), O(OPS.ADD, (2, 3), (4,), options=("AddOptions", {}))]
+    tails = tuple(op.outputs[0] for op in sums)
+    return model(G(found, ops, (0,), (4, *tails)), start)
+
+
+def to_scalar() -> bytes:
+    """Return RESHAPE of one float to a scalar, whose shape is a constant of no bytes, and relu."""
+    named = [T("x", (1,), FLOAT), T("shape", (0,), INT32, b""), T("y", (), FLOAT), T("z", (), FLOAT)]
+    ops = [O(OPS.RESHAPE, (0, 1), (2,), options=("ReshapeOptions", {})), relu(2, 3)]
+    return model(G(named, ops, (0,), (3,)))
+
+
 def sum_of_three() -> bytes:
     """Return ADD_N of x and two relus of it, 64 floats each; its kernel requests 32 bytes."""
     ops = [relu(0, 1), relu(0, 2), O(OPS.ADD_N, (0, 1, 2), (3,), options=("AddNOptions", {}))]

@@ -12,13 +12,13 @@ tflite = pytest.importorskip("tflite")
 flatbuffers = pytest.importorskip("flatbuffers")
 
 OPS = tflite.BuiltinOperator
-#: Numbers of a table of options, by name.
-Fields = dict[str, int | tuple[int, ...]]
+#: Values of a table of options, by name.
+Fields = dict[str, int | str | tuple[int, ...]]
 
 
 @dataclass
 class T:
-    """Tensor; `data` is its number of bytes in the file, or the bytes."""
+    """Tensor; `data` is its number of bytes in the file, or the bytes (``b""``: stored, and empty)."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,14 +64,15 @@ def model(*graphs: G, new_field_only: bool = False) -> bytes:
     for graph in graphs:
         tensors = []
         for tensor in graph.tensors:
-            if tensor.data:
+            stored = bool(tensor.data) or tensor.data == b""
+            if stored:
                 buffers.append(_table(b, "Buffer", Data=b.CreateByteVector(bytes(tensor.data))))
             fields = {"ShapeSignature": _ints(b, tensor.signature)} if tensor.signature else {}
             fields |= {"Quantization": _quantization(b, tensor)} if tensor.scales else {}
             tensors.append(
                 _table(
                     b, "Tensor", Shape=_ints(b, tensor.shape), Type=tensor.kind, Name=b.CreateSharedString(tensor.name),
-                    Buffer=len(buffers) - 1 if tensor.data else 0, IsVariable=tensor.variable, **fields,
+                    Buffer=len(buffers) - 1 if stored else 0, IsVariable=tensor.variable, **fields,
                 )
             )  # fmt: skip
         ops = [_op(b, op, codes.setdefault((op.kind, op.custom), len(codes))) for op in graph.ops]
@@ -129,7 +130,7 @@ def _op(b: Any, op: O, code: int) -> int:
     if op.window:
         options = ("Pool2DOptions", {"FilterHeight": op.window[0], "FilterWidth": op.window[1]})
     if options:
-        values = {name: _ints(b, value) if isinstance(value, tuple) else value for name, value in options[1].items()}
+        values = {name: _value(b, value) for name, value in options[1].items()}
         fields |= {
             "BuiltinOptionsType": getattr(tflite.BuiltinOptions, options[0]),
             "BuiltinOptions": _table(b, options[0], **values),
@@ -137,6 +138,12 @@ def _op(b: Any, op: O, code: int) -> int:
     if op.custom_options:
         fields["CustomOptions"] = b.CreateByteVector(op.custom_options)
     return _table(b, "Operator", **fields)
+
+
+def _value(b: Any, value: int | str | tuple[int, ...]) -> int:
+    if isinstance(value, str):
+        return b.CreateString(value)
+    return _ints(b, value) if isinstance(value, tuple) else value
 
 
 def keyword_spotting() -> G:

@@ -197,7 +197,7 @@ def planned(
             best = found, found.addresses, buffer_of
     assert best is not None
     found, addresses, buffer_of = best
-    is_fixed = np.array([bool(t.data or t.is_variable) for each in file.tables for t in each.tensors], dtype=np.bool_)
+    is_fixed = np.array([t.is_apart for each in file.tables for t in each.tensors], dtype=np.bool_)
     offset = np.where(buffer_of >= 0, addresses.offset[buffer_of], np.where(is_fixed, ONLINE, 0))
     result = file.with_plan(offset.tolist())
     check_plan(result, addresses.arena, scratch)

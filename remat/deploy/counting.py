@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from remat.deploy.arena import ALIGNMENT, lifetimes
 from remat.deploy.litert import ALIGNMENT as LITERT_ALIGNMENT
 from remat.deploy.litert import LitertPlanner
-from remat.deploy.tflite_file import TfliteFile
+from remat.deploy.tflite_file import STATE, TfliteFile
 from remat.graphs import ComputeGraph, Tensor
 from remat.graphs.formats.tflite import Assembly
 
@@ -59,7 +59,7 @@ def _counted(file: TfliteFile, assembly: Assembly, graph: ComputeGraph, count: _
     """Return the graph with the runtime's sizes; operators that share a variable keep their order."""
     name_of, base, entries = assembly.name_of, assembly.base, file.tables[0].tensors
     sizes = {name: entries[p].bytes(packed=count.packed) for p, name in name_of.items()}
-    tensors = [Tensor(t.name, _rounded(sizes[t.name], count.unit)) for t in graph.tensors]
+    tensors = [Tensor(t.name, _rounded(sizes.get(t.name, t.size), count.unit)) for t in graph.tensors]
     ops, inputs = list(graph.ops), list(graph.inputs)
     if count.keeps_inputs and ops and ops[0].type == "inputs":
         inputs += ops.pop(0).outputs
@@ -69,7 +69,7 @@ def _counted(file: TfliteFile, assembly: Assembly, graph: ComputeGraph, count: _
         if position is None:
             continue
         reads, writes = op.inputs, op.outputs
-        for key in file.operators[position].state:
+        for key in set(file.operators[position].state) - {STATE}:  # which the graph keeps in order
             token = f"{op.name} keeps {key}"
             reads += (states[key],) if key in states else ()
             writes += (token,)

@@ -21,6 +21,7 @@ from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.graphs.formats.tflite import BODIES_REMARK
 from remat.ordering.rewriting_search import best_rewriting
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
@@ -175,7 +176,8 @@ def _for_litert(file: TfliteFile, search: Search) -> Deployment:
     deadline = Deadline.after(min(max(clock.remaining, ALLOCATION_SECONDS), PLANNER_SECONDS))
     best, after = best_order(file, planner, [sorted(computes), computes], bound, deadline)
     made = file.in_sequence(sequence(file.operators, best, file.outputs))
-    notes += file.remarks
+    notes += [each for each in file.remarks if not each.startswith(BODIES_REMARK)]
+    notes += ["subgraphs that operators run have arenas of their own, which are not counted"] * (len(file.tables) > 1)
     return _not_worse(Deployment(made, Runtime.LITERT, planner.arena(), after, bound, result, None, tuple(notes)), file)
 
 

@@ -105,9 +105,9 @@ class LitertPlanner:
 
 
 def _outside_arena(tensors: Sequence[TensorEntry], assembly: Assembly) -> set[int]:
-    """Return the constants and variables, and what is computed from constants alone."""
+    """Return the constants, variables and resources, and what is computed from constants alone."""
     inside = assembly.name_of.keys() | assembly.base.keys()
-    return {p for p, tensor in enumerate(tensors) if tensor.data or tensor.is_variable or p not in inside}
+    return {p for p, tensor in enumerate(tensors) if tensor.is_apart or p not in inside}
 
 
 def _arena(rows: Iterable[tuple[int, int, int]]) -> int:

@@ -134,7 +134,7 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
     temporaries: list[tuple[int, int]] = []
     for k in range(model._interpreter.NumTensors(0)):  # temporary tensors come after those of the file
         try:
-            is_apart = k < len(entries) and (entries[k].data or entries[k].is_variable)
+            is_apart = k < len(entries) and entries[k].is_apart
             model._interpreter.TensorSize(k, 0)  # raises before the next line would abort the process
             array = None if is_apart else model.tensor(k)()
         except ValueError:  # no operator reads or writes it, or a temporary one without a shape

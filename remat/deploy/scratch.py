@@ -60,7 +60,7 @@ def measured_scratch(file: TfliteFile) -> dict[int, int]:
         entry = tables.operators[positions[0]]
         touched = [tables.tensors[p] for p in (*entry.inputs, *entry.outputs) if p >= 0]
         largest = max((t.bytes(packed=False) for t in touched if not t.data and not t.is_variable), default=0)
-        found.update(dict.fromkeys(positions, report["bytes"] - aligned(largest)))
+        found.update(dict.fromkeys(positions, max(report["bytes"] - aligned(largest), 0)))
     return found
 
 

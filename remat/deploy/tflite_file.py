@@ -14,12 +14,14 @@ from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.deploy.flat import LINK, Fields, FlatBuffer, Piece, content, in_front, links, numbers, table, text
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.graphs.formats.tflite import Assembly
+from remat.graphs.formats.tflite import RESOURCES, Assembly, Bodies
 from remat.graphs.formats.tflite.tables import ModelTables, model_tables
 from remat.schedule import Schedule
 
 #: Name of the metadata with offsets for TensorFlow Lite Micro, and the version of its format.
 PLAN_NAME, PLAN_VERSION = b"OfflineMemoryAllocation", 1
+#: State of all ops on resources, next to the numbers of variables.
+STATE = "resources"
 #: Offset of a tensor that the runtime places.
 ONLINE = -1
 # Field numbers and sizes: the schema of LiteRT 2.3 (``schema.fbs``), in which no field has moved since version 3.
@@ -30,12 +32,7 @@ _TENSORS, _INPUTS, _OUTPUTS, _OPERATORS = range(4)
 TENSOR: Fields = dict.fromkeys((0, 3, 4, 6, 7, 9), LINK) | {1: 1, 2: 4, 5: 1, 8: 1, 10: 4}
 _TENSOR_NAME = 3
 OPERATOR: Fields = {0: 4, 3: 1, 6: 1, 9: 8, 10: 8, 11: 1, 13: 4} | dict.fromkeys((1, 2, 4, 5, 7, 8, 12), LINK)
-_OP_INPUTS, _OP_OUTPUTS, _OPTIONS, _CUSTOM_OPTIONS, _OP_LARGE = 1, 2, 4, 5, 9
-#: Ops that run other subgraphs, and the fields of their options that name them.
-_CALLS = {"IF": (0, 1), "WHILE": (0, 1), "CALL": (0,), "CALL_ONCE": (0,)}
-#: Ops that read or change state other than tensors of the file.
-_RESOURCES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE",
-                        "HASHTABLE_FIND", "HASHTABLE_IMPORT"})  # fmt: skip
+_OP_INPUTS, _OP_OUTPUTS, _CUSTOM_OPTIONS, _OP_LARGE = 1, 2, 5, 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,8 @@ class TfliteFile:
 
     @cached_property
     def _read(self) -> tuple[Assembly, ComputeGraph]:
-        assembly = Assembly(self.tables[0], fold_views=True, control_flow=True, remarks=self.remarks)
+        bodies = Bodies(self.tables.__getitem__)
+        assembly = Assembly(self.tables[0], fold_views=True, control_flow=True, remarks=self.remarks, bodies=bodies)
         return assembly, assembly.graph()
 
     @property
@@ -116,14 +114,7 @@ class TfliteFile:
 
     def calls(self, subgraph: int, position: int) -> tuple[int, ...]:
         """Return the subgraphs that an operator runs."""
-        kind = self.tables[subgraph].operators[position].kind
-        options = self.flat.link(self.places[subgraph][position], _OPTIONS) if kind in _CALLS else None
-        if options is None:
-            return ()
-        found = tuple(self.flat.scalar(options, number, "i") for number in _CALLS[kind])
-        if wrong := [k for k in found if not 0 <= k < len(self.tables)]:
-            raise FormatError(f"op {position} ({kind}) runs subgraph {wrong[0]}, which does not exist", "subgraph")
-        return found
+        return self.tables[subgraph].operators[position].calls
 
     @cached_property
     def operators(self) -> tuple[FileOp, ...]:
@@ -145,7 +136,7 @@ class TfliteFile:
                     tuple(None if p < 0 or p in variable else p for p in entry.inputs),
                     tuple(None if p < 0 or p in variable else p for p in entry.outputs),
                     repr((shown, [p if p in variable else -1 for p in (*entry.inputs, *entry.outputs)])).encode(),
-                    (*state, *(["resources"] if entry.kind in _RESOURCES else [])),
+                    (*state, *([STATE] if entry.kind in RESOURCES else [])),
                 )
             )
         return tuple(found)

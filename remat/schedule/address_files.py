@@ -109,7 +109,9 @@ class TfliteTensors:
     count: int
     """Number of tensors in all subgraphs of the file."""
     positions: tuple[tuple[int, ...], ...]
-    """For each tensor of the graph: its own position and those of the views that share its bytes."""
+    """For each tensor of the graph: its own position and those of the views that share its bytes; empty for one of no
+    bytes that keeps ops in order.
+    """
     idle: tuple[int, ...] = ()
     """Positions of tensors that no operator reads or writes. A runtime would hold them all at once."""
     packed: str = ""
@@ -124,7 +126,7 @@ class TfliteTensors:
         count, positions, idle = (found.get(key) for key in ("tensors", "positions", "idle"))
         if not isinstance(count, int) or not isinstance(positions, Sequence) or not isinstance(idle, Sequence):
             return None
-        rows = [row for row in positions if isinstance(row, Sequence) and row]
+        rows = [row for row in positions if isinstance(row, Sequence)]
         used = [*(p for row in rows for p in row), *idle]
         if len(rows) != len(graph.tensors) or not all(isinstance(p, int) and 0 <= p < count for p in used):
             return None
@@ -155,7 +157,7 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
         raise FormatError("a TFLite plan knows one memory, but the buffers lie in several")
     places, names = addresses.buffers.tensor.tolist(), addresses.buffers.names
     for name, tensor, offset in zip(names, places, addresses.offset.tolist(), strict=True):
-        if tensor < 0:
+        if tensor < 0 or not tensors.positions[tensor]:
             continue
         if offset >= 2**31:
             raise FormatError(f"a TFLite plan has offsets below 2 GiB, but {short(name)} lies at {offset:,}")

@@ -45,7 +45,7 @@ def test_bytes_costs_and_order(new_field_only: bool) -> None:
     assert (sizes(kept)["flat"], costs(kept)["RESHAPE_3"]) == (16, 0)
 
 
-def small(ops, tensors, **options):
+def small(ops: list[O], tensors: list[T], **options: bool) -> bytes:
     """Return a model from `x` (4 elements, tensor 0) to `y` (tensor 1)."""
     return model(G([T("x", (1, 4)), T("y", (1, 4)), *tensors], ops, (0,), (1,)), **options)
 
@@ -99,6 +99,56 @@ def test_new_ops_custom_ops_and_open_dimensions() -> None:
         "open dimensions are taken as in the file's shapes (mostly 1): tensor 2 ('g')",
         "ops without a formula cost one for each element written: custom.Mine",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "names", "cost"),
+    [
+        (OPS.IF, "IfOptions", ("ThenSubgraphIndex", "ElseSubgraphIndex"), 8 + 12),
+        (OPS.WHILE, "WhileOptions", ("CondSubgraphIndex", "BodySubgraphIndex"), 8 + 8 + 12),
+    ],
+)
+def test_memory_and_cost_of_subgraphs(kind: int, options: str, names: tuple[str, str], cost: int) -> None:
+    """An IF costs its dearer branch, a WHILE one run of both; the workspace is the larger peak."""
+
+    def chain(length: int) -> G:
+        tensors = [T(f"a{k}", (1, 4 * k)) for k in range(1, length + 1)]
+        return G(tensors, [O(OPS.TANH, (k,), (k + 1,)) for k in range(length - 1)], (0,), (length - 1,), f"s{length}")
+
+    def calling(first: int) -> bytes:
+        op = O(kind, (1, 0), (2,), options=(options, {names[0]: first, names[1]: 2}))
+        main = G([T("x", (1, 4)), T("c", (1,), TYPES.BOOL), T("y", (1, 4))], [op], (0, 1), (2,))
+        return model(main, chain(2), chain(3))
+
+    remarks: list[str] = []
+    graph = graph_from_tflite(calling(1), remarks=remarks)
+    assert (graph.ops[1].workspace, graph.ops[1].cost) == (8 + 12, cost)
+    assert graph.reference_peak == 4 + 1 + 4 + 20
+    assert len(remarks) == 1
+    with refused("format.subgraph", culprit="op 0"):
+        graph_from_tflite(calling(7))
+
+
+def test_subgraphs_that_run_each_other() -> None:
+    def calling(subgraph: int) -> G:
+        op = O(OPS.CALL, (0,), (1,), options=("CallOptions", {"Subgraph": subgraph}))
+        return G([T("a", (1, 4)), T("b", (1, 4))], [op], (0,), (1,))
+
+    last = G([T("a", (1, 4)), T("b", (1, 4))], [O(OPS.RELU, (0,), (1,))], (0,), (1,))
+    assert graph_from_tflite(model(*map(calling, range(1, 16)), last)).reference_peak == 16 * 8
+    with refused("format.subgraph"):
+        graph_from_tflite(model(*map(calling, range(1, 19)), last))
+    with refused("format.subgraph"):
+        graph_from_tflite(model(calling(1), calling(1)))
+
+
+def test_constants_of_no_bytes() -> None:
+    """The shape of a scalar is a constant; an empty tensor that an op must write first is not."""
+    empty = T("e", (0,), TYPES.INT32)
+    graph = graph_from_tflite(small([O(OPS.RESHAPE, (0, 2), (1,))], [T("shape", (0,), TYPES.INT32, b"")]))
+    assert (graph.outputs, graph.constant_memory) == (("x",), 0)
+    with refused("graph-file.tflite"):
+        graph_from_tflite(small([O(OPS.TANH, (2,), (1,)), O(OPS.TANH, (0,), (2,))], [empty]))
 
 
 def test_subgraphs_and_control_flow() -> None:

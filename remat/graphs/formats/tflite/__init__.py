@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, UniqueNames, check_model_options
@@ -24,6 +25,13 @@ from remat.runtime.text import clipped, together
 VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
 #: Ops that run other subgraphs.
 CONTROL_FLOW = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE"})
+#: Ops that read or change state other than tensors of the file; they keep their order.
+RESOURCES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE",
+                       "HASHTABLE_FIND", "HASHTABLE_IMPORT"})  # fmt: skip
+#: First words of the remark on ops that run subgraphs.
+BODIES_REMARK = "the largest peak of their subgraphs is the workspace"
+#: Largest nesting depth of subgraphs.
+MAX_DEPTH = 16
 RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"})
 #: Reference kernels of TensorFlow Lite Micro that give the same numbers if an offline plan puts a FLOAT32 output
 #: on an input of the same shape: tested with tflite_micro 0.dev20261023. Other kernel libraries need their own lists.
@@ -59,7 +67,7 @@ def graph_from_tflite(
     views : {"fold", "keep"}
         Treat reshapes as names of their input (fold), or as ops that write a tensor (keep).
     control_flow : {"op", "refuse"}
-        Treat an op that runs other subgraphs as one op, without the memory of these, or refuse it.
+        Treat an op that runs other subgraphs as one op, whose workspace is the largest peak of these, or refuse it.
     in_place : bool
         Let ops write in place of an input, as TensorFlow Lite Micro's reference kernels do under an offline plan.
     remarks : list of str, optional
@@ -68,11 +76,45 @@ def graph_from_tflite(
     check_model_options(views, control_flow, in_place)
     notes = [] if remarks is None else remarks
     tables = model_tables(data, subgraph)
-    graph = Assembly(tables, views == "fold", control_flow == "op", notes, in_place).graph()
-    others = len(tables.subgraphs) - 1
+    bodies = Bodies(partial(model_tables, data))
+    assembly = Assembly(tables, views == "fold", control_flow == "op", notes, in_place, bodies=bodies)
+    graph = assembly.graph()
+    others = len(tables.subgraphs) - 1 - len(bodies.needs)
     if others and subgraph == 0:
         notes.append(f"{others:,} more subgraphs are not read")
     return graph
+
+
+class Need(NamedTuple):
+    """Peak and constant memory of a subgraph in bytes, and its cost."""
+
+    peak: int
+    constants: int
+    cost: int
+
+
+@dataclass(eq=False)
+class Bodies:
+    """Subgraphs that ops run."""
+
+    tables: Callable[[int], ModelTables]
+    needs: dict[int, Need] = field(default_factory=dict)
+    """What each subgraph that has been read needs, in the order of the file."""
+    running: list[int] = field(default_factory=list)
+    """Subgraphs that are being read, each run by the one before it."""
+
+    def need(self, subgraph: int, fold_views: bool) -> Need:
+        """Return what a subgraph needs; raise FormatError if it is ill-formed or runs itself."""
+        if subgraph in self.needs:
+            return self.needs[subgraph]
+        if subgraph in self.running or len(self.running) >= MAX_DEPTH:
+            raise FormatError(f"subgraphs run each other more than {MAX_DEPTH} deep", "subgraph")
+        self.running.append(subgraph)
+        graph = Assembly(self.tables(subgraph), fold_views, True, [], bodies=self).graph()
+        self.running.pop()
+        found = Need(graph.reference_peak if graph.ops else 0, graph.constant_memory, graph.base_cost)
+        self.needs[subgraph] = found
+        return found
 
 
 @dataclass(eq=False)
@@ -88,6 +130,8 @@ class Assembly:
     """Outputs of views, by position, that are tensors of their own even with `fold_views`."""
     quantised: bool = False
     """Describe quantised ops too, for estimates: rewriting does not give the same numbers."""
+    bodies: Bodies | None = None
+    """Subgraphs, for the memory and cost of ops that run them; None: these are not counted."""
     tensors: list[Tensor] = field(default_factory=list)
     name_of: dict[int, str] = field(default_factory=dict)
     """Tensor of the graph, by position in the file."""
@@ -100,14 +144,21 @@ class Assembly:
     def graph(self) -> ComputeGraph:
         """Return the graph; raise FormatError if the subgraph is ill-formed."""
         tables = self.tables
-        constant = {p for p, tensor in enumerate(tables.tensors) if tensor.data and not tensor.is_variable}
+        defined = {*tables.inputs, *(p for operator in tables.operators for p in operator.outputs)}
+        constant = {
+            p
+            for p, tensor in enumerate(tables.tensors)
+            if not tensor.is_variable and (tensor.data or (0 in tensor.shape and p not in defined))
+        }
         variable = {p for p, tensor in enumerate(tables.tensors) if tensor.is_variable}
         entries = [p for p in dict.fromkeys(tables.inputs) if p >= 0 and p not in constant | variable]
         ops: list[Op] = []
         modules: dict[str, str] = {}
         attributes: dict[str, Description] = {}
         held: set[int] = set()
+        called: set[int] = set()
         macs = 0
+        state: tuple[str, ...] = ()
         if entries:
             ops.append(Op("inputs", (), self._define(entries), type="inputs", recomputable=False))
         for position, operator in enumerate(tables.operators):
@@ -129,15 +180,26 @@ class Assembly:
                 raise FormatError(f"{label}: {error}") from None
             written = self._define(p for p in operator.outputs if p >= 0 and p not in variable)
             places = dict.fromkeys(self._places(operator, constant | variable))
-            changes = any(p in variable for p in (*read, *operator.outputs))
+            changes = operator.kind in RESOURCES or any(p in variable for p in (*read, *operator.outputs))
             self.position_of[name] = position
+            needs = [self.bodies.need(k, self.fold_views) for k in operator.calls] if self.bodies else []
+            if needs:
+                price = (max if operator.kind == "IF" else sum)(each.cost for each in needs)
+                called.update(operator.calls)
+            before = state
+            if operator.kind in RESOURCES:
+                state = (self.names.name(f"{name} keeps resources"),)
+                self.tensors.append(Tensor(state[0], 0))
+                written += state
             ops.append(
                 Op(
                     name,
-                    tuple(self.name_of[p] for p in read if p not in constant and p not in variable),
+                    tuple(self.name_of[p] for p in read if p not in constant and p not in variable)
+                    + (before if state != before else ()),
                     written,
                     price,
                     type=operator.kind,
+                    workspace=max((each.peak for each in needs), default=0),
                     recomputable=not changes and operator.kind not in RANDOM,
                     in_place=tuple((written[0], self.name_of[p]) for p in places),
                 )
@@ -148,8 +210,8 @@ class Assembly:
                 draw(DESCRIPTION_MEMORY)
                 attributes[name] = found
             # a path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``
-            called = tables.tensors[operator.outputs[0]].name if operator.outputs else ""
-            if path := ".".join(called.partition(";")[0].strip("/").split("/")[:-1]):
+            path_name = tables.tensors[operator.outputs[0]].name if operator.outputs else ""
+            if path := ".".join(path_name.partition(";")[0].strip("/").split("/")[:-1]):
                 modules[name] = path
         outputs = dict.fromkeys(self._root(p) for p in tables.outputs if p >= 0)
         missing = [p for p in outputs if p not in self.name_of and p not in constant and p not in variable]
@@ -162,7 +224,8 @@ class Assembly:
         return ComputeGraph(
             clipped(tables.name, 200), self.tensors, ops,
             outputs=[self.name_of[p] for p in outputs if p in self.name_of],
-            constant_memory=sum(entry.data or entry.bytes() for entry in stored), cost_unit="mac",
+            constant_memory=sum(entry.data or entry.bytes() for entry in stored)
+            + sum(self.bodies.needs[k].constants for k in called if self.bodies), cost_unit="mac",
             source="TensorFlow Lite",
             meta={"macs": macs} | plan | ({"modules": modules} if modules else {}) | described(shapes, attributes),
         )  # fmt: skip
@@ -177,6 +240,7 @@ class Assembly:
         tables = self.tables
         first = sum(tables.counts[: tables.position])
         shares: dict[int, list[int]] = {p: [first + p] for p in self.name_of}
+        position = {name: p for p, name in self.name_of.items()}
         for view in self.base:
             shares.get(self._root(view), []).append(first + view)
         touched = {p for operator in tables.operators for p in (*operator.inputs, *operator.outputs)}
@@ -185,7 +249,7 @@ class Assembly:
         packed = [name for name, entry in entries if entry.bytes() < entry.bytes(packed=False)]
         return {
             "tensors": sum(tables.counts),
-            "positions": list(shares.values()),
+            "positions": [shares[position[t.name]] if t.name in position else [] for t in self.tensors],
             "idle": sorted(first + p for p in idle),
         } | ({"packed": packed[0]} if packed else {})
 
@@ -282,9 +346,11 @@ class Assembly:
         )
         if custom:
             self.remarks.append(f"ops without a formula cost one for each element written: {together(custom)}")
-        inner = [kind for kind in CONTROL_FLOW if any(operator.kind == kind for operator in tables.operators)]
-        if inner:
-            self.remarks.append(f"what subgraphs cost and hold is not counted: {together(sorted(inner))}")
+        inner = [operator for operator in tables.operators if operator.kind in CONTROL_FLOW]
+        if unknown := {operator.kind for operator in inner if not (operator.calls and self.bodies)}:
+            self.remarks.append(f"what subgraphs cost and hold is not counted: {together(sorted(unknown))}")
+        if known := {operator.kind for operator in inner if operator.calls and self.bodies}:
+            self.remarks.append(f"{BODIES_REMARK}, and the cost that of one run: {together(sorted(known))}")
 
 
 FORMAT = GraphFormat(

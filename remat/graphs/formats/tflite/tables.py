@@ -12,11 +12,12 @@ from remat.errors import FormatError
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, printable, short
 
-#: Bits of an element by the names of ``TensorType``; text, resources and variants have no fixed size.
+#: Bits of an element by the names of ``TensorType``; text and variants have no fixed size.
 BITS = {
     "FLOAT32": 32, "FLOAT16": 16, "INT32": 32, "UINT8": 8, "INT64": 64, "BOOL": 8, "INT16": 16, "COMPLEX64": 64,
     "INT8": 8, "FLOAT64": 64, "COMPLEX128": 128, "UINT64": 64, "UINT32": 32, "UINT16": 16, "INT4": 4, "BFLOAT16": 16,
     "INT2": 2, "UINT4": 4, "FLOAT8_E4M3FN": 8, "FLOAT8_E5M2": 8,
+    "RESOURCE": 0,  # handles lie outside the arena
 }  # fmt: skip
 #: Types that the package does not name yet (``schema.fbs`` of LiteRT 2.3).
 _NEW_TYPES = {19: "INT2", 20: "UINT4", 21: "FLOAT8_E4M3FN", 22: "FLOAT8_E5M2"}
@@ -37,7 +38,11 @@ _OPTIONS = {
     "ConcatenationOptions": ("FusedActivationFunction", "Axis"), "SoftmaxOptions": ("Beta",),
     "LeakyReluOptions": ("Alpha",), "GeluOptions": ("Approximate",), "BatchMatMulOptions": ("AdjX",),
     **dict.fromkeys(("AddOptions", "SubOptions", "MulOptions", "DivOptions"), ("FusedActivationFunction",)),
+    "IfOptions": ("ThenSubgraphIndex", "ElseSubgraphIndex"), "WhileOptions": ("CondSubgraphIndex", "BodySubgraphIndex"),
+    "CallOptions": ("Subgraph",), "CallOnceOptions": ("InitSubgraphIndex",),
 }  # fmt: skip
+#: Options that name subgraphs.
+_CALLS = {"IF": "IfOptions", "WHILE": "WhileOptions", "CALL": "CallOptions", "CALL_ONCE": "CallOnceOptions"}
 #: Position of the newer field in the table of an operator code.
 _BUILTIN_CODE = 10
 _TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError)
@@ -61,6 +66,11 @@ class TensorEntry:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def is_apart(self) -> bool:
+        """True for constants, variables and handles of resources, which have no place in LiteRT's arena."""
+        return bool(self.data or self.is_variable or self.kind == "RESOURCE")
+
     def bytes(self, *, packed: bool = True) -> int:
         """Return its size in bytes; elements of less than a byte are packed, and the last byte is rounded up.
 
@@ -71,7 +81,8 @@ class TensorEntry:
             raise FormatError(f"{self.label} has elements of type {self.kind.lower()}, which have no size")
         if min(self.shape, default=0) < 0:
             raise FormatError(f"{self.label} has no fixed shape: {list(self.shape)}")
-        return -(-self.elements * max(BITS[self.kind], 0 if packed else 8) // 8)
+        bits = BITS[self.kind]
+        return -(-self.elements * (bits if packed or not bits else max(bits, 8)) // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,8 @@ class OperatorEntry:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Any]
+    calls: tuple[int, ...] = ()
+    """Subgraphs that the op runs."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ class _Reader:
             self._text(graph.Name()) or self._text(model.Description()),
             names,
             tuple(self._tensor(tensor, position, buffers) for position, tensor in enumerate(tensors)),
-            tuple(self._operator(each, position, codes, count) for position, each in enumerate(operators)),
+            tuple(self._operator(each, k, codes, count, len(graphs)) for k, each in enumerate(operators)),
             self._positions(graph.InputsLength(), graph.InputsAsNumpy, count, "the inputs of the graph"),
             self._positions(graph.OutputsLength(), graph.OutputsAsNumpy, count, "the outputs of the graph"),
             tuple(each.TensorsLength() for each in graphs),
@@ -231,16 +244,21 @@ class _Reader:
             tensor.Sparsity() is not None,
         )
 
-    def _operator(self, operator: Any, position: int, codes: list[str], tensors: int) -> OperatorEntry:
+    def _operator(self, operator: Any, position: int, codes: list[str], tensors: int, subgraphs: int) -> OperatorEntry:
         if operator.OpcodeIndex() >= len(codes):
             raise FormatError(f"op {position}: there is no operator code {operator.OpcodeIndex():,}")
         kind = codes[operator.OpcodeIndex()]
         of = f"op {position} ({kind})"
+        options = self._options(operator)
+        calls = tuple(int(options[name]) for name in _OPTIONS.get(_CALLS.get(kind, ""), ()) if name in options)
+        if wrong := [k for k in calls if not 0 <= k < subgraphs]:
+            raise FormatError(f"{of} runs subgraph {wrong[0]}, which does not exist", "subgraph")
         return OperatorEntry(
             kind,
             self._positions(operator.InputsLength(), operator.InputsAsNumpy, tensors, of),
             self._positions(operator.OutputsLength(), operator.OutputsAsNumpy, tensors, of),
-            self._options(operator),
+            options,
+            calls,
         )
 
     def _options(self, operator: Any) -> dict[str, Any]:
