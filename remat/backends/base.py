@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from remat.backends.results import OnBound, OnIncumbent, RawResult, Values
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, PlainLinear, Record, violations
 from remat.modeling.alternatives import LinearForm
+from remat.modeling.naming import Labels
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.running import LeftBehindError, run_interruptible
@@ -225,6 +227,23 @@ class Backend(ABC):
             If the deadline passes first.
         """
         raise NotImplementedError(f"backend {self.name!r} has neither prepare() nor solve()")
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the files of models that :meth:`write` writes."""
+
+    def write(self, model: Model, path: str | os.PathLike[str], labels: Labels) -> None:
+        """Write `model` into a file for other programs, by its suffix; names of variables are made of `labels`.
+
+        Raises
+        ------
+        BackendError
+            If the solver's package is missing, or refuses the model.
+        FormatError
+            If the file cannot be written.
+        ModelError
+            If the format cannot express the model.
+        """
+        raise NotImplementedError(f"backend {self.name!r} writes no files")
 
     def reads_rows(self, options: SolveOptions) -> bool:
         """Return whether models reach the solver as linear rows only."""

@@ -25,6 +25,7 @@ from remat.cli import (
     config,
     convert,
     deploy,
+    export,
     frontier,
     generate,
     improve,
@@ -101,13 +102,14 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
-    partition, plot, view, layers, trace, generate, capture, convert, rewrite, deploy, backends, warm_up, allocate,
-    arenas, zoo, new,
+    partition, plot, view, layers, trace, generate, capture, convert, export, rewrite, deploy, backends, warm_up,
+    allocate, arenas, zoo, new,
 ):  # fmt: skip
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo, new)
     function = _with_values(module.command) if reads_models else module.command
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
 
+app.command("import", cls=_Command)(_with_values(export.read))
 app.add_typer(study.app, name="study")
 
 

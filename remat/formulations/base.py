@@ -12,10 +12,11 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.graphs.arrays import GraphArrays
 from remat.modeling import Model
+from remat.modeling.naming import Labels
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.problem.scope import Scope
-from remat.runtime.arrays import Bool, Float
+from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 
@@ -167,6 +168,23 @@ class Formulation(ABC):
         del part
         model = self.build()
         return VariableBounds(self.encode(schedule), model.lower, model.upper)
+
+    def labels(self) -> Labels:
+        """Return what the variables of the model stand for, by block, to name them in files for other solvers.
+
+        Each axis (stage, op, tensor, ...) has an entry per variable of the block; other blocks are numbered.
+        """
+        return {}
+
+    def ops_named(self, ops: Int) -> list[str]:
+        """Return the names of ops by number."""
+        names = self.problem.graph.op_names
+        return [names[op] for op in ops.tolist()]
+
+    def tensors_named(self, tensors: Int) -> list[str]:
+        """Return the names of tensors by number."""
+        names = self.problem.graph.tensor_names
+        return [names[tensor] for tensor in tensors.tolist()]
 
     def preliminary(self) -> Preliminary | None:
         """Return a model that finds a feasible start, if the formulation has one."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from remat.modeling.model import Model
+from remat.modeling.naming import Labels
 from remat.runtime.arrays import Float
 
 
@@ -26,6 +27,8 @@ class LinearForm:
     """Maps a solution of :attr:`model` to one of the source with the same objective or a better one."""
     hint: Callable[[Float], Float]
     """Maps values of the source to values of :attr:`model`; NaN where unknown."""
+    labels: Callable[[], Labels]
+    """What the variables of :attr:`model` stand for, for files."""
 
 
 @dataclass(frozen=True)

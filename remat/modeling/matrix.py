@@ -47,6 +47,12 @@ class Matrix:
     offset: float
 
     @property
+    def impossible_row(self) -> bool:
+        """True if a row without coefficients excludes 0, so that there is no solution."""
+        empty = np.diff(self.indptr) == 0
+        return bool(((self.row_lower > 0) | (self.row_upper < 0))[empty].any())
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and columns."""
         return len(self.row_lower), len(self.lower)

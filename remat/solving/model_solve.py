@@ -13,6 +13,7 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
 from remat.ordering.instance import saved_in_place
+from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.runtime.deadline import OverdueError
 from remat.runtime.resources import available_memory
@@ -72,7 +73,7 @@ class ModelSolve:
                 return
         try:
             self.call.deadline.check()
-            formulation = self._make_formulation()
+            formulation = make_formulation(self.kind, self.problem, self.options)
             formulation.deadline = self.call.deadline
             given = self._given(warm_start)
             limit = session.value if self.proves and session.problem.objective.includes_cost else None
@@ -140,18 +141,6 @@ class ModelSolve:
             session.note(f"the time was over before the model was built: it has {size} and {why}")
             session.stop = StopReason.DEADLINE
         return not why
-
-    def _make_formulation(self) -> Formulation:
-        if (objective := self.problem.objective) not in self.kind.objectives:
-            raise ProblemError(f"formulation {self.kind.name!r} does not state the objective {objective!r}")
-        if self.options is None:
-            return self.kind(self.problem)
-        try:
-            return self.kind(self.problem, self.options)  # type: ignore[call-arg]
-        except TypeError as error:
-            raise ProblemError(
-                f"formulation {self.kind.name!r} does not take these options: {error}", "no-options"
-            ) from None
 
     # -- calls of the backend ----------------------------------------------------------------------------------------
 
@@ -273,6 +262,21 @@ class ModelSolve:
     def _in_scope(formulation: Formulation, seen: Certified) -> bool:
         """Return whether claims of the model certainly cover a schedule."""
         return restrictions_hold(formulation.scope(), seen.certificate) and expressed(formulation, seen) is not None
+
+
+def make_formulation(kind: type[Formulation], problem: Problem, options: Any = None) -> Formulation:
+    """Return the formulation of a problem with its options.
+
+    Raise ProblemError if it does not state the problem or its objective, or does not take the options.
+    """
+    if (objective := problem.objective) not in kind.objectives:
+        raise ProblemError(f"formulation {kind.name!r} does not state the objective {objective!r}")
+    if options is None:
+        return kind(problem)
+    try:
+        return kind(problem, options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise ProblemError(f"formulation {kind.name!r} does not take these options: {error}", "no-options") from None
 
 
 def _reaches(bound: float, objective: float | None) -> bool:

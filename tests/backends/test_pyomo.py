@@ -1,10 +1,9 @@
-"""Pyomo: hints, deadlines, wrong answers of solvers, availability and exported files."""
+"""Pyomo: hints, deadlines, wrong answers of solvers, availability."""
 
 import re
 import time
 
 import helpers
-import highspy
 import numpy as np
 import pytest
 from refusals import refused
@@ -14,12 +13,11 @@ from remat.backends.base import AvailabilityState
 from remat.backends.highs import Highs
 from remat.backends.pyomo import run
 from remat.backends.pyomo import solvers as module
-from remat.backends.pyomo.backend import Pyomo, export
+from remat.backends.pyomo.backend import Pyomo
 from remat.backends.pyomo.run import PyomoRun
 from remat.modeling import Linear, Model, violations
 from remat.runtime.solve_options import Status, StopReason
 from remat.testing.backend_checks import knapsack
-from remat.testing.raw_models import tiny_models
 
 #: Takes more than a few seconds.
 HARD = knapsack(120)
@@ -125,71 +123,6 @@ def test_warning_about_many_rows_is_in_result_and_log(monkeypatch, capfd, most):
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
-def awkward():
-    """Ranges, equations, free, fixed and negative columns, and names that no file format accepts."""
-    model = Model("a model: [with] +odd* \\names\n")
-    x = model.integers("x\ny z", 3, [-4, 2, 0], [4, 2, 7])
-    c = model.continuous("<=", 2, [-np.inf, -1.5], np.inf)
-    model.add(
-        Linear.rows("end", [0, 0, 1, 1, 2, 2], [*x[:2], x[0], c[0], x[2], c[1]], [1, 2, -1, 1, 3, -2],
-                    lower=[1, 0, -np.inf], upper=[5, 0, 10.5]),
-        Linear.rows("st", [0, 0], [c[0], c[1]], [1, 1], lower=[-2.25]),
-    )  # fmt: skip
-    model.minimize([*x, *c], [1, 0, -2, 3, 0.5], 12.5)
-    return model
-
-
-def tiny(kind):
-    """Return a function that makes a model with bridged records."""
-    return lambda: next(tiny_models(kind, 1)).model
-
-
-def solved_file(path):
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    assert solver.readModel(str(path)) == highspy.HighsStatus.kOk
-    solver.run()
-    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    return solver.getInfo().objective_function_value
-
-
-@pytest.mark.parametrize("suffix", [".lp", ".mps"])
-@pytest.mark.parametrize(
-    "make", [awkward, lp, lambda: knapsack(12), *(tiny(kind) for kind in ("enforced", "cumulative"))]
-)
-def test_exported_files_have_the_same_optimum(make, suffix, tmp_path):
-    model = make()
-    expected = PyomoRun("highs").solve(model, options(60))
-    path = tmp_path / f"model{suffix}"
-    export(model, path)
-    assert expected.status is Status.OPTIMAL
-    assert solved_file(path) == pytest.approx(expected.objective, abs=1e-6)
-    text = path.read_text()
-    assert not set(re.findall(r"[A-Za-z_]\w*", text)) & {"names", "odd", "with"}
-    assert re.search(r"\bx0\b", text)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_exported_nl_file(tmp_path):
-    export(awkward(), tmp_path / "model.nl")
-    first, second = (tmp_path / "model.nl").read_text().splitlines()[:2]
-    assert first.startswith("g3")
-    assert second.split()[:3] == ["5", "4", "1"]  # variables, rows, objectives
-    assert list(tmp_path.iterdir()) == [tmp_path / "model.nl"]
-
-
-def test_unwritable_files_are_refused(tmp_path):
-    impossible = lp()
-    impossible.add(Linear.rows("none", [], [], [], lower=[1]))
-    with refused("model.impossible-row", culprit="lp"):
-        export(impossible, tmp_path / "model.lp")
-    with refused("backend.suffix"):
-        export(lp(), tmp_path / "model.txt")
-    with refused("format.unwritable"):
-        export(lp(), tmp_path / "missing" / "model.lp")
 
 
 def test_building_stops_at_the_deadline():

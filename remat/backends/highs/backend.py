@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,9 +16,12 @@ from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.highs.relaxation import pass_model
 from remat.backends.results import Values, rounded
-from remat.errors import BackendError
+from remat.errors import BackendError, ModelError
+from remat.io.files import write_atomic
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
+from remat.modeling.naming import Labels, row_names, variable_names
+from remat.runtime.processes.guard import temporary_folder
 from remat.runtime.resources import available_cpus
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
@@ -80,6 +84,31 @@ class Highs(Backend):
         books.versions["highspy"] = importlib.metadata.version("highspy")
         lowered = lower(model, self.native, deadline=options.deadline)
         return _Run(lowered, to_matrix(lowered.model, options.deadline), options, books)
+
+    suffixes = (".lp", ".mps")
+
+    def write(self, model: Model, path: str | os.PathLike[str], labels: Labels) -> None:
+        self.check_ready()
+        import highspy
+
+        lowered = lower(model, self.native).model
+        matrix = to_matrix(lowered)
+        if matrix.impossible_row:
+            raise ModelError(f"model {model.name!r} has a row without coefficients that cannot hold", "impossible-row")
+        solver = highspy.Highs()
+        solver.setOptionValue("output_flag", False)
+        pass_model(highspy, solver, matrix, matrix.integral, model.name)
+        solver.changeObjectiveOffset(matrix.offset)
+        for column, name in enumerate(variable_names(lowered, labels)):
+            solver.passColName(column, name)
+        for row, name in enumerate(row_names(lowered)):
+            solver.passRowName(row, name)
+        empty = np.flatnonzero(np.diff(matrix.indptr) == 0).astype(np.int32)
+        solver.deleteRows(len(empty), empty)
+        with temporary_folder() as folder:
+            file = folder / f"model{Path(path).suffix.lower()}"
+            solver.writeModel(str(file))
+            write_atomic(path, file.read_bytes())
 
     def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
         """Solve the linear relaxation of `model`, in which integer variables may take fractional values.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +15,13 @@ from remat.backends.base import Availability, AvailabilityState, Backend, Run, w
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
-from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_json
+from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_dzn, to_json
 from remat.backends.results import Values
 from remat.errors import BackendError
+from remat.io.files import write_atomic
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, PlainLinear, Reservoir, lower
 from remat.modeling.alternatives import WrittenModel
+from remat.modeling.naming import Labels
 from remat.runtime.deadline import Deadline
 from remat.runtime.processes.guard import temporary_folder
 from remat.runtime.processes.process_trees import too_large
@@ -31,6 +34,8 @@ VERSIONS = ">=0.10"
 REPLY_SECONDS = 0.3
 #: Solvers whose `cumulative` leaves intervals of length 0 unconstrained; see ``interval_use.mzn``.
 EXACT_INTERVALS = frozenset({"cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"})
+#: Parameter of ``interval_use.mzn``.
+SWITCH = "empty_intervals_are_free"
 #: Solvers with 32-bit integers.
 SMALL_NUMBERS = frozenset({"org.gecode.gecode"})
 
@@ -109,6 +114,23 @@ class MiniZinc(Backend):
     def reads_rows(self, options: SolveOptions) -> bool:
         return self.solver().mip and options.solver.get("generic") is not False
 
+    suffixes = (".mzn",)
+
+    def write(self, model: Model, path: str | os.PathLike[str], labels: Labels) -> None:
+        """Write the text into a file with all that it includes, and its data into one with the suffix ``.dzn``.
+
+        `labels` are not used: the text has its own names, and its data numbers ops and tensors from 1.
+        """
+        program = self.program(model)
+        text = program.whole_text()
+        used = {SWITCH: False} if SWITCH in text else {}
+        write_atomic(path, text)
+        write_atomic(Path(path).with_suffix(".dzn"), to_dzn({**program.data, **used}))
+
+    def program(self, model: Model) -> Program:
+        """Return the text and data of `model` for a solver of whole numbers."""
+        return _program(model, generic=None, mip=False, hint=None, deadline=Deadline())
+
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         solver = self.solver()
         books.solver = f"MiniZinc's solver {solver.name!r}"
@@ -118,35 +140,36 @@ class MiniZinc(Backend):
         generic = own.pop("generic", None)
         with contextlib.ExitStack() as resources:
             folder = resources.enter_context(temporary_folder())
-            text = _program(model, solver, books.hint, generic, options.deadline)
+            text = _program(model, generic=generic, mip=solver.mip, hint=books.hint, deadline=options.deadline)
             data = _write(text, solver, folder, options.deadline)
             return _Run(text, solver, replace(options, solver=own), books, data, resources.pop_all())
 
 
 def _write(program: Program, solver: driver.Solver, folder: Path, deadline: Deadline) -> Path:
     """Write the data to a file in the private folder; return its path."""
-    data = {**program.data, "empty_intervals_are_free": solver.mip or solver.id in EXACT_INTERVALS}
+    data = {**program.data, SWITCH: solver.mip or solver.id in EXACT_INTERVALS}
     path = folder / "data.json"
     with path.open("w", encoding="utf-8") as file:
         file.writelines(deadline.each(to_json(data), 1))
     return path
 
 
-def _program(
-    model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None, deadline: Deadline
-) -> Program:
-    """Return `model` for `solver`: the formulation's own text if it has one and that applies, else its records."""
+def _program(model: Model, *, generic: bool | None, mip: bool, hint: Values | None, deadline: Deadline) -> Program:
+    """Return `model` for a solver of linear rows (`mip`) or another one.
+
+    That is the formulation's own text if it has one and that applies, else its records.
+    """
     if generic is not None and not isinstance(generic, bool):
         raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}", "option-value")
     written = model.overrides.get(MiniZinc.name)
     if generic is False and written is None:
         raise BackendError(f"model {model.name!r} has no MiniZinc text of its own", "no-text")
-    if written is not None and not (solver.mip if generic is None else generic):
+    if written is not None and not (mip if generic is None else generic):
         statement: WrittenModel = written()
         data = {**statement.data, **statement.hint(hint)}
         return Program(statement.text, data, statement.values, statement.cost_unit, statement.cost_offset)
-    lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native, deadline=deadline)
-    records = RecordProgram(lowered.model, reals=solver.mip, deadline=deadline)
+    lowered = lower(model, {PlainLinear} if mip else MiniZinc.native, deadline=deadline)
+    records = RecordProgram(lowered.model, reals=mip, deadline=deadline)
     program = records.program(None if hint is None else lowered.extend(hint))
     return replace(program, values=lambda output: program.values(output)[: lowered.source.num_vars])
 

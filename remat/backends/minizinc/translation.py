@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +18,8 @@ from remat.runtime.arrays import Float, Int
 from remat.runtime.deadline import Deadline
 
 HERE = Path(__file__).parent
+#: Line that includes another text.
+INCLUDE = re.compile(r'^include "([^"]+)";$', re.MULTILINE)
 
 #: Integers beyond this are refused: a sum of two would not fit into 64 bits.
 LARGEST = 2**62
@@ -38,6 +41,18 @@ class Program:
     """The model's objective is ``cost_unit * objective of the text + cost_offset``."""
     cost_offset: float = 0
     """See `cost_unit`."""
+
+    def whole_text(self) -> str:
+        """Return the text with the texts of the package that it includes in their place."""
+
+        def included(name: str, folder: Path) -> str:
+            if not (folder / name).exists() and not (HERE / name).exists():
+                return f'include "{name}";'  # of MiniZinc's library
+            path = folder / name if (folder / name).exists() else HERE / name
+            text = path.read_text(encoding="utf-8")
+            return INCLUDE.sub(lambda match: included(match[1], path.parent), text)
+
+        return included(self.text.name, self.text.parent)
 
 
 def to_json(data: Mapping[str, Any]) -> Iterator[str]:
@@ -64,6 +79,35 @@ def to_json(data: Mapping[str, Any]) -> Iterator[str]:
                 yield json.dumps(part, default=_encode, allow_nan=False)[1:-1]
         yield "]"
     yield "}"
+
+
+def to_dzn(data: Mapping[str, Any]) -> str:
+    """Return `data` as a MiniZinc data file, a parameter per line.
+
+    Examples
+    --------
+    >>> print(to_dzn({"n": 2, "free": False, "values": [{1, 2, 4}, range(3)], "cost": np.array([0.5])}), end="")
+    n = 2;
+    free = false;
+    values = [{1,2,4}, 0..2];
+    cost = [0.5];
+    """
+
+    def text(value: Any) -> str:
+        if isinstance(value, np.ndarray) and value.ndim == 2:
+            rows = "\n  | ".join(", ".join(map(text, row)) for row in value.tolist())
+            return f"[| {rows} |]"
+        if isinstance(value, np.ndarray | list | tuple):
+            return f"[{', '.join(map(text, value.tolist() if isinstance(value, np.ndarray) else value))}]"
+        if isinstance(value, range):
+            return f"{value.start}..{value.stop - 1}"
+        if isinstance(value, set | frozenset):
+            return f"{{{','.join(map(str, sorted(value)))}}}"
+        if isinstance(value, bool | np.bool_):
+            return str(bool(value)).lower()
+        return _decimal(value) if isinstance(value, float) else str(int(value))
+
+    return "".join(f"{name} = {text(value)};\n" for name, value in data.items())
 
 
 def _decimal(value: float) -> str:

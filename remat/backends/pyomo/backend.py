@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from remat.backends.base import Run
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.isolated import Isolated
 from remat.backends.pyomo.run import PyomoRun
 from remat.backends.pyomo.solvers import PyomoBackend
-from remat.errors import BackendError
 from remat.modeling import Model
 from remat.runtime.solve_options import SolveOptions
 
@@ -31,26 +28,3 @@ class Pyomo(PyomoBackend):
 
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         return Isolated(PyomoRun(self.variant)).prepare(model, options, books)
-
-
-def export(model: Model, path: str | Path) -> None:
-    """Write `model` for other programs: ``.lp``, ``.mps`` or ``.nl``, by the suffix of `path`.
-
-    Bridges rewrite records that are not linear. Variables are called ``x0``, ``x1``, ... in the order of the lowered
-    model and rows ``r0``, ``r1``, ...; names given by users do not enter the file.
-
-    Raises
-    ------
-    BackendError
-        If Pyomo is missing, or the suffix is unknown.
-    FormatError
-        If the file cannot be written.
-    ModelError
-        If the model cannot be expressed in linear rows, or has a row without coefficients that cannot hold.
-    """
-    state = Pyomo.availability()
-    if not state.ready:
-        raise BackendError(f"a model is exported by pyomo: {state.reason}")
-    from remat.backends.pyomo.translation import write
-
-    write(model, Path(path))

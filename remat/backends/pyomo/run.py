@@ -71,9 +71,7 @@ def _before_reading(options: SolveOptions) -> Deadline:
 
 def _without_solver(matrix: Matrix) -> _Answer | None:
     """Return the answer if an empty row is infeasible, or if no row has coefficients; None otherwise."""
-    from remat.backends.pyomo.translation import impossible_row
-
-    if impossible_row(matrix):
+    if matrix.impossible_row:
         return _Answer(Status.INFEASIBLE)
     if len(matrix.values):
         return None

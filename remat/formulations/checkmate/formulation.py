@@ -9,9 +9,11 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Values, VariableBounds
 from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOptions
+from remat.formulations.checkmate.minizinc import WrittenStages
 from remat.graphs.in_place import most_pairs
 from remat.modeling import Model, Vars
 from remat.modeling.model import Named
+from remat.modeling.naming import Labels
 from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -143,6 +145,8 @@ class Checkmate(Formulation):
         cost = arrays.cost[arrays.order][slot]
         priced = np.flatnonzero(~first & (cost > 0))
         model.minimize(x.R[priced], cost[priced], self.problem.graph.base_cost if at.frontier else 0)  # (1a)
+        if at.frontier:
+            model.overrides["minizinc"] = WrittenStages(self.problem, at, x, self._completed).model
         return model, x
 
     def _at(self, x: Vars, stage: Int, op: Int) -> Int:
@@ -306,17 +310,24 @@ class Checkmate(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         problem = self.problem
-        model, x = self.statement
+        _, x = self.statement
         sequence = op_sequence(problem, schedule)
         check_limits(problem, sequence)
         stage = self._stages_of(sequence)
-        values = np.zeros(model.num_vars)
-        values[self._at(x.R, stage, problem.graph.arrays.position[sequence])] = 1
+        runs, held = np.zeros(len(x.R), dtype=np.bool_), np.zeros(len(x.S), dtype=np.bool_)
+        runs[self.layout.slot(stage, problem.graph.arrays.position[sequence])] = True
         instances = Instances.of(problem, sequence)
         until = np.append(stage, self.layout.T - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
-        values[self._s(x, stage[instances.step][owner] + 1 + rank, instances.tensor[owner])] = 1
-        values[x.S.index] = np.maximum(values[x.S.index], model.lower[x.S.index])  # buffers while they are filled
+        held[self.layout.retention(stage[instances.step][owner] + 1 + rank, instances.tensor[owner])] = True
+        return self._completed(runs, held)
+
+    def _completed(self, runs: Bool, held: Bool) -> Values:
+        """Return the values of all variables from R and S, by their index."""
+        model, x = self.statement
+        values = np.zeros(model.num_vars)
+        values[x.R.index] = runs
+        values[x.S.index] = np.maximum(held, model.lower[x.S.index])  # buffers while they are filled
         lower, hazards = sums_without(model, "(7b) free if no hazard", x.FREE, values)
         values[x.FREE.index] = lower - hazards > 0.5
         _, gone = sums_without(model, "transient contribution", x.transient, values)
@@ -385,6 +396,25 @@ class Checkmate(Formulation):
         table = np.zeros((at.T, at.n))
         np.maximum.at(table, (stage, at.writer[tensor]), values[x.S.index])
         return table
+
+    def labels(self) -> Labels:
+        at, order = self.layout, self.problem.graph.arrays.order
+        stage, slot = at.runs()
+        run = {"stage": stage, "op": self.ops_named(order[slot])}
+        stage, tensor = at.retained()
+        retained = {"stage": stage, "tensor": self.tensors_named(tensor)}
+        stage, pair = at.frees()
+        tensor, op = at.free_tensor[pair], order[at.free_op[pair]]
+        freed = {"stage": stage, "tensor": self.tensors_named(tensor), "op": self.ops_named(op)}
+        part, rank = expand(at.part_count)
+        tensor, op = at.part_tensor[part], order[at.part_op[part]]
+        transient = {
+            "stage": at.last_writer[tensor] + 1 + rank, "tensor": self.tensors_named(tensor), "op": self.ops_named(op)
+        }  # fmt: skip
+        stage, pair = at.places()
+        output, source = at.place_output[pair], at.place_source[pair]
+        place = {"stage": stage, "output": self.tensors_named(output), "input": self.tensors_named(source)}
+        return {"R": run, "U": run, "S": retained, "FREE": freed, "transient": transient, "PLACE": place}
 
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement

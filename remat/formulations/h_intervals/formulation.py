@@ -19,6 +19,7 @@ from remat.formulations.retention_intervals.formulation import RetentionInterval
 from remat.formulations.retention_intervals.tables import NodeTables
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling.check import cumulative_use
+from remat.modeling.naming import Labels
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.problem.scope import Restriction, Scope
@@ -149,6 +150,9 @@ class HierarchicalIntervals(RetentionIntervals):
 
     def linear_estimate(self) -> ModelSize | None:
         return self.estimate()
+
+    def labels(self) -> Labels:
+        return {}
 
     def _offer_forms(self, variables: IntervalVariables, highest_peak: int | None = None) -> None:
         """Offer no other forms, since they cannot express options."""

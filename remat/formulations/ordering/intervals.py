@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +14,14 @@ from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.layout import rows_where
 from remat.graphs.arrays import Csr
 from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model
+from remat.modeling.alternatives import WrittenModel
 from remat.modeling.model import Named
+from remat.modeling.naming import Labels
 from remat.modeling.rows import difference_rows
 from remat.modeling.size import ModelSize
 from remat.runtime.arrays import Int
+
+TEXT = Path(__file__).with_name("order_intervals.mzn")
 
 
 class OrderIntervals(OrderFormulation):
@@ -121,7 +128,41 @@ class OrderIntervals(OrderFormulation):
                 capacity_variable=None if tau is None else int(tau.index[0]),
             )
         )
+        model.overrides["minizinc"] = self._text
         return model, x
+
+    def _text(self) -> WrittenModel:
+        """Return the model in MiniZinc; ops are numbered from 1."""
+        at, peak = self.layout, self.objective.is_memory
+        data = {
+            "workspace": at.workspace // self.unit,
+            "soonest": at.soonest,
+            "latest": at.latest,
+            "before": at.arcs[0] + 1,
+            "after": at.arcs[1] + 1,
+            "size": at.size // self.unit,
+            "writers": [{op + 1 for op in row} for row in at.first.lists()],
+            "readers": [{op + 1 for op in row} for row in at.last.lists()],
+            "kept": at.kept,
+            "least_peak": min(self.least, self.capacity) if peak else self.capacity,
+            "capacity": self.capacity,
+            "lower_peak": peak,
+        }
+        unit, offset = (self.unit, self.held) if peak else (1, self.problem.graph.base_cost)
+        return WrittenModel(TEXT, data, self._values, self._hint, unit, offset)
+
+    def _hint(self, values: Values | None) -> Mapping[str, Any]:
+        if values is None or not np.isfinite(values).all():
+            return {"hint_start": []}
+        return {"hint_start": np.rint(values[self.statement[1].start.index]).astype(np.int64)}
+
+    def _values(self, output: Mapping[str, Any]) -> Values:
+        """Return values of the model's variables from the output of the text."""
+        model, _ = self.statement
+        values = np.zeros(model.num_vars)
+        values[model.objective.index] = output["peak"]
+        self.fill(values, np.array(output["start"], dtype=np.int64))
+        return values
 
     def estimate(self) -> ModelSize:
         n = self.num_ops
@@ -143,6 +184,10 @@ class OrderIntervals(OrderFormulation):
         values[x.begin.index] = firsts.lowest(position, self.num_ops)
         values[x.end.index] = lasts.highest(position, 0) + 1
         values[x.finish.index] = self.num_ops + 1
+
+    def labels(self) -> Labels:
+        ops = np.arange(self.num_ops, dtype=np.int64)
+        return {"start": {"op": self.ops_named(ops)}, "after": {"op": self.ops_named(self._ends)}}
 
     def ranks(self, values: Values) -> Values:
         return np.rint(values[self.statement[1].start.index])

@@ -11,6 +11,7 @@ from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.liveness import Liveness, MemoryLimit, add_memory
 from remat.modeling import ALWAYS, Clauses, Model, Vars
 from remat.modeling.bridges.literals import NEVER
+from remat.modeling.naming import Labels
 from remat.modeling.size import ModelSize
 from remat.runtime.arrays import Int
 
@@ -129,6 +130,10 @@ class LinearOrder(OrderFormulation):
         u, v = self._pairs
         values[y.index] = position[u] < position[v]
         held.fill(values)
+
+    def labels(self) -> Labels:
+        first, second = self._pairs
+        return {"y": {"before": self.ops_named(first), "after": self.ops_named(second)}}
 
     def ranks(self, values: Values) -> Int:
         u, v = self._pairs

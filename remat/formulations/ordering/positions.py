@@ -12,6 +12,7 @@ from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.liveness import Liveness, MemoryLimit, add_memory
 from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER, ranges
+from remat.modeling.naming import Labels
 from remat.modeling.rows import pieces
 from remat.modeling.size import ModelSize
 from remat.runtime.arrays import Bool, Int
@@ -142,6 +143,10 @@ class OrderPositions(OrderFormulation):
         op, at_most = np.nonzero(self._open)
         values[z.index] = position[op] <= at_most
         held.fill(values)
+
+    def labels(self) -> Labels:
+        op, position = np.nonzero(self._open)
+        return {"z": {"op": self.ops_named(op), "position": position}}
 
     def ranks(self, values: Values) -> Int:
         absent = (self.done == NEVER).astype(np.int64)  # 1 at positions before the op's own

@@ -19,6 +19,7 @@ from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling import Cumulative, Model
 from remat.modeling.alternatives import LinearForm, WrittenModel
 from remat.modeling.check import cumulative_use
+from remat.modeling.naming import Labels
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.problem.op_sequence import MemoryScale, op_sequence, standing_buffers, useful_schedule
@@ -272,6 +273,29 @@ class RetentionIntervals(Formulation):
             reader, maker = at.read.copy[at.pair_read[pair]], at.made.copy[at.pair_made[pair]]
             release(x.cover.index, moves[reader] | mine[maker])
         return VariableBounds(values, lower, upper)
+
+    def labels(self) -> Labels:
+        at, variables = self.layout, self.statement
+        node, rank, made, read = at.copy_node, at.copy_rank, at.made, at.read
+        copy = {"op": self.ops_named(node), "compute": rank}
+        end = {"tensor": self.tensors_named(made.tensor), "compute": rank[made.copy]}
+        later, units = np.nonzero(variables.after_table >= 0)
+        after = {"op": self.ops_named(node[later]), "compute": rank[later], "units": units}
+        buffer = {"tensor": self.tensors_named(at.tables.buffers)}
+        again = variables.contributions
+        contribution = {
+            "op": self.ops_named(node[again.copy]), "compute": rank[again.copy],
+            "tensor": self.tensors_named(again.tensor),
+        }  # fmt: skip
+        reader, instance = read.copy[at.pair_read[variables.covered]], at.pair_made[variables.covered]
+        cover = {
+            "op": self.ops_named(node[reader]), "compute": rank[reader],
+            "tensor": self.tensors_named(made.tensor[instance]), "written by": rank[made.copy[instance]],
+        }  # fmt: skip
+        return {
+            "start": copy, "active": copy, "end": end, "after": after, "buffer_start": buffer, "buffer_end": buffer,
+            "transient": contribution, "masked": contribution, **({"cover": cover} if variables.has_covers else {}),
+        }  # fmt: skip
 
     def decode(self, values: Values) -> Schedule:
         x = self.statement.blocks

@@ -65,6 +65,9 @@ class StagedCopies(Stages):
             return NONE, 0
         return int(model.integers("rise", 1, 0, self.rise.most).index[0]), self.rise.most
 
+    def _offer_text(self, model: Model) -> None:
+        """Offer none: the model of retention intervals has one."""
+
     def _minimise(self, model: Model) -> None:
         """Set the objective (1), or (11)."""
         if self.rise is None:
@@ -92,5 +95,6 @@ def linear_form(
 ) -> LinearForm:
     """Return `staged` as a form of the model of retention intervals whose values `encode` makes and `decode` reads."""
     return LinearForm(
-        staged.build(), lambda values: encode(staged.decode(values)), lambda values: staged.hint(values, decode)
-    )
+        staged.build(), lambda values: encode(staged.decode(values)), lambda values: staged.hint(values, decode),
+        staged.labels,
+    )  # fmt: skip

@@ -10,8 +10,10 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Values, VariableBounds
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
+from remat.formulations.stages.minizinc import WrittenStages
 from remat.modeling import Model, Vars
 from remat.modeling.model import Named
+from remat.modeling.naming import Labels
 from remat.modeling.rows import (
     NONE,
     ONE,
@@ -164,7 +166,19 @@ class Stages(Formulation):
         self.deadline.check()
         self._limits(model, R)
         self._minimise(model)
+        self._offer_text(model)
         return model, model.named
+
+    def _offer_text(self, model: Model) -> None:
+        """Offer the model in MiniZinc."""
+        most = self._compute_limits - 1
+        model.overrides["minizinc"] = WrittenStages(self.choices, most, model.named, self._completed).model
+
+    @property
+    def _compute_limits(self) -> Int:
+        """Largest number of computes of each op, by position."""
+        limits = [self.layout.n if limit is None else limit for limit in self.problem.compute_limits]
+        return np.array(limits)[self.problem.graph.arrays.order]
 
     def _minimise(self, model: Model) -> None:
         """Set the objective (1)."""
@@ -228,9 +242,7 @@ class Stages(Formulation):
         return column(S, self.choices.s_table[stage, tensor])
 
     def _limits(self, model: Model, R: Vars) -> None:
-        order = self.problem.graph.arrays.order
-        limits = np.array([self.layout.n if c is None else c for c in self.problem.compute_limits])[order]
-        op = self.choices.runs[1]
+        limits, op = self._compute_limits, self.choices.runs[1]
         counts = np.bincount(op, minlength=self.layout.n)
         tight = counts >= limits
         number = np.cumsum(tight) - 1
@@ -332,7 +344,7 @@ class Stages(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         problem, at = self.problem, self.layout
-        model, x = self.statement
+        _, x = self.statement
         sequence = op_sequence(problem, schedule)
         check_limits(problem, sequence)
         cost = int(problem.graph.arrays.cost[sequence].sum())
@@ -342,7 +354,7 @@ class Stages(Formulation):
             )
         stage = stages_of(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
-        values = np.zeros(model.num_vars)
+        runs, held = np.zeros(len(x.R), dtype=np.bool_), np.zeros(len(x.S), dtype=np.bool_)
         chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))
         number = self.choices.run_number[stage[chosen], op[chosen]]
         strange = np.flatnonzero(number == NONE)
@@ -350,26 +362,29 @@ class Stages(Formulation):
             step = int(chosen[strange[0]])
             name = problem.graph.op_names[sequence[step]]
             raise ProblemError(f"compute {step} of the schedule recomputes op {name!r} ahead of its use", "ahead")
-        values[x.R.index[number]] = 1
+        runs[number] = True
         instances = Instances.of(problem, sequence)
         until = np.append(stage, at.n - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
         number = self.choices.s_table[stage[instances.step][owner] + 1 + rank, instances.tensor[owner]]
-        values[x.S.index[number[number >= 0]]] = 1
-        self._fill(model, x, values)
-        return values
+        held[number[number >= 0]] = True
+        return self._completed(runs, held)
 
-    def _fill(self, model: Model, x: Named, values: Values) -> None:
-        """Set L, U and `over` to the least values that R and S allow."""
+    def _completed(self, runs: Bool, held: Bool) -> Values:
+        """Return the values of all variables from R and S: L, U and `over` are the least that these allow."""
+        model, x = self.statement
+        values = np.zeros(model.num_vars)
+        values[x.R.index], values[x.S.index] = runs, held
         stage, _, reader, last = self.choices.reads
-        held = values[column(x.R, self.choices.run_number[stage, reader])]
+        live = values[column(x.R, self.choices.run_number[stage, reader])]
         tail = column(x.S, self._tail)
-        held = np.maximum(held, np.where(tail >= 0, values[tail], 0))
-        values[x.L.index] = largest_onward(held, last)[self._own]
+        live = np.maximum(live, np.where(tail >= 0, values[tail], 0))
+        values[x.L.index] = largest_onward(live, last)[self._own]
         _, spare = sums_without(model, "(8) unwanted outputs", x.over, values)
         values[x.over.index] = np.maximum(0, spare)
         stages = self.choices.runs[0][self.choices.tight]
         values[x.U.index] = running_values(model, "(7) recomputations", x.U, values, stages)
+        return values
 
     def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:
         """Release R of the ops and S of their inputs and outputs in the stages of `part`, and dependent variables."""
@@ -402,6 +417,22 @@ class Stages(Formulation):
         table = np.zeros((at.n, at.n + 1))
         np.maximum.at(table.T, at.first_writer, share.T)
         return table[:, :-1]
+
+    def labels(self) -> Labels:
+        order, choices = self.problem.graph.arrays.order, self.choices
+        stage, op = choices.runs
+        run = {"stage": stage, "op": self.ops_named(order[op])}
+        tight = np.flatnonzero(choices.tight)
+        use = {"stage": stage[tight], "op": self.ops_named(order[op[tight]])}
+        stage, tensor, number = choices.retained
+        _, first = np.unique(number, return_index=True)  # the first of the stages that share a variable
+        retained = {"stage": stage[first], "tensor": self.tensors_named(tensor[first])}
+        stage, tensor, reader, _ = choices.reads
+        own = self._own
+        live = {
+            "stage": stage[own], "tensor": self.tensors_named(tensor[own]), "reader": self.ops_named(order[reader[own]])
+        }  # fmt: skip
+        return {"R": run, "S": retained, "L": live, "U": use}
 
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement

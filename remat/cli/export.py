@@ -1,0 +1,95 @@
+"""``remat export`` and ``remat import``: models as files for other solvers, and their solutions as schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import option_values, print_rows
+from remat.cli.options import FILE, RULES, Given, Graph, MethodOptions, OptionalGraph, shared
+from remat.cli.saving import Outputs
+from remat.cli.terminal import NO, OK
+from remat.problem.objective import Objective
+
+if TYPE_CHECKING:
+    from remat.solving.exporting import ModelFile
+
+ModelPath = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o",
+        help="Model file: .lp, .mps (linear), .pb, .proto, .pbtxt (CP-SAT) or .mzn (MiniZinc, with its .dzn).",
+    ),
+]  # fmt: skip
+SchedulePath = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
+
+
+@shared(*FILE, "budget", "objective", "method", "option", *RULES)
+def command(graph: OptionalGraph = None, *, output: ModelPath, option: MethodOptions = None, given: Given) -> None:
+    """Write the model of a formulation for other solvers' programs.
+
+    Names of variables are made of stages, ops and tensors; OUTPUT with the suffix .names.json lists what they stand
+    for. `remat import` reads a solution back.
+
+    Example: remat export vgg16 -b 80% -m checkmate -o model.lp
+    """
+    from remat.io.files import check_output
+
+    check_output(output)
+    file = _model_file(graph, output, option, given)
+    file.write(output)
+    model, _ = file.written
+    data = f" and {output.with_suffix('.dzn')}" if output.suffix.lower() == ".mzn" else ""
+    print_rows([
+        ("model", f"{output}{data}: {model.num_vars:,} variables, {model.num_constraints:,} constraints"),
+        ("names", f"{output.with_suffix('.names.json')}: what they stand for"),
+        ("scope", str(file.formulation.scope())),
+    ])  # fmt: skip
+
+
+@shared(*FILE, "budget", "objective", "method", "option", *RULES)
+def read(
+    graph: Graph,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The file that `remat export` wrote.")],
+    solution: Annotated[Path, typer.Argument(metavar="SOLUTION", help="The solver's solution of it.")],
+    *,
+    output: SchedulePath = None,
+    option: MethodOptions = None,
+    given: Given,
+) -> None:
+    """Read another solver's SOLUTION of a model as a schedule of GRAPH, and validate it.
+
+    The options must be those of `remat export`. SOLUTION has lines of names and values, as HiGHS, CBC, SCIP, Gurobi and
+    CPLEX write them, or is the output of `minizinc --output-mode json`, or CP-SAT's response as text.
+
+    Exit code 0: the schedule is valid and within the budget; 1: it is not; 2: a file cannot be read.
+
+    Example: remat import vgg16 model.lp model.sol -b 80% -m checkmate -o schedule.json
+    """
+    from remat.io.files import check_output
+    from remat.schedule.io import SUFFIXES
+    from remat.schedule.validate import validate
+
+    check_output(output, inputs=(graph, model, solution), suffixes=SUFFIXES)
+    file = _model_file(graph, model, option, given)
+    schedule = file.read(solution)
+    certificate = validate(file.problem.graph, schedule, file.problem.rules)
+    outputs = Outputs()
+    if output is not None:
+        outputs.save_schedule(output, schedule)
+    print_rows(certificate.rows(), least=13)
+    outputs.leave(OK if certificate.accepted else NO)
+
+
+def _model_file(graph: str | None, path: Path, option: list[str] | None, given: Given) -> ModelFile:
+    """Return the model of the problem and method given, for files like `path`."""
+    from remat.solving.exporting import ModelFile
+
+    if "method" not in given.sections["solve"] and given.config is None:
+        raise typer.BadParameter("Missing option '--method' (or '--config').")
+    budgeted = given.sections["problem"].get("objective") not in {each for each in Objective if each.is_memory}
+    run = given.run(graph, *(("budget",) if budgeted else ())).with_options(option_values(option))
+    method: Any = run.named(run.solve.method, "methods")
+    return ModelFile(run.make_problem(), method, path.suffix, run.options_of(run.solve.method))
