@@ -15,6 +15,7 @@ import typer
 from remat.cli.compare import Watched, methods_of
 from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
 from remat.cli.saving import Outputs
+from remat.cli.screen import memory
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import FormatError
@@ -191,7 +192,7 @@ def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None
 
 def print_batches(done: Sequence[BatchResult]) -> None:
     """Print a table for each network, followed by the claims on larger batches."""
-    from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.cli.console import NUMBER, TEXT, console, print_columns, say
 
     out = console()
     numbers = ("batch", "ruled out above", "times", "overhead", "peak", "tried", "total")
@@ -205,7 +206,7 @@ def print_batches(done: Sequence[BatchResult]) -> None:
             f"{answer.upper:,}",
             f"{answer.batch / answer.plain:.2f}" if answer.plain else "-",
             "-" if found is None or found.overhead is None else f"{found.overhead:.4g} %",
-            "-" if found is None else f"{found.peak:,}",
+            "-" if found is None else memory(found.peak),
             f"{len(answer.probes)}",
             f"{answer.row()['seconds']:.1f} s",
             answer.source or "-",
@@ -219,7 +220,7 @@ def print_batches(done: Sequence[BatchResult]) -> None:
         title = f"{name}, {first.memory:,} bytes; without recomputation the batch is {first.plain:,}"
         print_columns(out, title, columns, map(cells, answers))
         for answer in answers:
-            out.print(f"{answer.method.label}: {answer.claim}", soft_wrap=True)
+            say(out, f"{answer.method.label}: {answer.claim}")
         out.print()
     if done[-1].interrupted:
         out.print("interrupted: the table is not complete")

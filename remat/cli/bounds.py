@@ -8,6 +8,7 @@ import typer
 
 from remat.cli.common import print_json, print_table
 from remat.cli.options import RULES, Given, Graph, Order, shared, time_option
+from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def command(
             print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
             for bound in found:
                 if bound.note:
-                    print(f"{bound.kind.removeprefix('the ')}: {bound.note}")
+                    say_sentence(f"{bound.kind.removeprefix('the ')}: {bound.note}")
             if infeasible:
                 print("no schedule keeps the budget")
             if cut_short:

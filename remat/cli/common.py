@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from remat.cli.screen import say_sentence, width_of, with_units, wrapped
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import is_standard_stream
 from remat.runtime.text import aligned, json_text, printable
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
     from remat.schedule import Schedule
     from remat.solving.result import Result
+
+
+#: Longest word that :func:`print_table` keeps whole in a narrow column; a digest is longer.
+LONG = 24
 
 
 def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:
@@ -78,7 +82,7 @@ def search_backend(word: str) -> Any:
 def end_of_solve(
     result: Result,
     output: OutputSection,
-    text: str = "",
+    rows: Sequence[tuple[str, str]] = (),
     facts: Mapping[str, Any] | None = None,
     pictures: Sequence[tuple[str, Callable[[Path], object]]] | None = None,
     *,
@@ -90,8 +94,8 @@ def end_of_solve(
 
     Parameters
     ----------
-    text : str
-        Printed instead of the result.
+    rows : sequence of (label, text)
+        Printed instead of those of the result, before the closing sentence.
     facts : mapping, optional
         Additional keys of the result's JSON.
     pictures : sequence of (path, writer), optional
@@ -99,6 +103,7 @@ def end_of_solve(
     source : str
         File of the graph; if the output has the suffix of a model, this model is written in the order of the schedule.
     """
+    from remat.cli.closing import closing
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
     from remat.config import draw
@@ -111,7 +116,9 @@ def end_of_solve(
     if output.json_:
         print_json({**result.as_dict(), **(facts or {})}, stream)
     else:
-        print(text or result, file=stream)
+        print_rows(rows or result.rows(), stream)
+        print(file=stream)
+        say_sentence(closing(result), stream)
     if pictures is None and result.schedule is not None and output.plot is not None:
         pictures = [(output.plot, lambda path: draw(result, path))]
     for path, write in pictures or ():
@@ -125,9 +132,39 @@ def print_json(value: Any, stream: TextIO | None = None) -> None:
 
 
 def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Container[int] = ()) -> None:
-    """Print rows in aligned columns, those in `right` right-aligned."""
-    for line in aligned([[printable(word) for word in row] for row in rows], right):
+    """Print rows in aligned columns, those in `right` right-aligned.
+
+    On a screen that is too narrow, the widest columns are wrapped between words; without room for them, each row
+    becomes a block of lines.
+    """
+    width = width_of() - len(indent)
+    cells = [[printable(with_units(word)) for word in row] for row in rows]
+    if not cells:
+        return
+    columns = list(zip_longest(*cells, fillvalue=""))
+    rooms = [max(map(len, column)) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    least = [room if k in right else min(word, LONG) for k, (room, word) in enumerate(zip(rooms, words, strict=True))]
+    while sum(rooms) + 2 * (len(rooms) - 1) > width:
+        wide = [k for k, room in enumerate(rooms) if room > least[k]]
+        if not wide:
+            _print_blocks(cells, indent, width)
+            return
+        rooms[max(wide, key=rooms.__getitem__)] -= 1
+    lines: list[tuple[str, ...]] = []
+    for row in cells:
+        parts = [wrapped(cell, room) if len(cell) > room else [cell] for cell, room in zip(row, rooms, strict=False)]
+        lines += zip_longest(*parts, fillvalue="")
+    for line in aligned(lines, right):
         print(indent + line)
+
+
+def _print_blocks(cells: Sequence[Sequence[str]], indent: str, width: int) -> None:
+    """Print each row as a block: its first word, and the others indented."""
+    for first, *others in cells:
+        print(indent + first)
+        for line in wrapped("  ".join(word for word in others if word), width - 2):
+            print(f"{indent}  {line}")
 
 
 def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, least: int = 9) -> None:
@@ -137,12 +174,13 @@ def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, le
     """
     rows = list(rows)
     target = sys.stdout if stream is None else stream
-    width = shutil.get_terminal_size().columns if target.isatty() or "COLUMNS" in os.environ else 10**9
+    width = width_of(target)
+    rows = [(word, with_units(text, target)) for word, text in rows]
     room = max(least, *(len(word) for word, _ in rows)) + 1
     for word, text in rows:
         indent = " " * (room + len(text) - len(text.lstrip()))
         lines = textwrap.wrap(
-            printable(text.strip()), max(width, 40), initial_indent=indent, subsequent_indent=indent,
+            printable(text.strip()), width, initial_indent=indent, subsequent_indent=indent,
             break_on_hyphens=False,
         )  # fmt: skip
         for number, line in enumerate(lines):

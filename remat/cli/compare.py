@@ -12,6 +12,7 @@ import typer
 from remat.cli.common import class_or_name
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, complete_method, shared
 from remat.cli.saving import Outputs, write_plot_or_page
+from remat.cli.screen import memory
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
@@ -161,7 +162,7 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, followed by scopes and notes."""
-    from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes
+    from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes, say
 
     out = console()
     details = dict.fromkeys(("best at", "build", "phase 1", "variables", "constraints"), DETAIL)
@@ -183,8 +184,8 @@ def print_comparison(comparison: Comparison) -> None:
         )
         out.print()
     limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
-    out.print(f"limits of each run: {', '.join(limits)}")
-    out.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+    say(out, f"limits of each run: {', '.join(limits)}")
+    say(out, f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     if comparison.interrupted:
         out.print("interrupted: the matrix is not complete")
 
@@ -208,7 +209,7 @@ def _cells(run: Run) -> list[str]:
         shown(answer.cost) if answer.overhead is None else f"{answer.overhead:.4g} %",
         "-" if answer.status == "infeasible" else overhead_text(answer.bound, base),
         "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
-        shown(answer.peak),
+        "-" if answer.peak is None else memory(answer.peak),
         *(shown(time, "{:.2f} s") for time in times),
         *map(shown, (answer.variables, answer.constraints)),
         answer.source or "-",

@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from remat.cli.screen import on_screen, with_units
 from remat.cli.terminal import unguarded
 from remat.runtime.text import printable
 
@@ -29,7 +30,8 @@ class SafeConsole(Console):
 def console(stream: TextIO | None = None) -> SafeConsole:
     """Return a console on `stream` (default: standard output) without mark-up; 200 columns wide in a file."""
     target = unguarded(sys.stdout if stream is None else stream)
-    return SafeConsole(file=target, width=None if target.isatty() else 200, highlight=False, markup=False, emoji=False)
+    width = None if on_screen(target) else 200
+    return SafeConsole(file=target, width=width, highlight=False, markup=False, emoji=False)
 
 
 #: Columns of :func:`print_columns`: folded texts, numbers, and numbers that a narrow terminal omits.
@@ -46,25 +48,33 @@ def print_columns(
     columns: Iterable[tuple[str, Mapping[str, Any]]],
     rows: Iterable[Iterable[str]],
     total: Iterable[str] = (),
+    *,
+    stacked: bool = False,
 ) -> None:
     """Print a titled table with an optional row `total`; columns that do not fit are omitted and listed below it.
 
-    The first two columns are never omitted.
+    The first two columns are never omitted. With `stacked`, omitted columns follow in further tables.
     """
     columns, total = list(columns), list(total)
     lines = [list(row) for row in rows]
     words = zip_longest([heading for heading, _ in columns], *lines, total, fillvalue="")
     widths = [max(map(cell_len, column)) for column in words]
     shown = _that_fit([settings for _, settings in columns], widths, out.width)
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(total))
+    heading = Text(with_units(title))
+    table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(total))
     for k in shown:
         table.add_column(Text(columns[k][0]), Text(total[k]) if total else "", **columns[k][1])
     for line in lines:
-        table.add_row(*(Text(line[k]) for k in shown if k < len(line)))
+        table.add_row(*(Text(with_units(line[k])) for k in shown if k < len(line)))
     out.print(table)
+    if stacked and 2 < len(shown) < len(columns):
+        rest = [0, 1, *(k for k in range(len(columns)) if k not in shown)]
+        picked = ([line[k] for k in rest if k < len(line)] for line in lines)
+        print_columns(out, title, [columns[k] for k in rest], picked, stacked=True)
+        return
     missing = [heading for k, (heading, _) in enumerate(columns) if k not in shown]
     if missing:
-        out.print(f"left out at this width: {', '.join(missing)}")
+        say(out, f"left out at this width: {', '.join(missing)}")
 
 
 def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -> list[int]:
@@ -79,10 +89,15 @@ def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -
     return shown
 
 
+def say(out: Console, text: str) -> None:
+    """Print a line; on the screen it is wrapped between words."""
+    out.print(Text(with_units(text)), soft_wrap=not on_screen())
+
+
 def print_notes(out: Console, notes: Iterable[tuple[str, str]]) -> None:
     """Print each note on a line, after the labels that it applies to."""
     labels: dict[str, list[str]] = {}
     for label, note in notes:
         labels.setdefault(note, []).append(label)
     for note, about in labels.items():
-        out.print(f"{', '.join(dict.fromkeys(about))}: {note}", soft_wrap=True)
+        say(out, f"{', '.join(dict.fromkeys(about))}: {note}")

@@ -16,6 +16,7 @@ import typer
 from remat.cli.compare import Watched, methods_of
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
 from remat.cli.saving import Outputs
+from remat.cli.screen import memory
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import ProblemError
@@ -164,7 +165,7 @@ def schedules_by(found: Frontier) -> list[str]:
 
 def print_frontier(found: Frontier) -> None:
     """Print a table with a line per budget, largest first, followed by scopes and failures."""
-    from remat.cli.console import NUMBER, console, print_columns, print_notes
+    from remat.cli.console import NUMBER, console, print_columns, print_notes, say
     from remat.schedule.certificate import overhead_text
 
     out = console()
@@ -175,7 +176,7 @@ def print_frontier(found: Frontier) -> None:
 
     def cells(budget: int) -> list[str]:
         share = f"{100 * budget / problem.reference_peak:.4g} %" if problem.reference_peak else "-"
-        words = [share, f"{budget:,}"]
+        words = [share, memory(budget)]
         for method in found.methods:
             cell = found.cells.get((method.label, budget))
             bound = None if cell is None else found.bound(cell)
@@ -183,15 +184,16 @@ def print_frontier(found: Frontier) -> None:
             words.append("-" if bound is None else overhead_text(bound, base))
         return words
 
-    print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, map(cells, reversed(found.budgets)))
-    out.print("* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
+    rows = map(cells, reversed(found.budgets))
+    print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, rows, stacked=True)
+    say(out, "* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
     cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))
     print_notes(out, (
         (label, cell.row["message"] if cell.status == "failed" else f"scope {cell.row['scope']}")
         for label, cell in cells_of
     ))  # fmt: skip
     for line in schedules_by(found):
-        out.print(line, soft_wrap=True)
+        say(out, line)
     if found.resumed:
         out.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
     if found.interrupted:

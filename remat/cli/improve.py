@@ -49,8 +49,8 @@ def command(
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, problem=problem, warm_start=start, write=False, clock=clock)
-        text = f"{result}\n{'improved':<9} {saving(before, result)}"
-        end_of_solve(result, run.output, text, {"given": before.as_dict()}, source=run.problem.graph)
+        rows = [*result.rows(), ("improved", saving(before, result))]
+        end_of_solve(result, run.output, rows, {"given": before.as_dict()}, source=run.problem.graph)
 
 
 def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:

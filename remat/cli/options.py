@@ -131,6 +131,7 @@ CostTolerance = Annotated[
         help="Largest cost difference of identical groups, as a share of their cost (0.02, 2%); default: 5%; 0: none.",
     ),
 ]  # fmt: skip
+Bytes = Annotated[bool, typer.Option("--bytes", help="Show exact bytes on a terminal, not GiB and MiB.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Methods = Annotated[
     list[str] | None,

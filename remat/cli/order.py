@@ -81,11 +81,11 @@ def command(
         end_of_solve(result, output, _report(result), pictures=pictures, source=graph)
 
 
-def _report(result: Result) -> str:
+def _report(result: Result) -> list[tuple[str, str]]:
     """Describe peak before and after, and the proof; the result itself if no order keeps the budget."""
     before, after = result.problem.reference_peak, result.peak
     if after is None:
-        return str(result)
+        return result.rows()
     saved = f" ({100 * (1 - after / before):.4g} % less)" if before else ""
     by = result.bound_kind or result.method + (f" by {result.backend}" if result.backend else "")
     gap = f"least known, gap {100 * (result.gap or 0.0):.4g} % (stopped: {result.stop})"
@@ -101,8 +101,7 @@ def _report(result: Result) -> str:
         ("method", f"{result.method}{states} ({found})"),
         ("time", f"{result.timings.get('total', 0.0):.2f} s" + (f" ({spent})" if spent else "")),
     ]
-    rows += [("note", result.message)] if result.message else []
-    return "\n".join(f"{word:<9} {text}" for word, text in rows)
+    return rows + ([("note", result.message)] if result.message else [])
 
 
 def _excess(before: int, after: int, bound: int | None) -> str:

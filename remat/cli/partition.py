@@ -8,6 +8,7 @@ import typer
 
 from remat.cli.common import class_or_name, option_values, print_json, print_table
 from remat.cli.options import CostTolerance, Given, Graph, Json, MethodOptions, shared, time_option
+from remat.cli.screen import say_sentence
 
 
 @shared("costs", "device")
@@ -67,5 +68,5 @@ def command(
         for text in filter(None, outlines):
             print(f"\n{text}")
         for word, why in left_out.items():
-            print(f"{word}: {why}")
+            say_sentence(f"{word}: {why}")
     raise typer.Exit(0 if found else 1)

@@ -48,7 +48,8 @@ from remat.cli import (
     zoo,
 )
 from remat.cli.advice import advice, swapped
-from remat.cli.options import Values, time_option
+from remat.cli.options import Bytes, Values, time_option
+from remat.cli.screen import exact_bytes
 from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
 from remat.errors import FormatError, FormatRemark, RematError
 from remat.io.limits import read_limits
@@ -73,6 +74,22 @@ class _Command(typer.core.TyperCommand):
             if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
                 raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
             raise
+
+
+def _with_bytes(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the option ``--bytes``, for exact sizes on a screen."""
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("exact", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Bytes)
+
+    @wraps(command)
+    def call(*arguments: Any, exact: bool = False, **others: Any) -> None:
+        with exact_bytes(exact):
+            command(*arguments, **others)
+
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), option]
+    )
+    return call
 
 
 def _with_values(command: Callable[..., None]) -> Callable[..., None]:
@@ -106,7 +123,7 @@ for module in (
     allocate, arenas, zoo, new,
 ):  # fmt: skip
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo, new)
-    function = _with_values(module.command) if reads_models else module.command
+    function = _with_bytes(_with_values(module.command)) if reads_models else module.command
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
 
 app.command("import", cls=_Command)(_with_values(export.read))

@@ -8,6 +8,7 @@ import typer
 
 from remat.cli.common import load_graph, print_json, print_table
 from remat.cli.options import Costs, Device, Graph, Json
+from remat.cli.screen import memory
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
@@ -33,13 +34,18 @@ def print_facts(facts: dict[str, Any]) -> None:
     largest = facts.pop("largest_tensors")
     bound = facts.pop("structural_bound")
     rows = [
-        (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for name, value in facts.items()
+        (name.replace("_", " "), _shown(name, value) if isinstance(value, int) else value)
+        for name, value in facts.items()
     ]
     share = f" ({100 * bound['peak'] / facts['reference_peak']:.4g} %)" if facts["reference_peak"] else ""
     cause = "the graph outputs together" if bound["op"] is None else f"op {bound['op']}"
     rows.append(("structural bound", f"{bound['peak']:,} bytes{share}, {cause}"))
     rows += [("largest tensors" if not i else "", f"{size:,} bytes  {name}") for i, (name, size) in enumerate(largest)]
     print_table(rows)
+
+
+def _shown(name: str, value: int) -> str:
+    return memory(value) if name in ("total_size", "constant_memory", "reference_peak") else f"{value:,}"
 
 
 def graph_facts(graph: ComputeGraph, top: int) -> dict[str, Any]:

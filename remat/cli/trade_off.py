@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remat.cli.screen import memory
 from remat.runtime.text import json_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def print_trade_off(found: TradeOff) -> None:
             return [point.who, point.knob, "-", "-", "-", "no", ""]
         share = f"{100 * point.peak / graph.reference_peak:.4g} %" if graph.reference_peak else "-"
         extra = overhead_text(point.cost, graph.base_cost)
-        return [point.who, point.knob, f"{point.peak:,}", share, extra, "yes", "*" if point in front else ""]
+        return [point.who, point.knob, memory(point.peak), share, extra, "yes", "*" if point in front else ""]
 
     numbers = ("peak", "of reference", "overhead", "certified", "on the front")
     columns = [("schedule", TEXT), ("asked for", TEXT), *((heading, NUMBER) for heading in numbers)]

@@ -10,6 +10,7 @@ import typer
 from remat.cli.common import print_json, print_rows
 from remat.cli.options import RULES, Given, OptionalGraph, Order, shared
 from remat.cli.saving import Outputs
+from remat.cli.screen import memory
 from remat.cli.terminal import ERROR, NO, OK
 from remat.io.files import check_outputs
 
@@ -117,9 +118,9 @@ def _print_all(checked: Audit, *, as_json: bool) -> None:
         found = each.certificate
         numbers = ["-", "-", "-"]
         if found is not None:
-            budget = "-" if found.budget is None else f"{found.budget:,}"
+            budget = "-" if found.budget is None else memory(found.budget)
             overhead = "-" if found.overhead is None else f"{found.overhead:.4g} %"
-            numbers = [f"{found.peak:,}", budget, overhead]
+            numbers = [memory(found.peak), budget, overhead]
         return [each.record.schedule.file, each.verdict, *numbers, each.record.schedule.format or "-", each.fault]
 
     numbers = ("peak", "budget", "overhead")

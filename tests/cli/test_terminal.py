@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 from rich.table import Table
-from shell import ok, program
+from shell import ok, program, shell
 
 from remat.cli import main
 from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
 from remat.cli.terminal import guarded
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.zoo import ZOO
 from remat.runtime.deadline import Deadline
 from remat.runtime.text import printable
+from remat.schedule import Schedule, write_schedule
 
 Capture = pytest.CaptureFixture[str]
 
@@ -190,3 +194,51 @@ def test_no_escape_sequence_at_exit(folder: Path) -> None:
     shown = os.read(ours, 100_000).decode()
     os.close(ours)
     assert shown.startswith("status") and "x1b[0m" not in shown
+
+
+SCREENS = [
+    "show unet", "show unet --bytes", "zoo swift", "backends", "bounds unet -b 50%", "solve unet -b 50% -m greedy -q",
+    "compare unet -b 50% -m greedy,chen-sqrt -q", "frontier unet -b 50%:60%:10% -m greedy,chen-sqrt,ap-all -q",
+    "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json", "validate unet s.json s.json",
+    "traffic unet s.json --on-chip 1GiB,2GiB", "partition unet",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", SCREENS)
+@pytest.mark.parametrize("width", [60, 120])
+def test_output_fits_the_screen(line: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_schedule(Schedule.reference(ZOO["unet"]()), folder / "s.json")
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = shell(*line.split())
+    assert shown.code in (0, 1), shown
+    assert not [row for row in shown.out.splitlines() if len(row.rstrip()) > width]
+    assert "…" not in shown.out
+
+
+def test_sizes_have_units_on_a_screen_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "20,959,461,376" in ok("show unet").out
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "19.52 GiB" in ok("show unet").out
+    assert "20,959,461,376" in ok("show unet --bytes").out
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("line", "code", "end"),
+    [
+        ("solve chain.json -b 5", 0, "Fits in 5 bytes for 11.1 % more compute. No schedule in this order is cheaper."),
+        ("solve chain.json -b 6", 0, "Fits in 6 bytes without recomputation. No schedule is cheaper."),
+        ("solve chain.json -b 5 --order free", 0, "Fits in 5 bytes for 11.1 % more compute. No schedule is cheaper."),
+        ("solve chain.json -b 5 -m greedy", 0,
+         "Fits in 5 bytes for 11.1 % more compute. Another schedule could be at most 10 % cheaper."),
+        ("solve chain.json -b 2", 1, "No schedule fits in 2 bytes. The smallest budget known to suffice: 3 bytes."),
+        ("solve chain.json -b 5 --max-computes 1", 1, "The smallest budget known to suffice: 6 bytes."),
+        ("minimize chain.json", 0, "No schedule in this order needs less memory."),
+        ("order chain.json", 0,
+         "Fits in 6 bytes without recomputation. No schedule without recomputation needs less memory."),
+    ],
+)  # fmt: skip
+def test_closing_sentences(line: str, code: int, end: str) -> None:
+    """They claim what status, bound and scope prove, and no more."""
+    write_graph(unit_chain(4), "chain.json")
+    assert ok(f"{line} -q", code=code).out.rstrip("\n").endswith(end)
