@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -11,6 +12,8 @@ from remat.cli.options import Budget, Graph, ScheduleFile
 from remat.cli.terminal import say
 from remat.io.files import check_output
 
+Axis = Literal["time", "step"]
+
 
 def command(
     graph: Graph,
@@ -18,6 +21,7 @@ def command(
     *,
     output: Path = typer.Option(..., "--output", "-o", help="Picture to write (.png, .svg, .pdf)."),
     budget: Budget = None,
+    axis: Axis = typer.Option("time", help="Horizontal axis: time (cost of the computes) or steps."),
 ) -> None:
     """Draw the memory and the retention intervals of SCHEDULE."""
     from remat.io.figures import SUFFIXES
@@ -29,6 +33,6 @@ def command(
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
     drawn = read_schedule(schedule, loaded)
-    save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes)
+    save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes, axis=axis)
     if broken := validate(loaded, drawn).violations:
         say("remark", f"{schedule} is not a valid schedule: {broken[0].message}")

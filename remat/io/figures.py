@@ -81,7 +81,8 @@ def plain_text(text: str) -> str:
 
 def put_title(axes: Axes, title: str, columns: int) -> None:
     """Set a title above the axes, and the legend between them in the given number of columns."""
-    axes.set_title(plain_text(title), fontsize="medium", pad=26)
+    rows = -(-len(axes.get_legend_handles_labels()[0]) // columns)
+    axes.set_title(plain_text(title), fontsize="medium", pad=10 + 16 * rows)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize="small")
 
 

@@ -1,36 +1,38 @@
 """Plots of a schedule: memory over time, the tensors held, off-chip traffic, and orders compared.
 
-A schedule that breaks the semantics of its graph is drawn as far as possible, with the first violation above it and
-its step marked. :mod:`remat.io.figures` describes what all plots have in common.
+A schedule that breaks the semantics of its graph is drawn as far as possible, with all violations and the tensors that
+they concern marked. :mod:`remat.io.figures` describes what all plots have in common.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from remat.graphs import ComputeGraph
-from remat.graphs.arrays import occurrences
-from remat.io.figures import COLOURS, draw_boxes, empty_figure, plain_text, put_title, write_figure
+from remat.io.figures import COLOURS, empty_figure, plain_text, put_title, write_figure
 from remat.runtime.arrays import Int
-from remat.runtime.sizes import size_text, size_unit
-from remat.runtime.text import clipped
-from remat.schedule.certificate import overhead_text
+from remat.runtime.sizes import size_unit
+from remat.schedule.drawing import (
+    Axis,
+    Picture,
+    draw_layer_strip,
+    draw_memory,
+    draw_rows,
+    finish_axis,
+    has_modules,
+    height_of_rows,
+)  # fmt: skip
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import Counting, Simulation, simulate
+from remat.schedule.simulate import Counting, simulate
 from remat.schedule.traffic import Traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_FIRST, _AGAIN, _GIVEN, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
-#: Largest number of rows with tensor names on the axis; with more rows the axis shows counts.
-_NAMED_ROWS = 40
 
 
 def plot_memory(
@@ -39,10 +41,14 @@ def plot_memory(
     budget: int | None = None,
     ax: Axes | None = None,
     *,
+    axis: Axis = "time",
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> Axes:
     """Plot the memory held at each compute step, recomputations in a second colour, with the budget and the peak.
+
+    A thin line is the memory of the reference order without recomputation, at the same ops. A schedule of more than
+    500 computes is summarized in 500 bins: the largest memory, and recomputations as a share of the bin's time.
 
     Parameters
     ----------
@@ -50,13 +56,16 @@ def plot_memory(
         Bytes; drawn as a line.
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
+    axis : {"time", "step"}
+        Horizontal axis: the cost of the computes so far, or steps, numbered as in the schedule. Without costs: steps.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`: tensors that stay live to the end, and whether the graph's
         constant memory counts.
     """
     axes = _axes(ax, (10, 4))
-    _draw_memory(axes, _Picture.of(graph, schedule, keep=keep, count_constant_memory=count_constant_memory), budget)
-    axes.set_xlabel("compute step")
+    picture = Picture.of(graph, schedule, axis, keep=keep, count_constant_memory=count_constant_memory)
+    draw_memory(axes, picture, budget)
+    finish_axis(axes, picture)
     return axes
 
 
@@ -64,26 +73,32 @@ def plot_intervals(
     graph: ComputeGraph,
     schedule: Schedule,
     ax: Axes | None = None,
-    max_tensors: int = 1000,
+    max_tensors: int | None = None,
     *,
+    axis: Axis = "time",
     keep: Iterable[str] = (),
 ) -> Axes:
     """Plot retention intervals as a Gantt chart: one row per tensor, from the top in order of first allocation.
+
+    With more than 40 tensors rows are layers (the modules of the graph) and show the bytes that each holds. In a graph
+    without modules that holds for more than 400 tensors; rows are then equal parts of the reference order.
 
     Parameters
     ----------
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure with a height that fits the rows.
-    max_tensors : int
-        With more tensors, only the largest are drawn, and the axis label says so.
+    max_tensors : int, optional
+        Draw only the largest tensors, never layers; the axis label says so.
+    axis
+        As for :func:`plot_memory`.
     keep
         Tensors that stay live to the end, besides the graph outputs.
     """
-    picture = _Picture.of(graph, schedule, keep=keep)
-    axes = _axes(ax, (10, _height(picture, max_tensors)))
-    _draw_intervals(axes, picture, max_tensors, legend=True)
-    axes.set_title(plain_text(picture.title), fontsize="medium")
-    axes.set_xlabel("compute step")
+    picture = Picture.of(graph, schedule, axis, keep=keep)
+    axes = _axes(ax, (10, height_of_rows(picture, max_tensors)))
+    draw_rows(axes, picture, max_tensors, legend=True)
+    axes.set_title(plain_text(picture.title(None)), fontsize="medium")
+    finish_axis(axes, picture)
     return axes
 
 
@@ -91,17 +106,26 @@ def plot_schedule(
     graph: ComputeGraph,
     schedule: Schedule,
     budget: int | None = None,
-    max_tensors: int = 1000,
+    max_tensors: int | None = None,
+    *,
+    axis: Axis = "time",
     **counting: Unpack[Counting],
 ) -> Figure:
-    """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same steps and with their parameters."""
-    picture = _Picture.of(graph, schedule, **counting)
-    rows = _height(picture, max_tensors)
-    figure = empty_figure((10, 3.6 + rows))
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, rows]})
-    _draw_memory(above, picture, budget)
-    _draw_intervals(below, picture, max_tensors, legend=False)
-    below.set_xlabel("compute step")
+    """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same axis and with their parameters.
+
+    If the graph has modules, a strip between them shows the layer of each step.
+    """
+    picture = Picture.of(graph, schedule, axis, **counting)
+    heights = [3.2, height_of_rows(picture, max_tensors)]
+    if has_modules(graph):
+        heights.insert(1, 0.2)
+    figure = empty_figure((10, 0.4 + sum(heights)))
+    above, *strip, below = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    draw_memory(above, picture, budget)
+    for axes in strip:
+        draw_layer_strip(axes, picture)
+    draw_rows(below, picture, max_tensors, legend=False)
+    finish_axis(below, picture)
     return figure
 
 
@@ -110,6 +134,8 @@ def save_plot(
     schedule: Schedule,
     path: str | os.PathLike[str],
     budget: int | None = None,
+    *,
+    axis: Axis = "time",
     **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`plot_schedule` to a ``.png``, ``.svg`` or ``.pdf`` file atomically; same schedule, same bytes.
@@ -119,110 +145,11 @@ def save_plot(
     FormatError
         Naming the file, if its name has another suffix or it cannot be written.
     """
-    write_figure(path, lambda: plot_schedule(graph, schedule, budget, **counting))
-
-
-@dataclass(frozen=True, eq=False)
-class _Picture:
-    """Simulated schedule in the coordinates of the plots: compute step ``k`` spans ``k`` to ``k + 1``."""
-
-    run: Simulation
-    before: Int
-    """Number of compute steps before each step. Shape (steps + 1,)."""
-    title: str
-    broken: float | None
-    """Compute step of the first violation."""
-
-    @classmethod
-    def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Picture:
-        """Simulate `schedule`."""
-        run = simulate(graph, schedule, **counting)
-        before = np.concatenate([[0], np.cumsum(run.is_compute)])
-        overhead = f", overhead {overhead_text(run.cost, graph.base_cost)}" if graph.base_cost else ""
-        title = f"{graph.name}: {before[-1]:,} computes, {run.recomputations:,} of them recomputations{overhead}"
-        broken = None
-        if run.violations:
-            first = run.violations[0]
-            broken = None if first.step is None else float(before[first.step])
-            where = "" if broken is None else f" (compute step {broken:.0f} of the picture)"
-            title = f"{graph.name}: not a valid schedule\n{first.message}{where}"
-        return cls(run, before, title, broken)
+    write_figure(path, lambda: plot_schedule(graph, schedule, budget, axis=axis, **counting))
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return ax if ax is not None else empty_figure(size).subplots()
-
-
-def _height(picture: _Picture, max_tensors: int) -> float:
-    """Return the height in inches of the interval chart: a line of text per tensor for few rows, else constant."""
-    rows = min(len(np.unique(picture.run.intervals.tensor)), max_tensors)
-    return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
-
-
-def _draw_memory(axes: Axes, picture: _Picture, budget: int | None) -> None:
-    from matplotlib.markers import CARETDOWN
-
-    run = picture.run
-    scale, unit = size_unit(max(run.peak, budget or 0))
-    memory, ops = run.memory[run.is_compute] / scale, run.ops[run.is_compute]
-    edges, again = np.arange(len(memory) + 1), (occurrences(ops) > 0) & (ops >= 0)
-    axes.stairs(memory, edges, fill=True, color=_FIRST, label="first compute")
-    if again.any():
-        axes.stairs(np.where(again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
-    axes.stairs(memory, edges, color=_LINE, linewidth=0.6)
-    if budget is not None:
-        axes.axhline(budget / scale, color=_LINE, linestyle="--", linewidth=1.2, label=f"budget {size_text(budget)}")
-    if len(memory):
-        step, peak_op = int(memory.argmax()), run.peak_op or ""
-        axes.plot(
-            step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
-            label=f"peak {size_text(run.peak)} (compute step {step}, {_label(peak_op, 20)})",
-        )  # fmt: skip
-    if picture.broken is not None:
-        axes.axvline(picture.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
-    axes.set(xlim=(0, max(len(memory), 1)), ylabel=f"memory ({unit})")
-    axes.set_ylim(0, 1.12 * max(run.peak, budget or 0) / scale or 1)
-    put_title(axes, picture.title, columns=5)
-
-
-def _draw_intervals(axes: Axes, picture: _Picture, max_tensors: int, *, legend: bool) -> None:
-    graph, found = picture.run.graph, picture.run.intervals
-    start, end = picture.before[found.start], picture.before[found.end]
-    later = occurrences(found.tensor) > 0
-    sizes = graph.arrays.size
-    tensors = np.unique(found.tensor)
-    shown = np.zeros(len(sizes), dtype=np.bool_)
-    shown[tensors[np.argsort(-sizes[tensors], kind="stable")[:max_tensors]]] = True
-    visible = shown[found.tensor]
-    drawn = np.flatnonzero(visible)
-    by_start = drawn[np.lexsort([found.tensor[drawn], start[drawn]])]
-    order = list(dict.fromkeys(found.tensor[by_start].tolist()))
-    row = np.zeros(len(sizes), dtype=np.int64)
-    row[order] = np.arange(len(order))
-
-    top = row[found.tensor] + 0.1
-    given = graph.arrays.is_input[found.tensor]
-    groups = (
-        ("graph input", _GIVEN, given & visible),
-        ("first compute", _FIRST, ~given & ~later & visible),
-        ("recomputation", _AGAIN, later & visible),
-    )
-    # the thin edge keeps bars visible that are narrower than a pixel
-    draw_boxes(axes, (start, end, top, top + 0.8), groups, linewidths=0.4)
-    axes.set(xlim=(0, max(int(picture.before[-1]), 1)), ylim=(max(len(order), 1), 0))
-    if len(order) <= _NAMED_ROWS:
-        axes.set_yticks(np.arange(len(order)) + 0.5, [_label(graph.tensors[t].name) for t in order], fontsize="small")
-        axes.set_ylabel("tensor")
-    else:
-        axes.set_ylabel("tensors in order of first allocation")
-    if len(order) < len(tensors):
-        axes.set_ylabel(f"the {len(order):,} largest of {len(tensors):,} tensors")
-    if legend or given.any():  # the corner below the staircase of first allocations is free
-        axes.legend(loc="lower left", frameon=False, fontsize="small")
-
-
-def _label(name: str, length: int = 28) -> str:
-    return plain_text(clipped(name, length))
 
 
 #: Styles for print in grey; later ones are thinner, so that coinciding marks stay visible.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from remat.problem.scope import Scope
     from remat.schedule.certificate import Certificate
+    from remat.schedule.drawing import Axis
 
 
 @dataclass(frozen=True)
@@ -199,13 +200,15 @@ class Result:
         """
         write_schedule(self._schedule_to("save"), path)
 
-    def plot(self, max_tensors: int = 1000) -> Figure:
-        """Plot the memory over the steps of the schedule with the budget, and below it the lifetimes of tensors.
+    def plot(self, max_tensors: int | None = None, axis: Axis = "time") -> Figure:
+        """Plot the memory over the schedule with the budget, and below it the lifetimes of tensors.
 
         Parameters
         ----------
-        max_tensors : int
-            Draw only the largest tensors if there are more.
+        max_tensors : int, optional
+            Draw only the largest tensors; default: layers if there are many.
+        axis : {"time", "step"}
+            Horizontal axis: the cost of the computes so far, or steps.
 
         Returns
         -------
@@ -228,7 +231,7 @@ class Result:
 
         problem = self.problem
         return plot_schedule(
-            problem.graph, self._schedule_to("draw"), problem.budget_bytes, max_tensors, keep=problem.keep,
+            problem.graph, self._schedule_to("draw"), problem.budget_bytes, max_tensors, axis=axis, keep=problem.keep,
             count_constant_memory=problem.count_constant_memory,
         )  # fmt: skip
 

@@ -13,8 +13,10 @@ from refusals import refused
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.graphs.zoo.transformers import gpt
 from remat.schedule import Schedule
 from remat.schedule.plots import plot_intervals, plot_memory, plot_schedule, save_plot
+from remat.schedule.simulate import simulate
 
 
 @pytest.fixture
@@ -61,13 +63,16 @@ def labels(axes) -> list[str]:
 
 def test_memory_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) -> None:
     axes = plot_memory(graph, schedule, budget=14336)
-    filled, again, outline = step_values(axes)
+    filled, again, outline, base = step_values(axes)
     assert np.array_equal(np.array(filled) * 1024, MEMORY)
     assert np.array_equal(np.array(again) * 1024, [0, 0, 0, 6144, 0])
     assert outline == filled
+    # the reference order holds a until d, so that c has 4096 more; the recomputation keeps the value before it
+    assert np.array_equal(np.array(base) * 1024, [5120, 13824, 14336, 14336, 8192])
     assert axes.get_ylabel() == "memory (KiB)"
     assert labels(axes) == [
-        "first compute", "recomputation", "budget 14.00 KiB", "peak 13.50 KiB (compute step 1, b)",
+        "first compute", "recomputation", "without recomputation, peak 14.00 KiB", "budget 14.00 KiB",
+        "peak 13.50 KiB (step 1, b)",
     ]  # fmt: skip
     assert axes.get_title() == "small: 5 computes, 1 of them recomputations, overhead 16.67 %"
     assert max(MEMORY) / 1024 < axes.get_ylim()[1] and axes.get_ylim()[1] > 14
@@ -81,11 +86,17 @@ def test_frees_are_no_steps_of_the_picture(graph: ComputeGraph) -> None:
     late = steps("a b c -b d -a")
     axes = plot_memory(graph, late)
     assert np.array_equal(np.array(step_values(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
-    assert bars(plot_intervals(graph, late))["first compute"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
+    found = bars(plot_intervals(graph, late, axis="step"))
+    assert found["first compute"] == [
+        (0, 4, 1),
+        (1, 3, 2),
+        (2, 4, 3),
+        (3, 4, 4),
+    ]
 
 
 def test_interval_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule) -> None:
-    axes = plot_intervals(graph, schedule)
+    axes = plot_intervals(graph, schedule, axis="step")
     assert bars(axes) == {
         "graph input": [(0, 5, 0)],
         "first compute": [(0, 2, 1), (1, 3, 2), (2, 5, 3), (4, 5, 4)],
@@ -95,7 +106,7 @@ def test_interval_plot_equals_simulation(graph: ComputeGraph, schedule: Schedule
 
 
 def test_max_tensors_selects_the_largest(graph: ComputeGraph, schedule: Schedule) -> None:
-    axes = plot_intervals(graph, schedule, max_tensors=2)
+    axes = plot_intervals(graph, schedule, max_tensors=2, axis="step")
     assert bars(axes) == {"first compute": [(0, 2, 0), (1, 3, 1)], "recomputation": [(3, 5, 0)]}
     assert axes.get_ylabel() == "the 2 largest of 5 tensors"
 
@@ -109,7 +120,7 @@ def test_many_tensors_have_no_labels() -> None:
 
 
 def test_shared_steps_and_given_axes(graph: ComputeGraph, schedule: Schedule) -> None:
-    figure = plot_schedule(graph, schedule, budget=14336)
+    figure = plot_schedule(graph, schedule, budget=14336, axis="step")
     above, below = figure.axes
     assert above.get_xlim() == below.get_xlim() == (0, 5)
     below.set_xlim(1, 2)
@@ -118,14 +129,58 @@ def test_shared_steps_and_given_axes(graph: ComputeGraph, schedule: Schedule) ->
     assert [plot_memory(graph, schedule, ax=above), plot_intervals(graph, schedule, ax=below)] == figure.axes
 
 
-def test_invalid_schedule_is_drawn_with_its_violation(graph: ComputeGraph) -> None:
-    """The title gives the step of the schedule, which counts frees, and of the axis, which does not."""
-    axes = plot_memory(graph, steps("a b -a d"))
+def test_violations_are_marked_with_the_numbers_of_the_schedule(graph: ComputeGraph) -> None:
+    """Title, marks and axis count frees, as messages and files do; the lines are where the computes are."""
+    broken = steps("a b -a -b d")
+    axes = plot_memory(graph, broken, axis="step")
     title = axes.get_title()
-    assert title.startswith("small: not a valid schedule\nstep 3: op 'd' reads tensor 'a'")
-    assert title.endswith(" (compute step 2 of the picture)")
-    assert "broken" in labels(axes)
-    assert [line.get_xdata() for line in axes.lines if line.get_label() == "broken"] == [[2.0, 2.0]]
+    assert title.startswith("small: not a valid schedule\nstep 4: op 'd' reads tensor 'a'")
+    assert title.endswith("; 1 more violation")
+    assert axes.title.get_color() == "#A00020"
+    assert "violation" in labels(axes)
+    assert [line.get_xdata() for line in axes.lines if line.get_label() == "violation"] == [[2.0, 2.0]]
+    assert "step 4" in [text.get_text() for text in axes.texts]
+    ticks = dict(zip([text.get_text() for text in axes.get_xticklabels()], axes.get_xticks(), strict=True))
+    assert ticks["1"] == 1 and ticks["4"] == 2
+    rows = plot_intervals(graph, broken)
+    assert [text.get_text() for text in rows.get_yticklabels() if text.get_color() == "#A00020"] == ["a"]
+
+
+def test_time_is_the_default_axis(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_memory(graph, schedule)
+    assert (axes.get_xlabel(), axes.get_xlim()) == ("time (cost)", (0, 7))
+    assert plot_memory(graph, schedule, axis="step").get_xlim() == (0, 5)
+    with refused("problem.axis"):
+        plot_memory(graph, schedule, axis="hours")  # type: ignore[arg-type]
+
+
+def test_schedules_over_budget_say_so_in_the_title(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_memory(graph, schedule, budget=8192)
+    assert axes.get_title().endswith("over budget: peak 13.50 KiB, budget 8.00 KiB")
+    assert axes.title.get_color() != plot_memory(graph, schedule, budget=16384).title.get_color()
+
+
+def test_graphs_with_modules_have_a_strip_and_rows_of_layers() -> None:
+    network = gpt(layers=3)
+    turn = next(op for op in network.order if network.ops[network.op_index[op]].phase == "backward")
+    figure = plot_schedule(network, Schedule.reference(network), axis="step")
+    above, strip, below = figure.axes
+    assert {"0", "1", "2"} <= {text.get_text().rsplit(".")[-1] for text in strip.texts}
+    assert above.lines[-1].get_xdata()[0] == network.order.index(turn)
+    assert [text.get_text() for text in below.get_yticklabels()][:2] == ["embedding", "layers.0"]
+    assert any("head.logits" in text.get_text() for text in below.texts)
+
+
+def test_long_schedules_keep_their_peak_in_few_bins() -> None:
+    graph = unit_chain(600)
+    again = Schedule.from_steps(
+        [("compute", name) for name in (*graph.order[:300], *graph.order[:300], *graph.order[300:])]
+    )
+    filled, share, *_ = step_values(plot_memory(graph, again))
+    assert len(filled) == len(share) == 500
+    assert max(filled) == simulate(graph, again).peak
+    assert sum(value > 0 for value in share) == pytest.approx(100, abs=2)
+    assert len(step_values(plot_intervals(graph, again))) <= 80
 
 
 @pytest.mark.parametrize("words", ["", "missing"])
