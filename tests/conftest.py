@@ -99,3 +99,9 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"no data folder at {folder} (set REMAT_SHARED)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove ``COLUMNS``, which GNU readline sets where a test imports it."""
+    monkeypatch.delenv("COLUMNS", raising=False)

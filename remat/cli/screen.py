@@ -19,7 +19,7 @@ from remat.runtime.text import printable
 UNLIMITED = 10**9
 #: Least size shown in a unit: smaller ones matter to the byte, as on microcontrollers.
 LEAST = 2**20
-_BYTES = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+|\d{7,}) bytes")
+_BYTES = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+|\d{7,})(?: bytes|(?= more than the budget))")
 _exact: ContextVar[bool] = ContextVar("exact", default=False)
 
 

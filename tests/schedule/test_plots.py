@@ -135,7 +135,7 @@ def test_violations_are_marked_with_the_numbers_of_the_schedule(graph: ComputeGr
     axes = plot_memory(graph, broken, axis="step")
     title = axes.get_title()
     assert title.startswith("small: not a valid schedule\nstep 4: op 'd' reads tensor 'a'")
-    assert title.endswith("; 1 more violation")
+    assert title.endswith("; 2 more violations")
     assert axes.title.get_color() == "#A00020"
     assert "violation" in labels(axes)
     assert [line.get_xdata() for line in axes.lines if line.get_label() == "violation"] == [[2.0, 2.0]]
