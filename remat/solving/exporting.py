@@ -59,8 +59,8 @@ class ModelFile:
     --------
     >>> from remat.graphs.families import unit_chain
     >>> file = ModelFile(Problem(unit_chain(3), 2), "checkmate", ".lp")
-    >>> list(file.meanings)[:2], file.meanings["R(1,op1)"]
-    (['R(0,op1)', 'R(1,op1)'], {'block': 'R', 'stage': 1, 'op': 'op1'})
+    >>> file.meanings["R(1,f0)"]
+    {'block': 'R', 'stage': 1, 'op': 'f0'}
     """
 
     def __init__(self, problem: Problem, method: MethodLike, suffix: str, options: Any = None) -> None:
