@@ -18,12 +18,11 @@ from remat.backends.minizinc import MiniZinc
 from remat.errors import FormatError, ProblemError, RematError
 from remat.formulations.base import Formulation, Values
 from remat.io.files import parse_json, read_text, write_atomic
-from remat.modeling import Model
+from remat.modeling import Model, PlainLinear
 from remat.modeling.alternatives import LinearForm
 from remat.modeling.naming import Labels, meanings, variable_names
 from remat.problem import Problem
 from remat.runtime.resources import available_memory
-from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.solving.method import FormulationMethod, MethodLike, make_method
 from remat.solving.model_solve import make_formulation
@@ -71,17 +70,21 @@ class ModelFile:
             raise ProblemError(f"method {made.name!r} has no model; these have: {known}", "no-model", made.name)
         self.problem = problem if made.kind.counts_in_place or not problem.graph.in_place else problem.plain
         self.formulation: Formulation = make_formulation(made.kind, self.problem, made.options)
-        linear = self.backend.reads_rows(SolveOptions())
-        size = self.formulation.linear_estimate() if linear else self.formulation.estimate()
+        size = self.formulation.linear_estimate() if self._is_linear else self.formulation.estimate()
         lacking = size and size.lacks_memory(available_memory(None), self.backend.nonzero_bytes)
         if lacking:
             raise ProblemError(f"the model of {made.name} is not built: it has {size} and {lacking}")
         self.model = self.formulation.build()
 
+    @property
+    def _is_linear(self) -> bool:
+        """True if the file has linear rows only."""
+        return self.backend.native == {PlainLinear}
+
     @cached_property
     def _linear_form(self) -> LinearForm | None:
         """The formulation's own linear rows, if they are what is written."""
-        if not self.backend.takes_linear_form(self.model, SolveOptions()):
+        if not self._is_linear or LinearForm.name not in self.model.overrides:
             return None
         form: LinearForm = self.model.overrides[LinearForm.name]()
         return form
