@@ -2,7 +2,7 @@
 
 ``bench_deploy.py tflm`` and ``bench_deploy.py litert`` deploy networks of irregular cells and random models, run each
 before and after, and compare outputs bit by bit. ``bench_deploy.py onnxruntime`` measures the settings of a session.
-The packages tflite-micro, ai-edge-litert and onnxruntime are needed.
+Each runtime needs its package: tflite-micro, ai-edge-litert, onnxruntime.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import multiprocessing
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 #: Seeds of irregular networks and of random models; the tests use seeds below 300.
 IRREGULAR, RANDOM = range(5000, 5008), range(6000, 6010)
+#: Package of each runtime; without arguments those that are installed are measured.
+PACKAGES = {"tflm": "tflite_micro", "litert": "ai_edge_litert", "onnxruntime": "onnxruntime"}
 #: Seconds for order and addresses of a model.
 SECONDS = 8.0
 
@@ -121,7 +124,7 @@ def settings() -> None:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["tflm", "litert", "onnxruntime"]
+    chosen = sys.argv[1:] or [runtime for runtime, package in PACKAGES.items() if find_spec(package)]
     if "onnxruntime" in chosen:
         settings()
     sys.exit(1 if sum(tflite_models(runtime) for runtime in chosen if runtime != "onnxruntime") else 0)

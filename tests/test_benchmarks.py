@@ -42,8 +42,9 @@ def test_regressions(monkeypatch: pytest.MonkeyPatch, now: float, before: float,
 
 
 def test_every_script_has_a_small_run() -> None:
-    """PyTorch scripts have their own models, which take minutes."""
-    assert {path.stem for path in FOLDER.glob("bench_*.py") if "torch" not in path.stem} == set(SMALL)
+    """Scripts that run PyTorch or deployed models have their own models, which take minutes."""
+    scripts = {path.stem for path in FOLDER.glob("bench_*.py")}
+    assert {script for script in scripts if not {"torch", "deploy"} & set(script.split("_"))} == set(SMALL)
 
 
 @pytest.mark.slow
