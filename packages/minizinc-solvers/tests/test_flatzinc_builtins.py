@@ -235,13 +235,13 @@ def globals_(found: dict[str, list[Case]]) -> None:
         ("int", ["0..3", "0..2"], "[x0,x1],[1,2,2,0,3,2]", rows),
         ("bool", ["bool", "bool"], "[x0,x1],[true,false,false,false]", {(True, False), (False, False)}),
     ):
-        name = f"fzn_table_{kind}"
+        name = f"remat_table_{kind}"
         found[name] = [(domains, text, lambda *v, legal=legal: v in legal)]
         found[name + "_reif"] = [([*domains, "bool"], text + ",x2", lambda *v, legal=legal: (v[:2] in legal) == v[2])]
         found[name + "_imp"] = [([*domains, "bool"], text + ",x2", lambda *v, legal=legal: v[:2] in legal or not v[2])]
-    found["fzn_table_int"].append((["0..3"], "[x0],[]", lambda a: False))
-    found["fzn_table_int_reif"].append((["0..3", "bool"], "[x0],[],x1", lambda a, b: not b))
-    found["fzn_regular"] = [
+    found["remat_table_int"].append((["0..3"], "[x0],[]", lambda a: False))
+    found["remat_table_int_reif"].append((["0..3", "bool"], "[x0],[],x1", lambda a, b: not b))
+    found["remat_regular"] = [
         (["0..3"] * 3, "[x0,x1,x2],2,2,[1,2,1,0],1,{1}", lambda *v: set(v) <= {1, 2} and accepted(v))
     ]
 

@@ -221,7 +221,7 @@ def test_globals_are_not_decomposed_for_cp_sat(tmp_path):
     flat = tmp_path / "flat.fzn"
     for name, call in {
         "golomb ruler of 6 marks": "fzn_all_different_int(", "optional tasks": "remat_cumulative_opt(",
-        "cumulative with a variable capacity and demands": "fzn_cumulative(", "element and table": "fzn_table_int(",
+        "cumulative with a variable capacity and demands": "fzn_cumulative(", "element and table": "remat_table_int(",
         "round trip": "remat_circuit(", "inverse with shifted indices": "remat_inverse(", "boxes": "remat_diffn(",
     }.items():  # fmt: skip
         minizinc(CLASSICS[name][0], "remat-cp-sat", tmp_path, "-c", "--fzn", str(flat))

@@ -160,7 +160,7 @@ def test_no_proof_with_unbounded_variables(program, tmp_path):
         (CPSAT, "var 0..1: x; constraint int_eq(x); solve satisfy;", "constraint 'int_eq' has 1 arguments"),
         (CPSAT, "var 0..1: x; constraint int_eq(x, [x]); solve satisfy;", "has an array of 1 where a whole number"),
         (CPSAT, "var 0..9: x; constraint bool_or(x, true, true); solve satisfy;", "variable 'x' where a truth value"),
-        (CPSAT, "constraint fzn_table_int([1,2],[1,2,3]); solve satisfy;", "has 3 values, which are not rows of 2"),
+        (CPSAT, "constraint remat_table_int([1,2],[1,2,3]); solve satisfy;", "has 3 values, which are not rows of 2"),
         (HIGHS, "var 0..1: x;\nconstraint int_times(x, x, x); solve satisfy;", "line 2: constraint 'int_times' is not"),
         (
             HIGHS,
