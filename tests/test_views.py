@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
 from refusals import refused
 
-from remat import Problem, SolveOptions, compare, frontier, minimize, order, solve, write_graph
+from remat import (
+    Problem,
+    SolveOptions,
+    compare,
+    frontier,
+    max_batch,
+    minimize,
+    order,
+    read_schedule,
+    solve,
+    validate,
+    write_graph,
+)
 from remat.allocation.entry import allocate
 from remat.allocation.problem import AllocationProblem
 from remat.config import Config
+from remat.experiments.arenas import arenas
+from remat.experiments.max_batch import as_family
 from remat.experiments.trade_off import trade_off
 from remat.graphs import ComputeGraph
+from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
+from remat.graphs.zoo import ZOO
 from remat.io.figures import write_figure
 from remat.schedule import Schedule, schedule_buffers
 
@@ -25,6 +43,7 @@ ONE = SolveOptions(threads=1)
 MATRIX = compare(PROBLEM, [4, 5], ["greedy"], options=ONE)
 FRONTIER = frontier(PROBLEM, [4, 5], ["greedy"], options=ONE)
 RESULT = solve(PROBLEM, "greedy", options=ONE)
+BATCH = max_batch(AffineGraph.scaled(GRAPH, 1), 40, "greedy", options=ONE)
 VIEWED: dict[str, Any] = {
     "graph": GRAPH,
     "problem": PROBLEM,
@@ -33,6 +52,8 @@ VIEWED: dict[str, Any] = {
     "comparison": MATRIX,
     "frontier": FRONTIER,
     "trade-off": trade_off(MATRIX),
+    "batch": BATCH,
+    "arenas": arenas(GRAPH, ("reference", "kahn"), ("first-fit",)),
     "addresses": allocate(AllocationProblem(schedule_buffers(GRAPH, Schedule.reference(GRAPH))), "first-fit"),
 }
 
@@ -53,9 +74,30 @@ def test_tables_become_data_frames() -> None:
     assert FRONTIER.to_frame()["cost"].tolist() == [cell.cost for cell in FRONTIER.of("greedy")]
     assert GRAPH.to_frame()["cost"].sum() == GRAPH.base_cost
     assert RESULT.to_frame()["cost"].iloc[-1] == RESULT.cost
+    assert list(BATCH.to_frame()["batch"]) == [probe.batch for probe in BATCH.probes]
     found = VIEWED["addresses"]
     assert (found.to_frame()["address"] + found.to_frame()["bytes"]).max() == found.price
     assert RESULT.certificate is not None and RESULT.certificate.to_frame().empty
+
+
+@pytest.mark.parametrize("name", ["comparison", "frontier", "trade-off", "arenas"])
+def test_tables_save_themselves(name: str, tmp_path: Path) -> None:
+    table, page = VIEWED[name], name in ("comparison", "frontier")
+    for suffix in (".csv", ".json", ".png", *[".html"] * page):
+        table.save(tmp_path / f"table{suffix}")
+    assert (tmp_path / "table.csv").read_text() == table.to_csv()
+    assert json.loads((tmp_path / "table.json").read_text())
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+    with refused("format.table"):
+        table.save(tmp_path / ("table.txt" if page else "table.html"))
+
+
+def test_batches_save_their_schedule(tmp_path: Path) -> None:
+    BATCH.save(tmp_path / "schedule.json")
+    assert BATCH.graph is not None
+    assert validate(BATCH.graph, read_schedule(tmp_path / "schedule.json")).peak <= 40
+    with refused("problem.no-schedule-to-save"):
+        replace(BATCH, schedule=None).save(tmp_path / "none.json")
 
 
 def test_results_without_addresses_are_neither_drawn_nor_saved() -> None:
@@ -73,6 +115,13 @@ def test_problems_take_what_people_have(tmp_path: Any) -> None:
     assert Problem(tmp_path / "graph.json").graph == GRAPH
     assert Problem("vgg16").graph.name == "vgg16-b256"
     assert order(chain, "kahn").proved and minimize(chain, stop=5, options=ONE).proved
+    assert compare(chain, ["100%"], ["greedy"], options=ONE).runs[0].result is not None
+    assert frontier(tmp_path / "graph.json", [5], ["greedy"], options=ONE).problem.graph == GRAPH
+    assert as_family("vgg16").at(2).digest == as_family(ZOO["vgg16"]).at(2).digest == ZOO["vgg16"](2).digest
+    with refused("graph.no-graph", culprit="vgg61"):
+        as_family("vgg61")
+    with refused("problem.not-a-list", culprit="80%"):
+        compare(GRAPH, "80%", ["greedy"])
     with refused("graph.not-a-graph"):
         Problem(Schedule.reference(GRAPH))  # type: ignore[arg-type]
 

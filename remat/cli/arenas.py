@@ -33,7 +33,7 @@ def command(
     Exit code 0: done; 2: an error.
     """
     from remat.cli.saving import Outputs
-    from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas, arenas_table, plot_arenas
+    from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas
     from remat.io.figures import SUFFIXES
     from remat.io.files import check_outputs
     from remat.runtime.interruption import interrupts
@@ -48,11 +48,11 @@ def command(
         )  # fmt: skip
     outputs = Outputs()
     if output is not None:
-        outputs.save_text(output, arenas_table(found))
+        outputs.save_text(output, found.to_csv())
     if plot is not None:
-        outputs.plot(plot, lambda: plot_arenas(found, f"{loaded.name}: {len(loaded.ops):,} ops"))
+        outputs.plot(plot, found.plot)
     if not quiet:
-        print_table([("order", "peak", "allocator", "arena", "above the peak", "seconds"), *map(_row, found)])
+        print_table([("order", "peak", "allocator", "arena", "above the peak", "seconds"), *map(_row, found.found)])
     outputs.leave(OK)
 
 

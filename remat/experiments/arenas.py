@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from remat.allocation import AllocationProblem, allocate
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
+from remat.graphs.io import as_graph
 from remat.io.figures import COLOURS, empty_figure, plain_text
+from remat.io.views import Table
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import allocators, make
 from remat.runtime.deadline import Deadline
 from remat.runtime.sizes import size_unit
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, Status
-from remat.runtime.text import clipped, csv_text
+from remat.runtime.text import clipped
 from remat.schedule import Schedule, schedule_buffers
 from remat.solving.method import OrderMethod, make_method
 from remat.solving.order import order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from remat.graphs.io import GraphLike
 
 #: Default orders: ``reference`` is the graph's own order, the others are methods of :func:`remat.order`. ``auto`` is
 #: named ``optimal`` if it proves its order.
@@ -57,18 +62,48 @@ class Arena:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Arenas(Table):
+    """Arenas of one graph, order by order.
+
+    Attributes
+    ----------
+    title : str
+        Name of the graph and number of its ops.
+    found : tuple of Arena
+    """
+
+    title: str
+    found: tuple[Arena, ...]
+
+    def __repr__(self) -> str:
+        return f"Arenas({self.title!r}, {len(self.found)} arenas)"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each arena."""
+        return [{**asdict(one), "seconds": round(one.seconds, 3)} for one in self.found]
+
+    def plot(self) -> Figure:
+        """Draw the arenas; see :func:`plot_arenas`."""
+        figure = empty_figure((10, 4.5))
+        plot_arenas(self.found, self.title, figure.subplots())
+        return figure
+
+
 def arenas(
-    graph: ComputeGraph,
+    graph: GraphLike,
     orders: Sequence[str] = ORDERS,
     methods: Sequence[str] = ALLOCATORS,
     *,
     time_limit: float = 20.0,
     options: SolveOptions = DEFAULT_OPTIONS,
-) -> tuple[Arena, ...]:
+) -> Arenas:
     """Return the arena of each order under each installed allocator.
 
     Parameters
     ----------
+    graph : ComputeGraph, path, str or networkx.DiGraph
+        As for :class:`remat.problem.Problem`.
     orders : sequence of str
         ``reference`` or methods of :func:`remat.order`.
     methods : sequence of str
@@ -84,9 +119,10 @@ def arenas(
     Examples
     --------
     >>> from remat.graphs.families import in_tree
-    >>> [(a.order, a.arena) for a in arenas(in_tree(3), ("reference", "kahn"), ("first-fit",))]
+    >>> [(a.order, a.arena) for a in arenas(in_tree(3), ("reference", "kahn"), ("first-fit",)).found]
     [('reference', 5), ('kahn', 9)]
     """
+    graph = as_graph(graph)
     known = allocators()
     for name in methods:
         if name not in known:
@@ -102,7 +138,7 @@ def arenas(
             answer = allocate(problem, method, time_limit=time_limit, options=options)
             spent = time.monotonic() - began
             found.append(Arena(name, method, problem.buffers.peak(), answer.price, answer.bound, spent))
-    return tuple(found)
+    return Arenas(f"{graph.name}: {len(graph.ops):,} ops", tuple(found))
 
 
 def _schedules(
@@ -124,12 +160,6 @@ def _schedules(
         result = order(graph, method, stop=time_limit, options=options)
         if result.schedule is not None:
             yield ("optimal" if name == "auto" and result.status is Status.OPTIMAL else name), result.schedule
-
-
-def arenas_table(found: Sequence[Arena]) -> str:
-    """Return a CSV text with order, allocator, peak, arena, bound and seconds."""
-    header = ["order", "allocator", "peak", "arena", "bound", "seconds"]
-    return csv_text(header, ([*astuple(one)[:-1], f"{one.seconds:.3f}"] for one in found))
 
 
 def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None) -> Axes:

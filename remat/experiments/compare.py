@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from remat.experiments.contestant import Contestant
 from remat.experiments.pages import runs_page
 from remat.experiments.plots import plot_runs
-from remat.experiments.runs import Limits, Run, Watch, check_names, chosen_methods, question, run_method, unwatched
+from remat.experiments.runs import (
+    Limits,
+    Run,
+    Watch,
+    check_names,
+    chosen_methods,
+    expect_list,
+    question,
+    run_method,
+    unwatched,
+)
 from remat.io.views import Table
 from remat.problem import Problem
 from remat.runtime.interruption import interrupted, interrupts
@@ -22,6 +32,8 @@ from remat.solving.stop import Stop
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from remat.graphs.io import GraphLike
 
 
 @dataclass(frozen=True)
@@ -79,10 +91,13 @@ class Comparison(Table):
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.runs_page`."""
         return runs_page(self.by_budget())
 
+    def _texts(self) -> dict[str, Callable[[], str]]:
+        return super()._texts() | {".html": self.page}
+
 
 @interrupts()
 def compare(
-    problem: Problem,
+    problem: Problem | GraphLike,
     budgets: Sequence[str | int | float | None],
     methods: Sequence[Contestant | MethodLike],
     *,
@@ -98,7 +113,7 @@ def compare(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or graph
         Graph, rules and objective; its own budget is ignored.
     budgets : sequence of str, int, float or None
         As for :class:`remat.problem.Problem`; ``[None]`` for the least peak without a budget.
@@ -124,6 +139,8 @@ def compare(
     >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
     [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
     """
+    problem = Problem.of(problem)
+    expect_list("budgets", budgets)
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])

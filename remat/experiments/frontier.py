@@ -21,6 +21,7 @@ from remat.experiments.runs import (
     Watch,
     check_names,
     chosen_methods,
+    expect_list,
     question,
     run_method,
     unwatched,
@@ -38,6 +39,8 @@ from remat.solving.stop import stopping
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from remat.graphs.io import GraphLike
 
 #: Seconds for remote cells to finish after Ctrl-C.
 GRACE = 1.2
@@ -117,6 +120,9 @@ class Frontier(Table):
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""
         return frontier_page(self.problem, self.budgets, self._lines())
 
+    def _texts(self) -> dict[str, Callable[[], str]]:
+        return super()._texts() | {".html": self.page}
+
     def _lines(self) -> list[Line]:
         return [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
 
@@ -133,7 +139,7 @@ class Frontier(Table):
 
 @interrupts()
 def frontier(
-    problem: Problem,
+    problem: Problem | GraphLike,
     budgets: Sequence[str | int | float],
     methods: Sequence[Contestant | MethodLike],
     *,
@@ -151,7 +157,7 @@ def frontier(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or graph
         Graph and rules; its own budget is ignored.
     budgets : sequence of str, int or float
         As for :class:`remat.problem.Problem`, in any order.
@@ -193,6 +199,8 @@ def frontier(
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
     [(4, 'optimal', 18), (5, 'optimal', 16), (6, 'optimal', 15)]
     """
+    problem = Problem.of(problem)
+    expect_list("budgets", budgets)
     if problem.objective.is_memory:
         raise ProblemError(
             "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from remat import registry
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, GraphError, ProblemError
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.experiments.runs import Limits, as_contestant, run_method
@@ -41,7 +42,7 @@ class BatchRules(TypedDict, total=False):
 
 @interrupts()
 def max_batch(
-    family: AffineGraph,
+    family: AffineGraph | Callable[[int], ComputeGraph] | str,
     memory: int | str,
     method: Contestant | MethodLike = "checkmate/highs",
     *,
@@ -71,7 +72,8 @@ def max_batch(
 
     Parameters
     ----------
-    family : AffineGraph
+    family : AffineGraph, callable or str
+        Network at every batch size: also a function that returns its graph at a batch size, or the name of a zoo graph.
     memory : int or str
         Bytes, or ``"16GiB"``.
     method : str, class, object or Contestant
@@ -108,6 +110,7 @@ def max_batch(
     >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
     (10, 5, True, 180, 'too expensive')
     """
+    family = as_family(family)
     chosen = as_contestant(method)
     size = read_memory(memory)
     if not family.grows:
@@ -132,6 +135,24 @@ def max_batch(
     except KeyboardInterrupt:
         search.interrupted = True
     return search.result()
+
+
+def as_family(family: AffineGraph | Callable[[int], ComputeGraph] | str) -> AffineGraph:
+    """Return a network at every batch size as it is, or from a function of the batch size, or from the zoo.
+
+    Raises
+    ------
+    RematError
+        If the zoo has no such graph, or it is not affine in the batch size.
+    """
+    if isinstance(family, str):
+        from remat.graphs.zoo import ZOO
+
+        if family not in ZOO:
+            near = ", ".join(get_close_matches(family, ZOO) or sorted(ZOO))
+            raise GraphError(f"no graph of the zoo is named {family!r} ({near})", "no-graph")
+        family = ZOO[family]
+    return family if isinstance(family, AffineGraph) else AffineGraph.of(family)
 
 
 def read_memory(memory: int | str) -> int:

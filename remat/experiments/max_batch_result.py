@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from remat.errors import ProblemError
+from remat.experiments.batch_plots import plot_batches
 from remat.experiments.contestant import Contestant
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
+from remat.io.views import html_pairs, html_picture
+from remat.runtime.sizes import size_text
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
+from remat.schedule.io import write_schedule
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 
 class BatchVerdict(StrEnum):
@@ -76,7 +86,7 @@ class Probe:
         return {**asdict(self), "verdict": str(self.verdict)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchResult:
     """Result of :func:`max_batch`.
 
@@ -111,15 +121,15 @@ class BatchResult:
     memory: int
     method: Contestant
     batch: int
-    graph: ComputeGraph | None = field(repr=False)
-    schedule: Schedule | None = field(repr=False)
-    certificate: Certificate | None = field(repr=False)
+    graph: ComputeGraph | None
+    schedule: Schedule | None
+    certificate: Certificate | None
     plain: int
     reason: Probe | None
     upper: int
-    probes: tuple[Probe, ...] = field(repr=False)
+    probes: tuple[Probe, ...]
     source: str = ""
-    limits: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -136,6 +146,53 @@ class BatchResult:
         if self.reason.verdict.proved:
             return f"{text} ({self.reason.scope})"
         return f"{text}; {self.upper:,} is the largest not ruled out"
+
+    def __repr__(self) -> str:
+        claim = "the largest" if self.proved else f"{self.upper:,} not ruled out"
+        return f"BatchResult({self.family.name!r}, batch {self.batch:,} in {size_text(self.memory)}, {claim})"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return memory, batches and the claim on larger ones as pairs of label and text."""
+        rows = [
+            ("network", self.family.name),
+            ("memory", f"{self.memory:,} bytes"),
+            ("batch", f"{self.batch:,} ({self.plain:,} without recomputation)"),
+            ("larger", self.claim),
+            ("method", self.method.label),
+        ]
+        found = self.certificate
+        if found is not None:
+            rows += [("overhead", "unknown" if found.overhead is None else f"{found.overhead:.4g} %")]
+            rows += [("peak", f"{found.peak:,} bytes"), ("source", self.source)]
+        return rows
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the lines of :meth:`rows`, and the picture."""
+        return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'largest batch')}</div>"
+
+    def plot(self) -> Figure:
+        """Draw the largest batch next to that without recomputation."""
+        return plot_batches([self])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule at the largest batch to a file atomically; its graph is :attr:`graph`.
+
+        Raises
+        ------
+        ProblemError
+            Without a schedule.
+        FormatError
+            If the file cannot be written.
+        """
+        if self.schedule is None:
+            raise ProblemError("there is no schedule to save: not even batch size 1 fits", "no-schedule-to-save")
+        write_schedule(self.schedule, path)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the probes as a data frame of pandas."""
+        import pandas
+
+        return pandas.DataFrame([probe.as_dict() for probe in self.probes])
 
     def row(self) -> dict[str, Any]:
         """Return the result as JSON values."""

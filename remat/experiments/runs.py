@@ -175,11 +175,16 @@ def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestan
     RematError
         For a name that is not registered; a ProblemError if there is no method, or one appears twice.
     """
-    if isinstance(methods, str):
-        raise ProblemError(f"methods must be a list, not the text {methods!r}")
+    expect_list("methods", methods)
     chosen = [as_contestant(method) for method in methods]
     check_names("method", [method.label for method in chosen])
     return chosen
+
+
+def expect_list(what: str, values: object) -> None:
+    """Refuse a text where a list is needed: its characters would be taken one by one."""
+    if isinstance(values, str):
+        raise ProblemError(f"{what} must be a list, not the text {values!r}; write [{values!r}]", "not-a-list")
 
 
 def as_contestant(method: Contestant | MethodLike) -> Contestant:

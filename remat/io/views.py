@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from remat.runtime.text import csv_text, printable
+from remat.errors import FormatError
+from remat.io.figures import SUFFIXES, write_figure
+from remat.io.files import write_atomic
+from remat.runtime.text import csv_text, json_text, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +40,30 @@ class Table(ABC):
     @abstractmethod
     def plot(self) -> Figure:
         """Draw the table."""
+
+    def to_json(self) -> str:
+        """Return the rows as a JSON text."""
+        return json_text(self.rows())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table or its picture atomically, by the suffix of `path`: ``.csv``, ``.json``, ``.svg`` and others.
+
+        Raises
+        ------
+        FormatError
+            If the file has another suffix or cannot be written; names it.
+        """
+        suffix, texts = Path(path).suffix.lower(), self._texts()
+        if suffix in texts:
+            write_atomic(path, texts[suffix]())
+        elif suffix in SUFFIXES:
+            write_figure(path, self.plot)
+        else:
+            raise FormatError(f"{path}: a table is written as {', '.join([*texts, *SUFFIXES])}", "table")
+
+    def _texts(self) -> dict[str, Callable[[], str]]:
+        """Return the texts that :meth:`save` writes, by suffix."""
+        return {".csv": self.to_csv, ".json": self.to_json}
 
     def to_csv(self) -> str:
         """Return the rows as a CSV text; unknown values are empty."""

@@ -101,6 +101,11 @@ class Problem:
         most = (self.keep, self.count_constant_memory, self.objective)
         return type(self), (self.graph, self.budget, self.order, limits, *most)
 
+    @classmethod
+    def of(cls, problem: Problem | GraphLike) -> Problem:
+        """Return a problem as it is, or that of a graph without a budget."""
+        return problem if isinstance(problem, Problem) else cls(problem)
+
     def __repr__(self) -> str:
         budget = "no budget" if self.budget is None else f"budget {self.budget}"
         return f"Problem({self.graph.name!r}, {budget}, order {self.order}, {self.objective})"

@@ -67,7 +67,5 @@ def minimize(
     >>> found.peak, found.proved, found.cost, found.cost_proved
     (3, True, 15, True)
     """
-    if not isinstance(problem, Problem):
-        problem = Problem(problem)
-    problem = replace(problem, budget=None, objective=Objective.LEAST_PEAK)
+    problem = replace(Problem.of(problem), budget=None, objective=Objective.LEAST_PEAK)
     return solve(problem, method, backend, **arguments)

@@ -57,7 +57,5 @@ def order(
     >>> found.problem.reference_peak, found.peak, found.proved
     (20, 12, True)
     """
-    if not isinstance(problem, Problem):
-        problem = Problem(problem)
-    problem = replace(problem, order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
+    problem = replace(Problem.of(problem), order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
     return solve(problem, method, backend, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -158,7 +159,8 @@ def _result(session: Session) -> Result:
 
 def _check_problem(problem: Any) -> None:
     if not isinstance(problem, Problem):
-        advice = "; Problem(graph, budget) makes one" if isinstance(problem, ComputeGraph) else ""
+        graph = isinstance(problem, ComputeGraph | str | os.PathLike) or hasattr(problem, "is_directed")
+        advice = "; Problem(graph, budget) makes one" if graph else ""
         raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}", "no-problem")
 
 

@@ -4,18 +4,19 @@ import pytest
 from refusals import refused
 
 from remat.cli import main
-from remat.experiments.arenas import Arena, arenas, arenas_table, plot_arenas
+from remat.experiments.arenas import Arena, arenas, plot_arenas
 from remat.graphs.families import in_tree
 
 
 def test_arenas_of_every_order_and_allocator() -> None:
     graph = in_tree(3)
-    found = arenas(graph, ("reference", "kahn"), ("first-fit", "auto"))
+    table = arenas(graph, ("reference", "kahn"), ("first-fit", "auto"))
+    found = table.found
     assert [(a.order, a.allocator) for a in found] == [
         (order, method) for order in ("reference", "kahn") for method in ("first-fit", "auto")
     ]
     assert all(a.arena is not None and a.arena >= a.bound >= a.peak for a in found)
-    lines = arenas_table(found).splitlines()
+    lines = table.to_csv().splitlines()
     assert lines[0] == "order,allocator,peak,arena,bound,seconds"
     assert len(lines) == 5
     with refused("remat.unknown-name", culprit="frist-fit"):
