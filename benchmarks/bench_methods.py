@@ -23,14 +23,14 @@ from pathlib import Path
 
 import common
 from bench_regression import Runner, most
-from scoreboard.published import published
 
+from remat.experiments.library.published import published
 from remat.graphs.io import write_graph
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Graphs by orders by budgets by methods; `published` has figures by graph and budget that the scoreboard lacks."""
+    """Graphs by orders by budgets by methods; `published` has figures by graph and budget that the library lacks."""
 
     graphs: str
     budgets: str

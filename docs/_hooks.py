@@ -1,14 +1,20 @@
 """MkDocs hooks: pictures drawn by examples, tables of the repository, equations, roles of Sphinx in docstrings."""
 
 import re
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from _examples import drawn_pictures
 from latex2mathml.converter import convert
+from matplotlib import rc_context
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from remat.experiments.library.instances import instances
+from remat.experiments.library.ledger import Ledger
+from remat.experiments.library.pages import overview, page, picture
 
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
 #: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
@@ -16,20 +22,41 @@ MATH = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EQUATION = re.compile(r"(?:\((\w+)\) )?(.*)")
 ROW = "display:flex;gap:1.5em;align-items:center;overflow-x:auto;margin:.4em 0"
 #: Page of the site with the file of the repository that follows it.
-INCLUDED = {"scoreboard.md": "benchmarks/scoreboard/table.md", "changelog.md": "CHANGELOG.md"}
+INCLUDED = {"changelog.md": "CHANGELOG.md"}
+#: Page that ends with the tables of the reference library; its instances have pages in the same folder.
+LIBRARY = "library/index.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Draw the pictures under ``drawn/`` by the Python blocks of the pages that show them."""
-    for page in files.documentation_pages():
-        for name, content in drawn_pictures(Path(str(page.abs_src_path))).items():
+    for each in files.documentation_pages():
+        for name, content in drawn_pictures(Path(str(each.abs_src_path))).items():
             files.append(File.generated(config, f"drawn/{name}", content=content))
+    for name, content in _library_pages().items():
+        files.append(File.generated(config, f"library/{name}", content=content))
     return files
+
+
+def _library_pages() -> dict[str, str | bytes]:
+    """Return pages and pictures of the instances of the library by file name."""
+    made: dict[str, str | bytes] = {}
+    for name, instance in instances().items():
+        ledger = Ledger(instance)
+        figure = picture(ledger)
+        if figure is not None:
+            drawing = BytesIO()
+            with rc_context({"svg.fonttype": "none"}):
+                figure.savefig(drawing, format="svg", metadata={"Date": None})
+            made[f"{name}.svg"] = drawing.getvalue()
+        made[f"{name}.md"] = page(ledger, f"{name}.svg" if figure is not None else "")
+    return made
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Convert equations to MathML, and append the included file, without its title."""
     markdown = MATH.sub(lambda block: "\n".join(map(equation, block[1].splitlines())), markdown)
+    if page.file.src_uri == LIBRARY:
+        return f"{markdown}\n{overview()}"
     if path := INCLUDED.get(page.file.src_uri):
         text = (Path(config.config_file_path).parent / path).read_text(encoding="utf-8")
         return f"{markdown}\n{text.partition(chr(10))[2]}".replace("](docs/", "](")

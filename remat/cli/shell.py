@@ -30,6 +30,7 @@ from remat.cli import (
     generate,
     improve,
     layers,
+    library,
     minimize,
     new,
     order,
@@ -127,6 +128,7 @@ for module in (
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
 
 app.command("import", cls=_Command)(_with_values(export.read))
+app.add_typer(library.app, name="library")
 app.add_typer(study.app, name="study")
 
 

@@ -1,1 +1,0 @@
-"""Scoreboard: best known schedules and bounds of a fixed set of instances, with their methods."""

@@ -1,0 +1,280 @@
+"""``remat library``: instances with their best known schedules and bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.options import Json
+from remat.cli.terminal import NO
+from remat.errors import ProblemError
+
+if TYPE_CHECKING:
+    from remat.experiments.library.instances import LibraryProblem
+    from remat.experiments.library.ledger import Ledger, Standing
+
+app = typer.Typer(
+    help="Instances with stable names, their best known schedules, and bounds.", no_args_is_help=True,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+Patterns = Annotated[list[str] | None, typer.Argument(
+    metavar="[NAME]...", help="Instances (layered-100), problems (unet/fixed-70), patterns of them with *, or families."
+)]  # fmt: skip
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Instance (unet) or problem (unet/fixed-70).")]
+Folder = Annotated[Path | None, typer.Option(
+    "--folder", envvar="REMAT_LIBRARY", help="Folder of the records; default: that of the package."
+)]  # fmt: skip
+
+
+@app.command("list")
+def show_list(
+    names: Patterns = None,
+    *,
+    problems: Annotated[bool, typer.Option("--problems", help="One line for each problem.")] = False,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """List instances, or their problems, with what is known of them.
+
+    The class of a problem is the time in which its optimum was found and proved: toy (at most 1 s), easy (1 min),
+    medium (10 min), hard (1 h), closed (longer or unknown), open (not proved).
+    """
+    from remat.cli.common import print_json, print_table
+
+    standings = _standings(names, folder)
+    if as_json:
+        print_json([_facts(each) for each in standings])
+    elif problems:
+        rows = [(each.problem.name, str(each.problem.instance.ops), *_known(each)) for each in standings]
+        print_table([("problem", "ops", "class", "best", "bound", "gap"), *rows], right=(1, 3, 4, 5))
+    else:
+        by_name: dict[str, list[Standing]] = {}
+        for each in standings:
+            by_name.setdefault(each.problem.instance.name, []).append(each)
+        lines = [
+            (name, first.problem.instance.family, f"{first.problem.instance.ops:,}", str(len(known)),
+             str(sum(each.closed for each in known)))
+            for name, known in by_name.items() for first in known[:1]
+        ]  # fmt: skip
+        print_table([("instance", "family", "ops", "problems", "closed"), *lines], right=(2, 3, 4))
+
+
+@app.command()
+def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
+    """Show an instance with its problems, or a problem with the records that improved it."""
+    from remat.cli.common import print_json, print_table
+    from remat.cli.screen import with_units
+    from remat.experiments.library.instances import instance
+
+    chosen = instance(name.partition("/")[0])
+    standings = _standings([name], folder)
+    if as_json:
+        print_json({**chosen.model_dump(), "problems": [_facts(each) for each in standings]})
+        return
+    made = f"remat generate {chosen.generator}" if chosen.generator else chosen.file
+    made += "".join(f" --{key} {value}" for key, value in chosen.options.items())
+    print(with_units(f"{chosen.name} version {chosen.version}: {chosen.ops:,} ops, peak {chosen.peak:,} bytes"))
+    for word, text in (("made by", made), ("origin", chosen.origin), ("digest", chosen.digest)):
+        if text:
+            print(f"{word}: {text}")
+    if len(standings) > 1 or "/" not in name:
+        rows = [(each.problem.name, *_known(each), _finder(each), each.bound.source) for each in standings]
+        print_table([("problem", "class", "best", "bound", "gap", "found by", "bound by"), *rows], right=(2, 3, 4))
+    else:
+        _print_history(standings[0].problem, folder)
+
+
+@app.command()
+def check(
+    names: Patterns = None,
+    *,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Also compute the best recorded bounds again.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Certify records again: graphs by their digests, schedules by simulation, bounds against schedules.
+
+    With --rerun, each best bound is computed again within the time limit of its record, and must be reached.
+    Instances whose graphs are not available are left out; REMAT_LIBRARY_GRAPHS names their folder.
+
+    Exit code 0: all are right; 1: a bound was not reached again; 2: a record is wrong.
+    """
+    from remat.experiments.library.ledger import check_strays
+
+    standings = _standings(names, folder)
+    check_strays(_folder(folder))
+    chosen = {each.problem.instance.name: each.problem.instance for each in standings}
+    absent = [name for name, each in chosen.items() if not each.available]
+    number = sum(_ledger(name, folder).check() for name in chosen if name not in absent)
+    done = f"{number:,} records of {len(chosen) - len(absent):,} instances are right"
+    print(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
+    missed = 0
+    for standing in standings if rerun else ():
+        if standing.problem.instance.name not in absent and standing.bound.record is not None:
+            missed += not _reaches(standing, folder)
+    if missed:
+        raise typer.Exit(NO)
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Schedule in any format.")],
+    *,
+    method: Annotated[str, typer.Option("--method", help="Who or what found it.")],
+    instance: Annotated[str | None, typer.Option("--instance", help="Default: by the digest in FILE.")] = None,
+    machine: Annotated[str, typer.Option("--machine", help="Where it was found.")] = "",
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="How long it took.")] = None,
+    folder: Folder = None,
+) -> None:
+    """Certify a schedule and add it to the records if it is better than the best known one of a problem.
+
+    The answer is `better and added`, `not better` or `infeasible`, with the reason. The changed file is what a pull
+    request carries.
+
+    Exit code 0: added; 1: not better or infeasible; 2: an error.
+    """
+    from remat.experiments.library.submission import Verdict, submit, submitted
+
+    decision = submit(file, submitted(method, machine, seconds), instance, _folder(folder))
+    print(decision)
+    if decision.verdict is not Verdict.BETTER:
+        raise typer.Exit(NO)
+    print(f"changed: {_ledger(decision.instance.name, folder).path}")
+
+
+@app.command()
+def export(
+    name: Name,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write; its suffix selects the format.")],
+    folder: Folder = None,
+) -> None:
+    """Write the graph of an instance, or the best known schedule of a problem."""
+    from remat.experiments.library.instances import instance
+    from remat.experiments.library.records import to_schedule
+    from remat.graphs.io import write_graph
+    from remat.schedule.io import write_schedule
+
+    chosen = instance(name.partition("/")[0])
+    if "/" not in name:
+        write_graph(chosen.graph(), output)
+        return
+    (standing,) = _standings([name], folder)
+    if standing.best is None:
+        raise ProblemError(f"no schedule of {name} is known", "library.no-schedule", name)
+    ledger = _ledger(chosen.name, folder)
+    write_schedule(to_schedule(ledger.graph, standing.best, str(ledger.path)), output)
+
+
+@app.command()
+def run(
+    names: Patterns = None,
+    *,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="Method of `remat solve`, or bounds, exhaustive, least-peak.")
+    ] = "auto",
+    time_limit: Annotated[float, typer.Option("--time-limit", "-t", min=0.01, help="Seconds for each problem.")] = 10.0,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    warm: Annotated[bool, typer.Option("--warm", help="Start from the best known schedules.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Run a method on the open problems among NAME, and add what is better to the records.
+
+    Every finished problem is written at once; Ctrl-C loses only the one that runs.
+    """
+    from remat.experiments.library.runs import Call, attempt
+
+    call = Call(method, time_limit, seed, warm=warm)
+    problems = [each.problem for each in _standings(names, folder) if not each.closed]
+    problems = [each for each in problems if each.instance.available]
+    for number, problem in enumerate(problems, 1):
+        ledger = _ledger(problem.instance.name, folder)
+        if ledger.standing(problem).closed:  # by a run on another problem
+            continue
+        news = attempt(problem, ledger, call)
+        words = [f"{what} {', '.join(each.name.partition('/')[2] for each in found)}"
+                 for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
+        print(f"[{number}/{len(problems)}] {problem.name}: {'; '.join(words) or 'nothing new'} "
+              f"({news.seconds:.1f} s)", flush=True)  # fmt: skip
+
+
+def _folder(folder: Path | None) -> Path:
+    from remat.experiments.library.ledger import RECORDS
+
+    return RECORDS if folder is None else folder
+
+
+def _ledger(name: str, folder: Path | None) -> Ledger:
+    from remat.experiments.library.instances import instance
+    from remat.experiments.library.ledger import Ledger
+
+    return Ledger(instance(name), _folder(folder))
+
+
+def _standings(names: list[str] | None, folder: Path | None) -> list[Standing]:
+    from remat.experiments.library.instances import problems
+    from remat.experiments.library.ledger import Ledger
+
+    chosen = problems(names or ["*"])
+    ledgers = {each.instance.name: each.instance for each in chosen}
+    opened = {name: Ledger(each, _folder(folder)) for name, each in ledgers.items()}
+    return [opened[each.instance.name].standing(each) for each in chosen]
+
+
+def _percent(standing: Standing, value: int | None) -> str:
+    share = standing.relative(value)
+    return "" if share is None else f"{share:.4g} %"
+
+
+def _known(standing: Standing) -> tuple[str, str, str, str]:
+    """Return class, best, bound and gap for a table."""
+    if standing.infeasible:
+        return str(standing.group), "infeasible", "", ""
+    gap = "" if standing.gap is None else f"{100 * standing.gap:.3g} %"
+    best = _percent(standing, standing.value) or "?"
+    return str(standing.group), best, _percent(standing, standing.bound.value), gap
+
+
+def _finder(standing: Standing) -> str:
+    return "" if standing.best is None or standing.infeasible else standing.best.origin.method
+
+
+def _facts(standing: Standing) -> dict[str, object]:
+    problem, best = standing.problem, standing.best
+    return {
+        "problem": problem.name, "ops": problem.instance.ops, "budget": problem.budget, "class": str(standing.group),
+        "value": standing.value, "cost": None if best is None else best.cost,
+        "peak": None if best is None else best.peak, "bound": standing.bound.value, "infeasible": standing.infeasible,
+        "bound_by": standing.bound.source, "found_by": None if best is None else best.origin.method,
+        "gap_percent": None if standing.gap is None else 100 * standing.gap,
+    }  # fmt: skip
+
+
+def _print_history(problem: LibraryProblem, folder: Path | None) -> None:
+    from remat.cli.common import print_table
+    from remat.experiments.library.ledger import objective
+    from remat.experiments.library.records import BoundRecord
+
+    ledger = _ledger(problem.instance.name, folder)
+    standing = ledger.standing(problem)
+    rows = []
+    for record in ledger.history(problem):
+        value = record.value if isinstance(record, BoundRecord) else objective(problem, record)[0]
+        by = record.origin.method + (f": {record.source}" if isinstance(record, BoundRecord) else "")
+        seconds = "" if record.origin.seconds is None else f"{record.origin.seconds:g}"
+        shown = "infeasible" if value is None else f"{value:,}"
+        rows.append((record.origin.date, record.kind, shown, _percent(standing, value), by, seconds))
+    bound = f"{_percent(standing, standing.bound.value) or 'infeasible'} by {standing.bound.source}"
+    print(f"{problem.name}: {standing.group}; bound {bound}")
+    print_table([("date", "record", "value", "relative", "by", "s"), *rows], right=(2, 3, 5))
+
+
+def _reaches(standing: Standing, folder: Path | None) -> bool:
+    """Compute a bound again, print whether it is reached, and return that."""
+    from remat.experiments.library.runs import rerun
+
+    again = rerun(standing, _ledger(standing.problem.instance.name, folder).graph)
+    print(f"{standing.problem.name}: {again}")
+    return again.reached

@@ -1,0 +1,1 @@
+"""The reference library: instances with stable names, their best known schedules, and bounds."""

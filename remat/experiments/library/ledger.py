@@ -1,0 +1,372 @@
+"""Ledger of an instance: its records in the order in which they arrived, and what they say of each problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from remat.errors import FormatError
+from remat.experiments.library.instances import Instance, LibraryProblem, instances
+from remat.experiments.library.records import (
+    BoundRecord,
+    Origin,
+    Record,
+    ScheduleRecord,
+    computes_each_once,
+    from_text,
+    to_computes,
+    to_line,
+    to_schedule,
+)
+from remat.graphs import ComputeGraph
+from remat.io.files import read_text, write_atomic
+from remat.problem import Problem
+from remat.schedule import Certificate, OrderRule, Rule, Rules, Schedule, validate
+
+#: Folder of the records, one file for each instance.
+RECORDS = Path(__file__).with_name("records")
+#: Largest file of records, in bytes.
+MAX_BYTES = 32 * 1024 * 1024
+
+
+class Class(StrEnum):
+    """Class of a problem: the time of the run, or the two runs, that found the optimum and proved it."""
+
+    TOY = "toy"
+    """At most 1 s, or decided without a run."""
+    EASY = "easy"
+    """At most 1 min."""
+    MEDIUM = "medium"
+    """At most 10 min."""
+    HARD = "hard"
+    """At most 1 h."""
+    CLOSED = "closed"
+    """Longer, or of unknown time."""
+    OPEN = "open"
+    """Not proved."""
+
+
+#: Largest seconds of a class.
+LIMITS = ((1, Class.TOY), (60, Class.EASY), (600, Class.MEDIUM), (3600, Class.HARD))
+
+
+class Claim(NamedTuple):
+    """Best bound on a problem: its value (None: infeasible), its name, and its record (None: by definition)."""
+
+    value: int | None
+    source: str
+    record: BoundRecord | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Best known schedule and bound of a problem."""
+
+    problem: LibraryProblem
+    best: ScheduleRecord | None
+    bound: Claim
+
+    @property
+    def value(self) -> int | None:
+        """Objective of the best schedule; None without one."""
+        return None if self.best is None else objective(self.problem, self.best)[0]
+
+    @property
+    def infeasible(self) -> bool:
+        """True if no schedule exists."""
+        return self.bound.value is None
+
+    @property
+    def closed(self) -> bool:
+        """True if the best schedule is proved optimal, or none exists."""
+        return self.bound.value is None or (self.value is not None and self.value <= self.bound.value)
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value; None without both."""
+        if self.value is None or self.bound.value is None:
+            return None
+        return (self.value - self.bound.value) / self.value if self.value else 0.0
+
+    @property
+    def group(self) -> Class:
+        """Class of the problem."""
+        if not self.closed:
+            return Class.OPEN
+        runs = {record.origin for record in (self.best, self.bound.record) if record is not None}
+        if self.infeasible:
+            runs = {self.bound.record.origin} if self.bound.record else set()
+        if any(run.seconds is None for run in runs):
+            return Class.CLOSED
+        seconds = sum(run.seconds or 0.0 for run in runs)
+        return next((name for most, name in LIMITS if seconds <= most), Class.CLOSED)
+
+    def relative(self, value: int | None) -> float | None:
+        """Return a value as an overhead in %, or a peak in % of the reference peak."""
+        instance = self.problem.instance
+        if value is None:
+            return None
+        if self.problem.minimizes_peak:
+            return 100 * value / instance.peak
+        return 100 * (value - instance.cost) / instance.cost if instance.cost else None
+
+
+class Ledger:
+    """Records of an instance in a file, ``NAME.jsonl``."""
+
+    def __init__(self, instance: Instance, folder: Path = RECORDS) -> None:
+        self.instance, self.path = instance, folder / f"{instance.name}.jsonl"
+        text = read_text(self.path, MAX_BYTES) if self.path.exists() else ""
+        self.records = from_text(text, str(self.path))
+
+    @cached_property
+    def graph(self) -> ComputeGraph:
+        """Graph of the instance."""
+        return self.instance.graph()
+
+    @property
+    def schedules(self) -> list[ScheduleRecord]:
+        """Records of schedules."""
+        return [record for record in self.records if isinstance(record, ScheduleRecord)]
+
+    @property
+    def bounds(self) -> list[BoundRecord]:
+        """Records of bounds."""
+        return [record for record in self.records if isinstance(record, BoundRecord)]
+
+    def standing(self, problem: LibraryProblem) -> Standing:
+        """Return the best known schedule and bound of a problem."""
+        serving = [record for record in self.schedules if serves(record, problem)]
+        best = min(serving, key=lambda record: objective(problem, record), default=None)
+        claims = [_by_definition(problem), *(claim for each in self.bounds if (claim := claimed(each, problem)))]
+        return Standing(problem, best, max(claims, key=lambda claim: (claim.value is None, claim.value or 0)))
+
+    def standings(self) -> Iterator[Standing]:
+        """Yield the standing of every problem."""
+        return map(self.standing, self.instance.problems())
+
+    def history(self, problem: LibraryProblem) -> Iterator[Record]:
+        """Yield the records that improved the best schedule or bound of a problem, in order."""
+        best: tuple[int, int] | None = None
+        bound = _by_definition(problem)
+        for record in self.records:
+            if isinstance(record, BoundRecord):
+                claim = claimed(record, problem)
+                if claim is not None and _higher(claim, bound):
+                    bound = claim
+                    yield record
+            elif serves(record, problem) and (best is None or objective(problem, record) < best):
+                best = objective(problem, record)
+                yield record
+
+    def until(self, date: str) -> Ledger:
+        """Return the ledger at the end of an ISO date, without its file."""
+        before = copy(self)
+        before.records = [record for record in self.records if record.origin.date <= date]
+        return before
+
+    def offer(self, schedule: Schedule, origin: Origin) -> list[LibraryProblem]:
+        """Append a schedule if it is better for a problem; return these problems.
+
+        Better is a lower cost, or an equal cost with a lower peak; for the least peak it is the reverse.
+
+        Raises
+        ------
+        FormatError
+            If a bound contradicts it.
+        """
+        certificate = certify(self.graph, schedule)
+        if not certificate.accepted:
+            return []
+        record = described(self.graph, schedule, certificate, origin)
+        better = []
+        for standing in self.standings():
+            problem, known = standing.problem, standing.best
+            if serves(record, problem) and (known is None or objective(problem, record) < objective(problem, known)):
+                better.append(problem)
+        if better:
+            self._append(record)
+        return better
+
+    def offer_bound(self, record: BoundRecord) -> list[LibraryProblem]:
+        """Append a bound if it is higher for a problem; return these problems.
+
+        Raises
+        ------
+        FormatError
+            If a schedule contradicts it.
+        """
+        raised = [
+            standing.problem for standing in self.standings()
+            if (claim := claimed(record, standing.problem)) and _higher(claim, standing.bound)
+        ]  # fmt: skip
+        if raised:
+            self._append(record)
+        return raised
+
+    def check(self) -> int:
+        """Certify every record again, in order; return their number.
+
+        Raises
+        ------
+        FormatError
+            For a record that is wrong, contradicts one before it, or improves no problem; names file and line.
+        GraphError
+            If the graph is not that of the manifest.
+        """
+        records, self.records = self.records, []
+        try:
+            self._check_facts()
+            for number, record in enumerate(records, 1):
+                place = f"{self.path}, line {number}"
+                if isinstance(record, ScheduleRecord):
+                    _check_schedule(self.graph, record, place)
+                better = any(self._improves(record, standing) for standing in self.standings())
+                self.records.append(record)
+                self._check_agreement(place)
+                if not better:
+                    raise FormatError(f"{place}: improves no problem of the library", "library.idle", place)
+        finally:
+            self.records = records
+        return len(records)
+
+    def _check_facts(self) -> None:
+        graph, instance = self.graph, self.instance
+        true = facts(graph)
+        for word, value in true.items():
+            if getattr(instance, word) != value:
+                raise FormatError(
+                    f"instance {instance.name!r}: {word} is {getattr(instance, word)} in the manifest, but {value} by "
+                    "its graph", "library.facts", instance.name,
+                )  # fmt: skip
+
+    @staticmethod
+    def _improves(record: Record, standing: Standing) -> bool:
+        problem, known = standing.problem, standing.best
+        if isinstance(record, BoundRecord):
+            claim = claimed(record, problem)
+            return claim is not None and _higher(claim, standing.bound)
+        return serves(record, problem) and (known is None or objective(problem, record) < objective(problem, known))
+
+    def _check_agreement(self, place: str) -> None:
+        """Raise if a bound exceeds a schedule."""
+        for standing in self.standings():
+            value, bound = standing.value, standing.bound
+            if value is not None and (bound.value is None or bound.value > value):
+                said = "there is no schedule" if bound.value is None else f"nothing is below {bound.value:,}"
+                raise FormatError(
+                    f"{place}: {standing.problem.name}: {bound.source} says that {said}, but a schedule has {value:,}",
+                    "library.contradiction", standing.problem.name,
+                )  # fmt: skip
+
+    def _append(self, record: Record) -> None:
+        self.records.append(record)
+        try:
+            self._check_agreement(str(self.path))
+        except FormatError:
+            self.records.pop()
+            raise
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.path, "".join(f"{to_line(each)}\n" for each in self.records))
+
+
+def check_strays(folder: Path = RECORDS) -> None:
+    """Raise FormatError if the folder has a file of no instance."""
+    known = {f"{name}.jsonl" for name in instances()}
+    for path in sorted(folder.glob("*")):
+        if path.name not in known:
+            raise FormatError(f"{path}: belongs to no instance of the library", "library.stray", path.name)
+
+
+def objective(problem: LibraryProblem, record: ScheduleRecord) -> tuple[int, int]:
+    """Return the objective of a schedule, and the other of cost and peak as tie-break."""
+    return (record.peak, record.cost) if problem.minimizes_peak else (record.cost, record.peak)
+
+
+def serves(record: ScheduleRecord, problem: LibraryProblem) -> bool:
+    """Return True if a schedule keeps the rules of a problem of its instance."""
+    if problem.kind == "fixed" and record.order != "fixed":
+        return False
+    if problem.max_computes is not None and not computes_each_once(record, problem.instance.ops):
+        return False
+    return problem.budget is None or record.peak <= problem.budget
+
+
+def claimed(record: BoundRecord, problem: LibraryProblem) -> Claim | None:
+    """Return what a bound says of a problem of its instance; None if nothing."""
+    covered = record.order == "free" or problem.kind == "fixed"
+    covered &= record.max_computes is None or record.max_computes == problem.max_computes
+    if not covered:
+        return None
+    if record.measure == "peak":
+        if problem.minimizes_peak:
+            return Claim(record.value, record.source, record)
+        small = problem.budget is not None and record.value is not None and problem.budget < record.value
+        return Claim(None, record.source, record) if small else None
+    if problem.minimizes_peak or problem.budget is None or record.budget is None or problem.budget > record.budget:
+        return None
+    return Claim(record.value, record.source, record)
+
+
+def certify(graph: ComputeGraph, schedule: Schedule) -> Certificate:
+    """Return the certificate of a schedule in any order and without a budget; its frees go right after last uses."""
+    return validate(graph, schedule.without_frees(), Rules(order=OrderRule.FREE))
+
+
+def described(graph: ComputeGraph, schedule: Schedule, certificate: Certificate, origin: Origin) -> ScheduleRecord:
+    """Return the record of a certified schedule."""
+    lean = schedule.without_frees()
+    kept = validate(graph, lean, Rules(order=OrderRule.FIXED)).accepted
+    return ScheduleRecord(
+        cost=certificate.cost, peak=certificate.peak, peak_step=certificate.peak_step or 0,
+        order="fixed" if kept else "free", digest=lean.digest, computes=to_computes(graph, lean), origin=origin,
+    )  # fmt: skip
+
+
+def facts(graph: ComputeGraph) -> dict[str, int | str]:
+    """Return the facts of a graph in the manifest."""
+    from remat.bounds.peak_bounds import structural_bound
+
+    problem = Problem(graph)
+    least = structural_bound(problem).value
+    assert least is not None
+    return {
+        "digest": graph.digest, "ops": len(graph.ops), "cost": graph.base_cost, "peak": problem.reference_peak,
+        "least": least,
+    }  # fmt: skip
+
+
+def _check_schedule(graph: ComputeGraph, record: ScheduleRecord, place: str) -> None:
+    """Raise unless a record is what its computes give."""
+    schedule = to_schedule(graph, record, place)
+    certificate = certify(graph, schedule)
+    if not certificate.accepted:
+        why = next(each for each in certificate.violations if each.rule is not Rule.BUDGET)
+        raise FormatError(f"{place}: the schedule is {certificate.verdict}: {why}", "library.invalid", place)
+    true = described(graph, schedule, certificate, record.origin)
+    for word in type(record).model_fields:
+        said, value = getattr(record, word), getattr(true, word)
+        if said != value:
+            raise FormatError(f"{place}: {word} is {said}, but {value} by graph and computes", "library.wrong", place)
+
+
+def _by_definition(problem: LibraryProblem) -> Claim:
+    """Return the bound that follows from the facts of the instance."""
+    instance = problem.instance
+    if problem.minimizes_peak:
+        return Claim(instance.least, "structural bound")
+    assert problem.budget is not None
+    if problem.budget < instance.least:
+        return Claim(None, "structural bound")
+    return Claim(instance.cost, "computing each op once")
+
+
+def _higher(claim: Claim, known: Claim) -> bool:
+    if known.value is None:
+        return False
+    return claim.value is None or claim.value > known.value

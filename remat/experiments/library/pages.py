@@ -1,0 +1,175 @@
+"""Pages of the library in Markdown: the overview, and one page for each instance with its picture and records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from remat.experiments.library.instances import FAMILIES, Instance, instances
+from remat.experiments.library.ledger import Class, Ledger, Standing
+from remat.experiments.library.published import published
+from remat.experiments.library.records import BoundRecord, Record
+from remat.runtime.sizes import size_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def overview(ledgers: Sequence[Ledger] | None = None) -> str:
+    """Return the tables of the overview: classes by family, progress by date, instances with links to their pages."""
+    shelf = [Ledger(each) for each in instances().values()] if ledgers is None else list(ledgers)
+    known = {ledger.instance.name: list(ledger.standings()) for ledger in shelf}
+    everything = [standing for standings in known.values() for standing in standings]
+    lines = [
+        f"**{len(everything):,} problems on {len(shelf)} instances**: "
+        f"{sum(each.closed for each in everything):,} closed, {sum(not each.closed for each in everything):,} open. "
+        f"Geometric mean of the gaps: {_mean_gap(everything)} over all problems that have a schedule, "
+        f"{_mean_gap(each for each in everything if not each.closed)} over the open ones.", "",
+        *_by_class(known, shelf), "", "## Progress", "", *_progress(shelf), "", "## Instances", "",
+    ]  # fmt: skip
+    for family, title in FAMILIES.items():
+        chosen = [ledger.instance for ledger in shelf if ledger.instance.family == family]
+        if chosen:
+            rows = [_line(each, known[each.name]) for each in chosen]
+            lines += [
+                f"### {title}",
+                "",
+                *_table(("instance", "ops", "peak", "problems", "closed", "mean gap"), rows),
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def page(ledger: Ledger, picture: str = "") -> str:
+    """Return the page of an instance; `picture` is the address of its picture."""
+    instance, standings = ledger.instance, list(ledger.standings())
+    made = f"`remat library export {instance.name} -o {instance.name}.json`"
+    if instance.file:
+        made = f"the file `{instance.file}`, which you fetch yourself"
+    facts = [
+        ("Version", f"{instance.version}"), ("Graph", made), ("Origin", instance.origin or "this project"),
+        ("Generator", f"`{_command(instance)}`" if instance.generator else ""), ("Ops", f"{instance.ops:,}"),
+        ("Cost of each op once", f"{instance.cost:,}"), ("Reference peak", f"{instance.peak:,} bytes"),
+        ("Structural bound", f"{instance.least:,} bytes"), ("Digest", f"`{instance.digest}`"),
+    ]  # fmt: skip
+    lines = [f"# {instance.name}", "", *_table(("", ""), [fact for fact in facts if fact[1]]), ""]
+    if picture:
+        lines += [f"![Best known schedules and bounds of {instance.name}]({picture})", ""]
+    lines += ["## Problems", "", *_table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]
+    lines += ["Values are " + ("peaks in % of the reference peak" if standings[0].problem.minimizes_peak else
+              "overheads in %") + "; **bold**: proved optimal.", ""]  # fmt: skip
+    lines += ["## Records", "", *_table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]
+    return "\n".join([*lines, ""])
+
+
+def picture(ledger: Ledger) -> Figure | None:
+    """Draw best values and bounds against the budget; None for an instance without budgets."""
+    from matplotlib.figure import Figure
+
+    standings = [each for each in ledger.standings() if each.problem.percent is not None and not each.infeasible]
+    if len(standings) < 2:
+        return None
+    figure = Figure(figsize=(7, 3.2))
+    axes = figure.add_axes((0.11, 0.17, 0.86, 0.8))  # fixed: a computed layout draws twice, and there are 100 pictures
+    for kind, colour in (("fixed", "tab:blue"), ("free", "tab:orange")):
+        mine = [each for each in standings if each.problem.kind == kind]
+        budgets = [each.problem.percent or 0 for each in mine]
+        best = [_or_nan(each.relative(each.value)) for each in mine]
+        bound = [_or_nan(each.relative(each.bound.value)) for each in mine]
+        axes.plot(budgets, best, "o-", color=colour, label=f"{kind} order, best known")
+        axes.plot(budgets, bound, "^--", color=colour, alpha=0.5, label=f"{kind} order, bound")
+    axes.set(xlabel="budget in % of the reference peak", ylabel="overhead in %")
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+_PROBLEM_HEAD = ("problem", "budget", "class", "best", "bound", "gap %", "found by", "bound by", "published")
+_RECORD_HEAD = ("date", "record", "value", "holds for", "by", "s", "machine")
+
+
+def _problem_line(standing: Standing) -> tuple[str, ...]:
+    problem = standing.problem
+    best = "infeasible" if standing.infeasible else _number(standing.relative(standing.value)) or "?"
+    if standing.closed and not standing.infeasible:
+        best = f"**{best}**"
+    told = published(problem.instance.name, problem.kind, problem.percent) if problem.percent is not None else []
+    gap = "" if standing.gap is None else f"{100 * standing.gap:.3g}"
+    return (
+        problem.name.partition("/")[2], "" if problem.budget is None else f"{problem.budget:,}", str(standing.group),
+        best, _number(standing.relative(standing.bound.value)), gap,
+        "" if standing.best is None or standing.infeasible else standing.best.origin.method, standing.bound.source,
+        ", ".join(map(str, told)),
+    )  # fmt: skip
+
+
+def _record_line(instance: Instance, record: Record) -> tuple[str, ...]:
+    origin = record.origin
+    if isinstance(record, BoundRecord):
+        value = "infeasible" if record.value is None else f"{record.measure} ≥ {record.value:,}"
+        scope = f"{record.order} order" + ("" if record.budget is None else f", ≤ {record.budget:,} bytes")
+        scope += ", no recomputation" if record.max_computes == 1 else ""
+        by = f"{origin.method}: {record.source}"
+    else:
+        value, scope, by = f"cost {record.cost:,}", f"{record.order} order, peak {record.peak:,}", origin.method
+    clock = " (wall)" if origin.clock == "wall" else ""
+    seconds = "" if origin.seconds is None else f"{origin.seconds:g}{clock}"
+    return origin.date, record.kind, value, scope, by, seconds, origin.machine
+
+
+def _by_class(known: dict[str, list[Standing]], shelf: Sequence[Ledger]) -> list[str]:
+    rows = []
+    for family, title in FAMILIES.items():
+        mine = [each for ledger in shelf if ledger.instance.family == family for each in known[ledger.instance.name]]
+        counts = Counter(each.group for each in mine)
+        rows.append((title, *(f"{counts[group]}" for group in Class), _mean_gap(mine)))
+    total = Counter(each.group for standings in known.values() for each in standings)
+    rows.append(("**All**", *(f"**{total[group]}**" for group in Class), ""))
+    return _table(("family", *map(str, Class), "mean gap"), rows)
+
+
+def _progress(shelf: Sequence[Ledger]) -> list[str]:
+    """Return, for each date, the records that arrived, and how many problems are closed at its end."""
+    dates = sorted({record.origin.date for ledger in shelf for record in ledger.records})
+    rows = []
+    for date in dates:
+        before = [ledger.until(date) for ledger in shelf]
+        arrived = Counter(record.kind for ledger in shelf for record in ledger.records if record.origin.date == date)
+        standings = [each for ledger in before for each in ledger.standings()]
+        rows.append((date or "unknown", f"{arrived['schedule']}", f"{arrived['bound']}",
+                     f"{sum(each.closed for each in standings)}", _mean_gap(standings)))  # fmt: skip
+    return _table(("date", "new schedules", "new bounds", "closed problems", "mean gap"), rows)
+
+
+def _line(instance: Instance, standings: Sequence[Standing]) -> tuple[str, ...]:
+    closed = sum(each.closed for each in standings)
+    return (
+        f"[{instance.name}]({instance.name}.md)", f"{instance.ops:,}", size_text(instance.peak), f"{len(standings)}",
+        f"{closed}", _mean_gap(standings),
+    )  # fmt: skip
+
+
+def _mean_gap(standings: Iterable[Standing]) -> str:
+    """Return the geometric mean of the gaps, shifted by one, in %."""
+    gaps = [each.gap for each in standings if each.gap is not None]
+    if not gaps:
+        return ""
+    return f"{100 * (math.exp(sum(map(math.log1p, gaps)) / len(gaps)) - 1):.2g} %"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _command(instance: Instance) -> str:
+    options = "".join(f" --{key} {value}" for key, value in instance.options.items())
+    return f"remat generate {instance.generator}{options}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

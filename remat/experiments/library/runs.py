@@ -1,0 +1,217 @@
+"""Runs: a method on a problem of the library with a time limit; its schedule and bound are offered to the ledger."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import remat
+from remat.bounds.selection import best_bound
+from remat.errors import RematError
+from remat.experiments.contestant import Contestant
+from remat.experiments.library.instances import LibraryProblem
+from remat.experiments.library.ledger import Ledger, Standing
+from remat.experiments.library.records import BoundRecord, Origin, to_schedule
+from remat.graphs import ComputeGraph
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
+from remat.runtime.deadline import Deadline
+from remat.runtime.resources import available_cpus
+from remat.runtime.solve_options import SolveOptions
+from remat.schedule import OrderRule, Schedule
+from remat.solving.min_peak import minimize
+from remat.solving.solve import solve
+
+#: States of the exhaustive search, at most 2 GB.
+MOST_STATES = 3_000_000
+UNLIMITED = 1 << 62
+#: Seconds to compute a bound again whose time limit is unknown.
+RERUN = 60.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """Method of a run with its limits.
+
+    Attributes
+    ----------
+    method : str
+        Method of :func:`remat.solve`, or one of :data:`OWN`.
+    seconds : float
+        Time limit.
+    seed, threads : int
+    warm : bool
+        Start from the best known schedule.
+    """
+
+    method: str
+    seconds: float
+    seed: int = 0
+    threads: int = 1
+    warm: bool = False
+
+    @property
+    def options(self) -> SolveOptions:
+        """Options for solve()."""
+        return SolveOptions(threads=self.threads, seed=self.seed)
+
+
+class Answer(NamedTuple):
+    """Schedules and a bound that a run found; `bound` None with `infeasible`: no schedule exists."""
+
+    schedules: tuple[Schedule, ...] = ()
+    bound: int | None = None
+    source: str = ""
+    scope: Scope = EVERY_SCHEDULE
+    infeasible: bool = False
+    on_peak: bool = False
+
+
+class News(NamedTuple):
+    """Problems that a run improved, and the processor seconds that it took."""
+
+    better: list[LibraryProblem]
+    raised: list[LibraryProblem]
+    seconds: float
+
+
+def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> News:
+    """Run a method on a problem and offer what it finds.
+
+    Raises
+    ------
+    RematError
+        If the method fails, or what it finds contradicts a record.
+    """
+    stated = problem.problem(ledger.graph)
+    known = ledger.standing(problem).best
+    start = to_schedule(ledger.graph, known, str(ledger.path)) if call.warm and known is not None else None
+    began = _processor_seconds()
+    answer = OWN.get(call.method, _solve)(stated, call, start)
+    seconds = round(_processor_seconds() - began, 2)
+    origin = _origin(call, seconds)
+    better = {each.name: each for schedule in answer.schedules for each in ledger.offer(schedule, origin)}
+    raised: list[LibraryProblem] = []
+    if (answer.bound is not None or answer.infeasible) and covers(answer.scope, stated):
+        record = BoundRecord(
+            measure="peak" if answer.on_peak else "cost", value=None if answer.infeasible else answer.bound,
+            budget=None if answer.on_peak else problem.budget, order=str(answer.scope.order),  # type: ignore[arg-type]
+            max_computes=answer.scope.max_computes,
+            source=answer.source.removeprefix("the "), problem=problem.name.partition("/")[2], origin=origin,
+        )  # fmt: skip
+        raised = ledger.offer_bound(record)
+    return News(list(better.values()), raised, seconds)
+
+
+class Again(NamedTuple):
+    """Bound that the run of a record gives now; None: infeasible, or nothing if not `reached`."""
+
+    value: int | None
+    expected: int | None
+    reached: bool
+
+    def __str__(self) -> str:
+        wanted = "infeasible" if self.expected is None else f"{self.expected:,}"
+        if self.reached:
+            return f"{wanted}, reached again"
+        return f"{wanted} was not reached again: {'nothing' if self.value is None else f'{self.value:,}'}"
+
+
+def rerun(standing: Standing, graph: ComputeGraph) -> Again:
+    """Repeat the run that gave the best bound of a problem, which must have a record.
+
+    The time limit is that of the record, or :data:`RERUN` seconds where it is unknown.
+    """
+    record = standing.bound.record
+    assert record is not None
+    kind, _, percent = record.problem.partition("-")
+    problem = LibraryProblem(standing.problem.instance, kind, int(percent) if percent else None)  # type: ignore[arg-type]
+    origin = record.origin
+    call = Call(origin.method, origin.limit or RERUN, origin.seed or 0)
+    answer = OWN.get(call.method, _solve)(problem.problem(graph), call, None)
+    enough = answer.infeasible or (
+        record.value is not None and answer.bound is not None and answer.bound >= record.value
+    )
+    return Again(None if answer.infeasible else answer.bound, record.value, enough)
+
+
+def _origin(call: Call, seconds: float) -> Origin:
+    """Return the origin of a run."""
+    return Origin(
+        date=time.strftime("%Y-%m-%d", time.gmtime()), method=call.method, machine=machine(), seconds=seconds,
+        limit=float(call.seconds), seed=call.seed, version=remat.__version__,
+    )  # fmt: skip
+
+
+@cache
+def machine() -> str:
+    """Return processor, number of usable processors and system; no name of a computer."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{(names or [platform.machine()])[0]}, {available_cpus()} CPUs, {platform.system()}"
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and its children that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _bound(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
+    """Find the best of all bounds on cost."""
+    bound = best_bound(problem, call.seconds, threads=call.threads)
+    return Answer(bound=bound.value, source=bound.kind, scope=bound.scope, infeasible=bound.infeasible)
+
+
+def _exhaust(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
+    """Find the optimum by exhaustive search, as far as memory allows."""
+    deadline = Deadline.after(call.seconds)
+    found = explore(
+        problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
+    )
+    if found is None:
+        raise RematError(f"{problem.graph.name}: an op has too many tensors for an exhaustive search")
+    schedules = () if found.schedule is None else (found.schedule,)
+    scope = Scope(OrderRule(problem.order), staged=False)
+    return Answer(
+        schedules, min(found.bound, UNLIMITED), "exhaustive search", scope, not schedules and found.bound >= UNLIMITED
+    )
+
+
+def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
+    """Find a schedule of least peak with recomputation and a bound on the peak, which decide the smallest budgets."""
+    result = minimize(
+        Problem(problem.graph, order=problem.order, keep=problem.keep), stop=call.seconds, options=call.options
+    )
+    schedules = () if result.schedule is None else (result.schedule,)
+    return Answer(
+        schedules, result.bound, result.bound_kind, Scope(OrderRule(problem.order), staged=False), on_peak=True
+    )
+
+
+def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+    """Call solve()."""
+    method = Contestant.parse(call.method)
+    result = solve(
+        problem, method.method, method.backend or "cp-sat", stop=call.seconds, warm_start=start, options=call.options
+    )
+    schedules = tuple(each for each in (result.schedule, result.least_peak_schedule) if each is not None)
+    peak = problem.objective.is_memory
+    infeasible = result.status == "infeasible"
+    return Answer(
+        schedules, None if infeasible else result.bound, result.bound_kind or call.method, result.scope, infeasible,
+        on_peak=peak,
+    )  # fmt: skip
+
+
+#: Methods in addition to those of solve().
+OWN: dict[str, Callable[[Problem, Call, Schedule | None], Answer]] = {
+    "bounds": _bound, "exhaustive": _exhaust, "least-peak": _least_peak,
+}  # fmt: skip
