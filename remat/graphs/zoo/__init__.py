@@ -18,12 +18,14 @@ from remat.graphs.zoo.convolutional import regnet, resnet_ops, unet_ops
 from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.fourier import fno, u_fno, uno
 from remat.graphs.zoo.inference import InferenceNetwork
+from remat.graphs.zoo.language_models import GEMMA, QWEN_MOE, bert, decoder, mamba, t5
 from remat.graphs.zoo.layered_networks import fcn8, mobilenet, resnet50, segnet, unet, vgg16, vgg19
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
 from remat.graphs.zoo.network import Layer, Network, training_graph
 from remat.graphs.zoo.randwire import REGIMES, randwire, watts_strogatz
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.transformers import gpt, mlp_mixer, transformer
+from remat.graphs.zoo.vision_models import convnext, diffusion_unet, dit, vit, whisper
 
 #: Training graphs by name; each takes a batch, an image shape and a number of classes, with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
@@ -51,6 +53,38 @@ TRAINING_STEPS: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
         ),
         "u-fno": u_fno,
         "uno": uno,
+        "llama": decoder,
+        "gemma": partial(
+            decoder,
+            name="gemma",
+            style=GEMMA,
+            layers=26,
+            width=2304,
+            heads=8,
+            groups=4,
+            head_width=256,
+            hidden=9216,
+            vocabulary=256000,
+        ),
+        "qwen-moe": partial(
+            decoder,
+            name="qwen-moe",
+            style=QWEN_MOE,
+            layers=12,
+            width=1024,
+            heads=16,
+            groups=4,
+            hidden=512,
+            vocabulary=151936,
+        ),
+        "mamba": mamba,
+        "bert": bert,
+        "t5": t5,
+        "whisper": whisper,
+        "vit": vit,
+        "convnext": convnext,
+        "dit": dit,
+        "diffusion-unet": diffusion_unet,
     }
 )
 
@@ -99,12 +133,18 @@ __all__ = [
     "Layer",
     "Network",
     "Tape",
+    "bert",
     "cell_network",
+    "convnext",
     "darts_cell",
+    "decoder",
+    "diffusion_unet",
+    "dit",
     "fcn8",
     "fno",
     "genotype_network",
     "gpt",
+    "mamba",
     "mlp_mixer",
     "mobilenet",
     "randwire",
@@ -115,6 +155,7 @@ __all__ = [
     "swiftnet",
     "swiftnet_cell",
     "swiftnet_cells",
+    "t5",
     "training_graph",
     "transformer",
     "u_fno",
@@ -123,5 +164,7 @@ __all__ = [
     "uno",
     "vgg16",
     "vgg19",
+    "vit",
     "watts_strogatz",
+    "whisper",
 ]

@@ -60,6 +60,15 @@ class Operators(Tape):
         outputs = [Output("", x.shape), Output("mean", rows), Output("rstd", rows)]
         return self.apply("layer_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
 
+    def rms_norm(self, name: str, x: Value) -> Value:
+        """Add a normalisation by the root mean square of the last dimension; its reciprocal is a separate output."""
+        return self.apply("rms_norm", name, [x], [Output("", x.shape), Output("rstd", x.shape[:-1])],
+                          params=x.shape[-1])[0]  # fmt: skip
+
+    def multiply(self, name: str, x: Value, factor: Value) -> Value:
+        """Add a product with the shape of `x`; `factor` is broadcast."""
+        return self.apply("multiply", name, [x, factor], [Output("", x.shape)])[0]
+
     def embedding(self, name: str, indices: Value, entries: int, features: int) -> Value:
         """Add a lookup of one row of a table per index."""
         return self.apply(
@@ -148,6 +157,11 @@ class ImageOperators(Operators):
         rows = (x.shape[0], x.shape[-1])
         outputs = [Output("", x.shape), Output("mean", rows), Output("rstd", rows)]
         return self.apply("instance_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
+
+    def group_norm(self, name: str, x: Value, groups: int = 32) -> Value:
+        """Add a normalisation per group of channels and sample; mean and reciprocal deviation are separate outputs."""
+        outputs = [Output("", x.shape), *(Output(word, (x.shape[0], groups)) for word in ("mean", "rstd"))]
+        return self.apply("group_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
 
     def max_pool(self, name: str, x: Value, stride: int = 2) -> Value:
         """Add a max pooling; the positions of the maxima are a separate output."""
