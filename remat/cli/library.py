@@ -9,7 +9,8 @@ import typer
 
 from remat.cli.options import Json
 from remat.cli.terminal import NO
-from remat.errors import ProblemError
+from remat.errors import ProblemError, RematError
+from remat.runtime.text import one_line
 
 if TYPE_CHECKING:
     from remat.experiments.library.instances import LibraryProblem
@@ -193,7 +194,11 @@ def run(
         ledger = _ledger(problem.instance.name, folder)
         if ledger.standing(problem).closed:  # by a run on another problem
             continue
-        news = attempt(problem, ledger, call)
+        try:
+            news = attempt(problem, ledger, call)
+        except RematError as error:  # the method cannot answer this problem
+            print(f"[{number}/{len(problems)}] {problem.name}: {one_line(str(error))}", flush=True)
+            continue
         words = [f"{what} {', '.join(each.name.partition('/')[2] for each in found)}"
                  for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
         print(f"[{number}/{len(problems)}] {problem.name}: {'; '.join(words) or 'nothing new'} "

@@ -128,7 +128,10 @@ def test_published_parameters_of_gpt2():
     assert gpt().meta["params"] == published + untied_head - positions
 
 
-@pytest.mark.parametrize("name", ["gpt", "transformer", "mlp-mixer", "qwen-moe", "mamba", "dit", "resnet50-ops", "regnet-32", "fno-3d", "uno"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt", "transformer", "mlp-mixer", "qwen-moe", "mamba", "dit", "resnet50-ops", "regnet-32", "fno-3d", "uno"],
+)
 def test_costs_are_affine_in_the_batch(name):
     """Parameters have a separate cost, so that costs stay affine where a roofline changes sides."""
     family = AffineGraph.of(TRAINING_STEPS[name])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
-import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 import remat
 from remat.bounds.selection import best_bound
@@ -160,8 +162,13 @@ def machine() -> str:
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of this process and its children that have ended."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """Return the processor time of this process and all that it started, also through the fork server."""
+    here = psutil.Process()
+    times = []
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times.append(process.cpu_times())
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 
 
 def _bound(problem: Problem, call: Call, _start: Schedule | None) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from remat.errors import GraphError
@@ -75,7 +76,7 @@ class Operators(Tape):
             "embedding", name, [indices], [Output("", (*indices.shape, features))], params=entries * features
         )[0]
 
-    def split(self, name: str, x: Value, shapes: dict[str, tuple[int, ...]]) -> tuple[Value, ...]:
+    def split(self, name: str, x: Value, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Value, ...]:
         """Copy the parts of a value: a tensor ``name.part`` of each of the shapes."""
         if sum(prod(shape) for shape in shapes.values()) != prod(x.shape):
             raise GraphError(f"{self.name}: cannot split {x.name!r} {x.shape} into {list(shapes.values())}")
