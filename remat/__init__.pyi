@@ -21,3 +21,4 @@ from remat.solving.order import order as order
 from remat.solving.result import Result as Result
 from remat.solving.solve import solve as solve
 from remat.solving.versions import show_versions as show_versions
+from remat.studies.study import Study as Study

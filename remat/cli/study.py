@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.terminal import INTERRUPTED, NO, OK
-from remat.errors import RematError
 from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
-    from remat.studies.plan import Cell, Plan
+    from remat.studies.plan import Plan
     from remat.studies.running import Event
-    from remat.studies.store import Store
+    from remat.studies.study import Study
 
 app = typer.Typer(
     help="Run instances × problems × methods × seeds into a database; export and report them.", no_args_is_help=True,
@@ -31,7 +30,7 @@ Url = Annotated[str, typer.Option(
 Folder = Annotated[Path | None, typer.Option(
     "--folder", help="Folder of graphs and schedules; default: next to the SQLite file, or study.files."
 )]  # fmt: skip
-Executor = Annotated[str, typer.Option("--executor", help="processes:N, or dask://host:port.")]
+Executor = Annotated[str, typer.Option("--executor", help="processes:N, dask://host:port, or slurm:JOBS,OPTION=VALUE.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Solve failed cells again.")]
 DEFAULT_URL = "sqlite:///study.db"
@@ -59,14 +58,14 @@ def run(
     """
     from remat.studies.plan import Plan
     from remat.studies.store import Store
+    from remat.studies.study import Study
 
     plan = Plan.from_file(file)
     if dry_run:
         _print_plan(plan)
         return
-    with Store(store, folder) as opened:
-        opened.add(plan)
-        _run(opened, plan.name, list(plan.cells), executor, retry=retry_failed, quiet=quiet)
+    with Study(plan, Store(store, folder)) as study:
+        _run(study, executor, retry=retry_failed, quiet=quiet)
 
 
 @app.command()
@@ -80,11 +79,8 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Solve the cells of study NAME that have no result, as `remat study run`, without its file."""
-    from remat.studies.store import Store
-
-    with Store(store, folder) as opened:
-        cells = [result.cell for result in opened.results(name, certify=False)]
-        _run(opened, name, cells, executor, retry=retry_failed, quiet=quiet)
+    with _study(name, store, folder) as study:
+        _run(study, executor, retry=retry_failed, quiet=quiet)
 
 
 @app.command()
@@ -95,14 +91,17 @@ def status(
     folder: Folder = None,
 ) -> None:
     """Show the cells of a study by state, and its methods by result."""
-    with _existing(store, folder) as opened:
-        for study in [name] if name is not None else opened.studies():
-            counts = opened.counts(study)
+    from remat.studies.store import Store
+    from remat.studies.study import Study
+
+    with Store.existing(store, folder) as opened:
+        for word in [name] if name is not None else opened.studies():
+            counts = opened.counts(word)
             done = counts["done"] + counts["failed"]
             words = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
-            print(f"{study}: {done:,} of {sum(counts.values()):,} cells finished ({words})")
+            print(f"{word}: {done:,} of {sum(counts.values()):,} cells finished ({words})")
             if name is not None:
-                _print_methods(opened, study)
+                _print_methods(Study.resume(name, opened))
 
 
 @app.command()
@@ -115,13 +114,10 @@ def export(
 ) -> None:
     """Write the results of study NAME to files. Every schedule is certified again."""
     from remat.studies.export import SUFFIXES
-    from remat.studies.export import export as write
 
     check_outputs(*((path, SUFFIXES) for path in output))
-    with _existing(store, folder) as opened:
-        results = opened.results(name)
-    for path in output:
-        write(results, path)
+    with _study(name, store, folder) as study:
+        study.export(*output)
 
 
 @app.command()
@@ -135,23 +131,16 @@ def report(
     folder: Folder = None,
 ) -> None:
     """Write a report of study NAME as one page that needs no network. Every schedule is certified again."""
-    from remat.io.figures import write_figure
-    from remat.io.files import write_atomic
     from remat.io.page import SUFFIXES
-    from remat.studies.report import Report
 
     check_outputs((output, SUFFIXES))
-    for place in filter(None, (figures, tables)):
-        place.mkdir(parents=True, exist_ok=True)
-    with _existing(store, folder) as opened:
-        found = Report(name, opened.results(name))
-    write_atomic(output, found.html())
-    for word, (_title, draw) in found.figures().items() if figures is not None else ():
-        for suffix in (".pdf", ".svg"):
-            write_figure((figures or Path()) / f"{word}{suffix}", draw)
-    if tables is not None:
-        for word, sheet in (("methods", found.summary()), ("duels", found.duels())):
-            write_atomic(tables / f"{word}.tex", sheet.latex())
+    with _study(name, store, folder) as study:
+        found = study.report()
+        found.save(output)
+        if figures is not None:
+            found.save_figures(figures)
+        if tables is not None:
+            found.save_tables(tables)
 
 
 @app.command()
@@ -162,40 +151,29 @@ def rm(
     folder: Folder = None,
 ) -> None:
     """Remove study NAME from the store, with the results that no other study shares. Files of schedules stay."""
-    with _existing(store, folder) as opened:
-        print(f"removed {name} with the results of {opened.remove(name):,} cells")
+    with _study(name, store, folder) as study:
+        print(f"removed {name} with the results of {study.remove():,} cells")
 
 
-def _existing(url: str, folder: Path | None) -> Store:
-    """Open a store; refuse a SQLite file that does not exist."""
+def _study(name: str, url: str, folder: Path | None) -> Study:
     from remat.studies.store import Store
+    from remat.studies.study import Study
 
-    path = url.removeprefix("sqlite:///")
-    if path != url and not Path(path.partition("?")[0]).exists():
-        raise RematError(f"{path}: there is no store (--store names another one)", "store", path)
-    return Store(url, folder)
+    return Study.resume(name, Store.existing(url, folder))
 
 
-def _run(opened: Store, name: str, cells: list[Cell], executor: str, *, retry: bool, quiet: bool) -> None:
+def _run(study: Study, executor: str, *, retry: bool, quiet: bool) -> None:
     """Run a study with progress, and leave with its exit code."""
-    from remat.studies.executors import make_executor
-    from remat.studies.running import Runner
-
-    if retry:
-        opened.retry(name)
 
     def on_event(event: Event) -> None:
         if not quiet:
             print(_line(event), file=sys.stderr, flush=True)
 
-    threads = max((cell.threads for cell in cells), default=1)
-    with make_executor(executor, threads) as chosen:
-        finished = Runner(opened, name, chosen, on_event).run()
-    counts = opened.counts(name)
-    _print_methods(opened, name)
+    finished = study.run(executor, retry_failed=retry, on_event=on_event)
+    _print_methods(study)
     if not finished:
-        print(f"interrupted: `remat study resume {name}` continues")
-    raise typer.Exit(INTERRUPTED if not finished else NO if counts["failed"] else OK)
+        print(f"interrupted: `remat study resume {study.name}` continues")
+    raise typer.Exit(INTERRUPTED if not finished else NO if study.counts()["failed"] else OK)
 
 
 def _line(event: Event) -> str:
@@ -237,17 +215,17 @@ def _print_plan(plan: Plan) -> None:
         print(f"at most {_time(plan.seconds)} one after another, {_time(plan.seconds / slots)} with processes:{slots}")
 
 
-def _print_methods(opened: Store, name: str) -> None:
+def _print_methods(study: Study) -> None:
     """Print a table of methods with the number of cells by result."""
     from remat.cli.console import NUMBER, TEXT, console, print_columns
 
-    words = ("optimal", "feasible", "infeasible", "unknown", "failed", "waiting", "running")
+    words = ("optimal", "feasible", "infeasible", "unknown", "refused", "failed", "waiting", "running")
     found: dict[str, Counter[str]] = {}
-    for result in opened.results(name, certify=False):
+    for result in study.results(certify=False):
         found.setdefault(result.cell.method, Counter())[str(result.row.get("status", result.state))] += 1
     shown = [word for word in words if any(counts[word] for counts in found.values())]
     columns = [("method", TEXT), ("cells", NUMBER), *((word, NUMBER) for word in shown)]
     lines = (
         [method, f"{counts.total():,}", *(f"{counts[word]:,}" for word in shown)] for method, counts in found.items()
     )
-    print_columns(console(), name, columns, lines)
+    print_columns(console(), study.name, columns, lines)

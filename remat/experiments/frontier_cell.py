@@ -15,7 +15,7 @@ from remat.errors import FormatError, RematError, ScheduleError
 from remat.experiments.contestant import Contestant
 from remat.experiments.runs import Run, question
 from remat.io.documents import Document, ForeignDocument, check_header, decoded
-from remat.io.files import read_json, write_atomic, write_new
+from remat.io.files import made_folder, read_json, write_atomic, write_new
 from remat.problem import Objective, Problem
 from remat.runtime.text import clipped
 from remat.schedule import Schedule
@@ -129,14 +129,10 @@ class Folder:
         Raise FormatError with the path, if it cannot be written or belongs to another graph, other rules or other
         limits.
         """
-        folder = cls(Path(path))
+        folder = cls(made_folder(path))
         asked = {"format": NAME, "version": VERSION, **question(problem, limits)}
         asked = json.loads(json.dumps(asked))
         file = folder.path / "question.json"
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FormatError(f"{path}: cannot be written: {error.strerror}", "not-written") from None
         if not file.exists():
             # Ignore names with a leading dot: temporary files of other writers.
             strange = any(not other.name.startswith(".") for other in folder.path.iterdir())

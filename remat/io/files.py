@@ -247,6 +247,16 @@ def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
         raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
 
 
+def made_folder(path: str | os.PathLike[str]) -> Path:
+    """Return a folder, created with its parents if necessary; raise FormatError with the path, if it cannot be."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror}", "not-written") from None
+    return folder
+
+
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Return True for paths that must not be replaced: standard streams, pipes, devices, open files."""
     mode = _mode(path)

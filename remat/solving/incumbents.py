@@ -184,6 +184,8 @@ class Reader:
 
 def one_line(error: BaseException) -> str:
     """Return the message of `error` in one line, with its type unless it is a RematError."""
+    if isinstance(error, MemoryError):
+        return "it ran out of memory"
     text = " ".join(str(error).split())
     return text if isinstance(error, RematError) else f"{type(error).__name__}: {text}".rstrip(": ")
 

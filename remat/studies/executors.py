@@ -1,15 +1,21 @@
-"""Executors of studies: processes of this machine, or a Dask cluster."""
+"""Executors of studies: processes of this machine, a Dask cluster, or jobs of SLURM."""
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from remat.errors import RematError
-from remat.studies.solving import GRACE, Outcome, Task, solve_cell
+from remat.studies.cell_process import GRACE, CellProcess, solve_cell
+from remat.studies.solving import Outcome, Task
+
+#: Options of ``slurm:``.
+SLURM_OPTIONS = ("queue", "account", "walltime", "memory", "interface", "log_directory")
 
 
 class StudyExecutor(ABC):
@@ -39,36 +45,39 @@ class StudyExecutor(ABC):
 
 
 class Processes(StudyExecutor):
-    """Child processes of this one.
+    """Child processes of this one, each for many cells.
 
-    If the processors suffice, each of the `slots` has `threads` of its own, to which its children are pinned.
+    If the processors suffice, each of the `slots` has `threads` of its own, to which its child is pinned.
     """
 
     def __init__(self, slots: int, threads: int = 1, *, grace: float = GRACE) -> None:
-        self.slots, self.grace = slots, grace
+        self.slots = slots
         self._pool = ThreadPoolExecutor(slots, "remat-cell")
         cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         pinned = slots * threads <= len(cpus)
-        self._cpus: queue.SimpleQueue[frozenset[int]] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[CellProcess] = queue.SimpleQueue()
         for slot in range(slots):
-            self._cpus.put(frozenset(cpus[slot * threads : (slot + 1) * threads] if pinned else ()))
+            mine = cpus[slot * threads : (slot + 1) * threads] if pinned else ()
+            self._idle.put(CellProcess(frozenset(mine), grace=grace))
 
     def submit(self, task: Task) -> Future[Outcome]:
         return self._pool.submit(self._solve, task)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        for _ in range(self.slots):
+            self._idle.get().close()
 
     def _solve(self, task: Task) -> Outcome:
-        cpus = self._cpus.get()
+        process = self._idle.get()
         try:
-            return solve_cell(task, cpus, grace=self.grace)
+            return process.solve(task)
         finally:
-            self._cpus.put(cpus)
+            self._idle.put(process)
 
 
 class Dask(StudyExecutor):
-    """Workers of a Dask cluster, each of whose threads runs a child process at a time.
+    """Workers of a Dask cluster, each of whose threads has a child process for its cells.
 
     Dask runs cells of a lost worker on others; a cell that loses several workers is lost.
 
@@ -106,8 +115,61 @@ class Dask(StudyExecutor):
         self._client.close()
 
 
+class Slurm(Dask):
+    """Jobs of SLURM, each of which is a worker of a Dask cluster and solves a cell at a time.
+
+    The scheduler of the cluster runs in this process, so the nodes must reach this machine. A lost job is replaced.
+
+    Parameters
+    ----------
+    jobs : int
+        Number of jobs.
+    threads : int
+        Processors of each job.
+    options : mapping of str to str
+        As :class:`dask_jobqueue.SLURMCluster` takes them: ``queue``, ``account``, ``walltime``, ``memory``,
+        ``interface``, ``log_directory``.
+
+    Raises
+    ------
+    RematError
+        If a package is not installed, or naming an option that SLURM or the cluster refuses.
+    """
+
+    def __init__(self, jobs: int, threads: int = 1, options: Mapping[str, str] | None = None) -> None:
+        try:
+            from dask_jobqueue.slurm import SLURMCluster, SLURMJob
+        except ImportError:
+            raise RematError(
+                "the executor slurm: needs dask-jobqueue: pip install 'remat[slurm]'",
+                "unavailable",
+                "slurm",
+            ) from None
+        for name in options or {}:
+            if name not in SLURM_OPTIONS:
+                known = ", ".join(SLURM_OPTIONS)
+                raise RematError(f"slurm has no option {name!r}; there are {known}", "executor", name)
+        if shutil.which(SLURMJob.submit_command) is None:
+            raise RematError(
+                f"the executor slurm: needs the program {SLURMJob.submit_command}; start it where SLURM's jobs are "
+                "submitted", "unavailable", "slurm",
+            )  # fmt: skip
+        given: dict[str, Any] = {"memory": "4GiB", "log_directory": "slurm-logs", **(options or {})}
+        self._cluster = SLURMCluster(
+            cores=1, processes=1, job_cpu=threads, scheduler_options={"dashboard": False}, **given
+        )  # fmt: skip
+        self._cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs)
+        super().__init__(self._cluster.scheduler_address.removeprefix("tcp://"))
+
+    def close(self) -> None:
+        super().close()
+        self._cluster.close()
+
+
 def make_executor(text: str, threads: int = 1) -> StudyExecutor:
-    """Return the executor that ``processes``, ``processes:4`` or ``dask://host:port`` names.
+    """Return the executor that a text names.
+
+    ``processes``, ``processes:4``, ``dask://host:port``, or ``slurm:JOBS[,OPTION=VALUE...]``.
 
     `threads`: threads of each cell. ``processes`` has as many slots as the processors allow.
 
@@ -119,10 +181,16 @@ def make_executor(text: str, threads: int = 1) -> StudyExecutor:
     from remat.runtime.resources import available_cpus
 
     word, _, rest = text.partition(":")
+    number, *more = rest.split(",")
+    count = int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
     if word == "processes" and not rest:
         return Processes(max(1, available_cpus() // threads), threads)
-    if word == "processes" and rest.isascii() and rest.isdigit() and 0 < int(rest) < 10_000:
-        return Processes(int(rest), threads)
+    if word == "processes" and count and not more:
+        return Processes(count, threads)
     if word == "dask" and rest.startswith("//") and rest[2:]:
         return Dask(rest[2:])
-    raise RematError(f"executor {text!r} is neither processes:N nor dask://host:port", "executor", text)
+    if word == "slurm" and count and all("=" in each for each in more):
+        return Slurm(count, threads, dict(each.split("=", 1) for each in more))
+    raise RematError(
+        f"executor {text!r} is none of processes:N, dask://host:port and slurm:JOBS,OPTION=VALUE", "executor", text
+    )

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat.io.figures import COLOURS, empty_figure, plain_text
+from remat.io.figures import COLOURS, empty_figure, plain_text, write_figure
+from remat.io.files import made_folder, write_atomic
 from remat.runtime.text import printable
 from remat.studies.statistics import (
     duel,
@@ -237,6 +239,23 @@ class Report:
         return figure
 
     # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file."""
+        write_atomic(path, self.html())
+
+    def save_figures(self, folder: str | os.PathLike[str]) -> None:
+        """Write each figure to a folder as PDF and SVG."""
+        place = made_folder(folder)
+        for word, (_title, draw) in self.figures().items():
+            for suffix in (".pdf", ".svg"):
+                write_figure(place / f"{word}{suffix}", draw)
+
+    def save_tables(self, folder: str | os.PathLike[str]) -> None:
+        """Write the tables of methods and pairs to a folder in LaTeX, for the package booktabs."""
+        place = made_folder(folder)
+        for word, sheet in (("methods", self.summary()), ("duels", self.duels())):
+            write_atomic(place / f"{word}.tex", sheet.latex())
 
     def html(self) -> str:
         """Return the report as a page; same results, same page but for the figures' own identifiers."""

@@ -68,23 +68,18 @@ class Runner:
         self._running: dict[Future[Outcome], tuple[Cell, int]] = {}
         self._began = self._beat = time.monotonic()
         self._finished = 0
+        self._place, self._searched = -1, -PAUSE
+        self._counts, self._counted = dict[str, int](), -PAUSE
 
     def run(self) -> bool:
         """Solve cells until none is left, also none of other runners; return False after Ctrl-C."""
-        searched = -PAUSE
         with interrupts():
             try:
                 while not interrupted():
-                    free = self.executor.slots - len(self._running)
-                    if free > 0 and time.monotonic() > searched + PAUSE:
-                        claimed = self.store.claim(self.study, self.owner, stale=self.stale, limit=free)
-                        for cell, attempt in claimed:
-                            self._running[self.executor.submit(self.store.task(cell))] = cell, attempt
-                        if len(claimed) < free:
-                            searched = time.monotonic()
+                    self._submit(self.executor.slots - len(self._running))
                     if not self._running:
-                        counts = self.store.counts(self.study)
-                        if not counts["waiting"] and not counts["running"]:
+                        self._count()
+                        if not self._counts["waiting"] and not self._counts["running"]:
                             return True
                         time.sleep(TICK)
                     self._take(wait(self._running, TICK, FIRST_COMPLETED).done)
@@ -94,6 +89,19 @@ class Runner:
                 return False
             finally:
                 self._leave()
+
+    def _submit(self, free: int) -> None:
+        """Claim cells for `free` slots: those behind the last one, and at intervals those that others gave back."""
+        while free > 0 and time.monotonic() > self._searched + PAUSE:
+            claimed = self.store.claim(self.study, self.owner, stale=self.stale, limit=free, after=self._place)
+            for cell, attempt, position in claimed:
+                self._place = position
+                self._running[self.executor.submit(self.store.task(cell))] = cell, attempt
+            free -= len(claimed)
+            if free > 0:
+                if self._place < 0:
+                    self._searched = time.monotonic()
+                self._place = -1
 
     def _take(self, finished: set[Future[Outcome]]) -> None:
         for future in finished:
@@ -113,10 +121,17 @@ class Runner:
                 self._report(cell, outcome)
 
     def _report(self, cell: Cell, outcome: Outcome) -> None:
-        counts = self.store.counts(self.study)
-        done, total = counts["done"] + counts["failed"], sum(counts.values())
+        if time.monotonic() > self._counted + PAUSE:
+            self._count()
+        else:
+            self._counts["failed" if outcome.row["status"] == "failed" else "done"] += 1
+            self._counts["running"] -= 1
+        done, total = self._counts["done"] + self._counts["failed"], sum(self._counts.values())
         left = (time.monotonic() - self._began) / self._finished * (total - done)
         self.on_event(Event(cell, outcome, done, total, left))
+
+    def _count(self) -> None:
+        self._counts, self._counted = self.store.counts(self.study), time.monotonic()
 
     def _leave(self) -> None:
         """Give back cells that have not finished; children end at once after Ctrl-C."""

@@ -8,6 +8,7 @@ claims, so two runners would solve a cell twice.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,12 +16,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from remat.errors import FormatError, RematError
 from remat.graphs.formats.remat_json import graph_from_document
-from remat.io.files import read_text, write_new
+from remat.io.files import made_folder, read_text, write_new
 from remat.runtime.interruption import interrupted
+from remat.runtime.processes import guard
 from remat.studies.plan import Cell, Plan
 from remat.studies.solving import Outcome, Task, certified
 
@@ -35,8 +37,6 @@ DEFAULT_URL = "sqlite:///study.db"
 STALE = 60.0
 #: Seconds for which an unreachable database is tried again.
 PATIENCE = 300.0
-#: Cells read at once when a runner needs another one.
-BATCH = 64
 
 _T = TypeVar("_T")
 
@@ -68,6 +68,14 @@ class Result:
     environment: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+class Claim(NamedTuple):
+    """Cell that a runner has claimed, the number of its attempt, and its position in the study."""
+
+    cell: Cell
+    attempt: int
+    position: int
+
+
 class Store:
     """Studies in a database, and the graphs and schedules of their cells in a folder next to it.
 
@@ -78,8 +86,8 @@ class Store:
     url : str
         As SQLAlchemy takes it: ``sqlite:///study.db``, ``postgresql+psycopg://user@host/base``.
     folder : path, optional
-        Folder of files. Default: that of a SQLite file with ``.files`` after its name; otherwise ``study.files`` in the
-        current folder.
+        Folder of files. Default: that of a SQLite file with ``.files`` after its name; for ``sqlite://``, a database in
+        memory, a temporary one; otherwise ``study.files`` in the current folder.
 
     Raises
     ------
@@ -109,13 +117,26 @@ class Store:
         self._transient = (
             faults.OperationalError, faults.IntegrityError, faults.InternalError, faults.InterfaceError,
         )  # fmt: skip
-        database = self.url.database if self.url.get_backend_name() == "sqlite" else None
-        self.folder = Path(folder or f"{database or 'study'}.files")
+        is_file = self.url.get_backend_name() == "sqlite"
+        self._temporary = contextlib.ExitStack()
+        if folder is None and is_file and self.url.database in (None, "", ":memory:"):
+            folder = self._temporary.enter_context(guard.temporary_folder())
+        self.folder = Path(folder or f"{self.url.database if is_file else 'study'}.files")
+        self._last = "", ""
         self._attempt(self._open, patience=0.0)
 
+    @classmethod
+    def existing(cls, url: str = DEFAULT_URL, folder: str | os.PathLike[str] | None = None) -> Store:
+        """Return a store; a SQLite file that does not exist is an error."""
+        path = url.removeprefix("sqlite:///")
+        if path != url and not Path(path.partition("?")[0]).exists():
+            raise RematError(f"{path}: there is no store (--store names another one)", "store", path)
+        return cls(url, folder)
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and remove the folder of a database in memory."""
         self._engine.dispose()
+        self._temporary.close()
 
     def __enter__(self) -> Store:
         return self
@@ -135,7 +156,7 @@ class Store:
         t = self._tables
         rows = [
             {"digest": cell.digest, "graph": cell.graph, "run": json.dumps(cell.run, sort_keys=True),
-             "state": "waiting", "attempts": 0, "owner": "", "heartbeat": 0.0}
+             "attempts": 0, "owner": "", "heartbeat": 0.0, **self._result(plan.given.get(cell.digest))}
             for cell in plan.cells
         ]  # fmt: skip
         members = [
@@ -245,8 +266,10 @@ class Store:
 
     # -- runners -------------------------------------------------------------------------------------------------------
 
-    def claim(self, study: str, owner: str, *, stale: float = STALE, limit: int = 1) -> list[tuple[Cell, int]]:
-        """Claim up to `limit` cells for a runner; return them with the number of their attempt.
+    def claim(
+        self, study: str, owner: str, *, stale: float = STALE, limit: int = 1, after: int = -1
+    ) -> list[Claim]:  # fmt: skip
+        """Claim up to `limit` cells for a runner, of those behind position `after` in the study.
 
         A cell is free if it waits, or if its runner has sent no heartbeat for `stale` seconds. Each claim is one
         conditional update, so that of several runners only one gets a cell.
@@ -259,29 +282,33 @@ class Store:
         query = (
             self._sql.select(*t.members.c, t.cells.c.graph, t.cells.c.run, t.cells.c.attempts)
             .join(t.cells, t.members.c.digest == t.cells.c.digest)
-            .where(t.members.c.study == study, free).order_by(t.members.c.position).limit(max(BATCH, limit))
+            .where(t.members.c.study == study, t.members.c.position > self._sql.bindparam("after"), free)
+            .order_by(t.members.c.position).limit(limit)
         )  # fmt: skip
 
-        def work(connection: Connection) -> list[tuple[Cell, int]]:
-            claimed: list[tuple[Cell, int]] = []
-            for row in connection.execute(query).all():
-                change = t.cells.update().where(t.cells.c.digest == row.digest, free).values(
-                    state="running", owner=owner, heartbeat=now, attempts=t.cells.c.attempts + 1
-                )  # fmt: skip
-                if connection.execute(change).rowcount:
-                    cell = Cell(
-                        row.digest, row.instance, row.problem, row.method, row.seed, row.graph, json.loads(row.run)
-                    )
-                    claimed.append((cell, row.attempts + 1))
-                if len(claimed) == limit:
-                    break
+        def work(connection: Connection) -> list[Claim]:
+            claimed: list[Claim] = []
+            place = after
+            while len(claimed) < limit and (found := connection.execute(query, {"after": place}).all()):
+                for row in found:  # another runner may have taken it meanwhile
+                    place = row.position
+                    change = t.cells.update().where(t.cells.c.digest == row.digest, free).values(
+                        state="running", owner=owner, heartbeat=now, attempts=t.cells.c.attempts + 1
+                    )  # fmt: skip
+                    if len(claimed) < limit and connection.execute(change).rowcount:
+                        cell = Cell(
+                            row.digest, row.instance, row.problem, row.method, row.seed, row.graph, json.loads(row.run)
+                        )
+                        claimed.append(Claim(cell, row.attempts + 1, place))
             return claimed
 
         return self._attempt(work)
 
     def task(self, cell: Cell) -> Task:
         """Return a cell as executors take it."""
-        return Task(cell.digest, self.graph_text(cell.graph), cell.run)
+        if cell.graph != self._last[0]:  # cells of a graph follow each other
+            self._last = cell.graph, self.graph_text(cell.graph)
+        return Task(cell.digest, self._last[1], cell.run)
 
     def beat(self, owner: str) -> None:
         """Send the heartbeat of a runner."""
@@ -292,23 +319,15 @@ class Store:
     def finish(self, cell: Cell, owner: str, outcome: Outcome) -> bool:
         """Store the outcome of a claimed cell; return False if another runner has the cell by now."""
         t = self._tables
-        schedule = None
-        if outcome.schedule is not None:
-            schedule = _digest(outcome.schedule)
-            self._write("schedules", schedule, outcome.schedule)
         environment = json.dumps(outcome.environment, sort_keys=True)
         place = _digest(environment)
         points = [
             {"digest": cell.digest, "number": number, "seconds": seconds, "objective": objective, "bound": bound}
             for number, (seconds, objective, bound) in enumerate(outcome.points)
         ]
-        state = "failed" if outcome.row["status"] == "failed" else "done"
         change = t.cells.update().where(
             t.cells.c.digest == cell.digest, t.cells.c.owner == owner, t.cells.c.state == "running"
-        ).values(
-            state=state, row=json.dumps(outcome.row, allow_nan=False), schedule=schedule, environment=place,
-            finished=t.now(self._engine),
-        )  # fmt: skip
+        ).values(**self._result(outcome), environment=place, finished=t.now(self._engine))  # fmt: skip
 
         def work(connection: Connection) -> bool:
             if not connection.execute(change).rowcount:
@@ -368,6 +387,17 @@ class Store:
         for start in range(0, len(rows), 1000):
             connection.execute(table.insert(), rows[start : start + 1000])
 
+    def _result(self, outcome: Outcome | None) -> dict[str, Any]:
+        """Write the schedule of an outcome, and return state, row and schedule of its cell."""
+        if outcome is None:
+            return {"state": "waiting", "row": None, "schedule": None}
+        place = None
+        if outcome.schedule is not None:
+            place = _digest(outcome.schedule)
+            self._write("schedules", place, outcome.schedule)
+        state = "failed" if outcome.row["status"] == "failed" else "done"
+        return {"state": state, "row": json.dumps(outcome.row, allow_nan=False), "schedule": place}
+
     def _known(self, study: str) -> None:
         names = self.studies()
         if study not in names:
@@ -396,10 +426,7 @@ class Store:
     def _write(self, kind: str, digest: str, text: str) -> None:
         path = self._path(kind, digest)
         if not path.exists():
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FormatError(f"{path.parent}: cannot be written: {error.strerror}", "not-written") from None
+            made_folder(path.parent)
             write_new(path, text)
 
     def _read(self, kind: str, digest: str) -> str:

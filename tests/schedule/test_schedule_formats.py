@@ -130,6 +130,20 @@ def test_formats_of_plug_ins(tmp_path, monkeypatch, functions, content, fault):
 # -- formats of other tools ----------------------------------------------------------------------------------------
 
 
+def test_saved_sets(tmp_path):
+    b = GraphBuilder("step")
+    b.op("f", size=4, phase="forward")
+    b.op("g", inputs=["f"], size=4, phase="forward")
+    b.op("h", inputs=["f", "g"], size=4, phase="backward")
+    graph = b.build()
+    assert words(read(tmp_path, '{"saved": ["g"]}', graph)) == "f g f h"
+    assert words(read(tmp_path, '{"saved": []}', graph)) == "f g f g h"
+    with pytest.raises(FormatError, match="saved must be a list"):
+        read(tmp_path, '{"saved": 1}', graph)
+    with pytest.raises(ScheduleError, match="'x' is not in graph"):
+        read(tmp_path, '{"saved": ["x"]}', graph)
+
+
 def test_plain_lists(tmp_path):
     assert words(read(tmp_path, "# comment\n a \n\nb c\r\na\n")) == "a b c a"
     assert words(read(tmp_path, ' ["a", "b", "a"]')) == "a b a"

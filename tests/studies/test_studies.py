@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,11 +19,14 @@ from remat.problem import Problem
 
 pytest.importorskip("sqlalchemy")
 
+from remat.studies.cell_process import CellProcess
 from remat.studies.executors import StudyExecutor, make_executor
 from remat.studies.export import export, rows, to_frame
-from remat.studies.plan import Plan, random_order
+from remat.studies.instances import random_order
+from remat.studies.plan import Plan
+from remat.studies.report import Report
 from remat.studies.running import Runner
-from remat.studies.solving import Outcome, Task, solve_cell, solve_here
+from remat.studies.solving import Outcome, Task, solve_here
 from remat.studies.store import Store
 
 
@@ -32,7 +36,7 @@ def plan_of(**changes: Any) -> Plan:
         "instances": {"generate": [{"generator": "unit-chain", "n": [4, 5]}]},
         "problem": {"budget": ["90%", "80%"]},
         "methods": [{"method": "greedy"}, {"method": "drops", "label": "D"}],
-        "solve": {"time_limit": 5},
+        "solve": {"time_limit": 60},
     }
     return Plan.from_mapping({**mapping, **changes})
 
@@ -196,17 +200,17 @@ def test_claims_are_exclusive_and_expire(store: Store) -> None:
     theirs = store.claim("chains", "they", limit=5)
     assert len(mine) == 5
     assert len(theirs) == 3
-    assert not {cell.digest for cell, _ in mine} & {cell.digest for cell, _ in theirs}
+    assert not {claim.cell.digest for claim in mine} & {claim.cell.digest for claim in theirs}
     assert store.claim("chains", "third") == []
     time.sleep(0.2)
     store.beat("me")
     taken = store.claim("chains", "third", stale=0.15, limit=8)
-    assert {cell for cell, _ in taken} == {cell for cell, _ in theirs}
-    assert {attempt for _, attempt in taken} == {2}
+    assert {claim.cell for claim in taken} == {claim.cell for claim in theirs}
+    assert {claim.attempt for claim in taken} == {2}
     outcome = Outcome({"status": "infeasible", "message": ""})
-    assert not store.finish(theirs[0][0], "they", outcome)  # another runner has it
-    assert store.finish(theirs[0][0], "third", outcome)
-    assert not store.finish(theirs[0][0], "third", outcome)
+    assert not store.finish(theirs[0].cell, "they", outcome)  # another runner has it
+    assert store.finish(theirs[0].cell, "third", outcome)
+    assert not store.finish(theirs[0].cell, "third", outcome)
 
 
 def test_lost_cells_run_again_and_then_fail(store: Store) -> None:
@@ -260,9 +264,48 @@ def test_stores_and_executors_are_refused(tmp_path: Path) -> None:
         Store("nonsense")
     with refused("remat.store", culprit="none/study.db"):
         Store("sqlite:////none/study.db")
-    for text in ("processes:0", "slurm://x", "dask://"):
+    for text in ("processes:0", "slurm:x", "dask://"):
         with refused("remat.executor", culprit=text):
             make_executor(text)
+
+
+# -- results of other tools --------------------------------------------------------------------------------------------
+
+
+def test_results_of_other_tools_are_validated_when_they_enter(store: Store, tmp_path: Path) -> None:
+    graph = unit_chain(4)
+    write_graph(graph, tmp_path / "chain.json")
+    (tmp_path / "theirs").mkdir()
+    names = [op.name for op in graph.ops]
+    small = solve_here(task_of(plan_of())).schedule
+    files = {
+        "chain-90.json": small, "chain-60.json": json.dumps(names), "chain-50.txt": "no such op",
+        "chain-40.json": json.dumps({"loss_index": 1, "ops": []}),
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / "theirs" / name).write_text(text or "")
+    (tmp_path / "study.toml").write_text("""
+        name = "others"
+        instances = {files = ["chain.json"]}
+        problem = {budget = ["90%", "60%", "50%", "40%", "30%"]}
+        methods = [{method = "greedy"}, {files = "theirs/{instance}-{budget}.*", label = "Theirs"}]
+    """)
+    plan = Plan.from_file(tmp_path / "study.toml")
+    assert store.add(plan) == 10
+    assert store.counts("others") == {"waiting": 5, "running": 0, "done": 5, "failed": 0}
+    assert Runner(store, "others", Here()).run()
+    results = {each.cell.problem: each for each in store.results("others") if each.cell.method == "Theirs"}
+    accepted = results["90%"]
+    assert accepted.row["status"] == "feasible"
+    assert (accepted.row["cost"], accepted.row["message"]) == (10, "read from chain-90.json")
+    reasons = [results[budget].row["message"] for budget in ("60%", "50%", "40%", "30%")]
+    assert {results[budget].row["status"] for budget in ("60%", "50%", "40%", "30%")} == {"refused"}
+    for reason, word in zip(reasons, ["budget", "no such op", "chain-40.json", "is missing"], strict=True):
+        assert word in reason
+    summary = Report("others", list(store.results("others"))).summary().rows[1]
+    assert list(summary)[:6] == ["Theirs", 5, 0, 1, 0, 4]
+    (tmp_path / "theirs" / "chain-60.json").write_text(small or "")  # another file is another cell
+    assert store.add(Plan.from_file(tmp_path / "study.toml")) == 1
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -273,15 +316,54 @@ def task_of(plan: Plan) -> Task:
     return Task(cell.digest, plan.instances[cell.graph].text, cell.run)
 
 
+UNET = {"instances": {"zoo": ["unet"]}, "methods": [{"method": "checkmate/highs"}]}
+
+
 @pytest.mark.slow
-def test_process_of_a_cell_is_pinned_and_limited(tmp_path: Path) -> None:
+def test_process_of_a_cell_is_pinned_and_limited() -> None:
     cpu = min(os.sched_getaffinity(0))
-    outcome = solve_cell(task_of(plan_of()), frozenset({cpu}))
-    assert outcome.row["status"] == "feasible"
-    assert outcome.environment["machine"]["cpus"] == 1
-    hungry = plan_of(instances={"zoo": ["unet"]}, solve={"time_limit": 60, "memory_limit": "60MB"},
-                     methods=[{"method": "checkmate/highs"}])  # fmt: skip
-    assert "memory" in solve_cell(task_of(hungry)).row["message"]
+    quick = task_of(plan_of(solve={"time_limit": 60, "memory_limit": "4GiB"}))
+    hungry = task_of(plan_of(**UNET, solve={"time_limit": 60, "memory_limit": "60MB"}))
+    with CellProcess(frozenset({cpu})) as process:
+        for task in (quick, hungry, quick):  # the limit of one cell does not bind the next
+            outcome = process.solve(task)
+            if task is hungry:
+                assert "memory" in outcome.row["message"]
+            else:
+                assert outcome.row["status"] == "feasible"
+                assert outcome.environment["machine"]["cpus"] == 1
+
+
+@pytest.mark.slow
+def test_process_is_reused_until_a_cell_ends_it() -> None:
+    quick = task_of(plan_of())
+    hard = {"instances": {"generate": [{"generator": "layered", "n": 150}]}, "methods": [{"method": "checkmate/highs"}]}
+    solves = [{"time_limit": limit, "start": "none"} for limit in (600, 2)]
+    long, short = (task_of(plan_of(**hard, problem={"budget": "60%"}, solve=solve)) for solve in solves)
+    with CellProcess(grace=1.0) as process:
+
+        def signalled(task: Task, number: int) -> str:
+            """Solve a cell whose process receives a signal after a second; return the message."""
+            timer = threading.Timer(1.0, lambda: os.kill(process.pid or 0, number))
+            timer.start()
+            outcome = process.solve(task)
+            timer.join()
+            assert outcome.row["status"] in ("failed", "feasible")
+            return str(outcome.row["message"])
+
+        assert process.solve(quick).row["status"] == "feasible"
+        pids = [process.pid]
+        assert process.solve(quick).row["status"] == "feasible"
+        assert pids == [process.pid]
+        assert "exit code -9" in signalled(long, signal.SIGKILL)
+        assert process.solve(quick).row["status"] == "feasible"
+        pids.append(process.pid)
+        assert "deadline" in signalled(short, signal.SIGSTOP)
+        assert process.solve(quick).row["status"] == "feasible"
+        pids.append(process.pid)
+        os.kill(process.pid or 0, signal.SIGKILL)  # while it is idle
+        assert process.solve(quick).row["status"] == "feasible"
+        assert len({*pids, process.pid}) == 4
 
 
 @pytest.mark.slow
@@ -316,22 +398,22 @@ def test_killed_runner_loses_only_running_cells(tmp_path: Path, monkeypatch: pyt
         name = "chains"
         instances = {generate = [{generator = "unit-chain", n = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]}]}
         problem = {budget = ["80%", "90%"]}
-        solve = {time_limit = 10}
+        solve = {time_limit = 60, seed = [0, 1, 2]}
         methods = [{method = "greedy"}, {method = "drops"}]
     """)
     process = start("study run study.toml --executor processes:2")
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("[5/40]"):
+        if line.startswith("[5/120]"):
             break
     process.send_signal(signal.SIGKILL)
     process.wait()
     with Store("sqlite:///study.db") as opened:
         counts = opened.counts("chains")
-        assert counts["done"] >= 5
-        assert 0 < counts["running"] <= 2
+        assert 5 <= counts["done"] < 120
+        assert counts["running"] <= 2  # the slots
         executor = Here()
         assert Runner(opened, "chains", executor, stale=1.0).run()
-        assert opened.counts("chains")["done"] == 40
-        assert executor.solved == 40 - counts["done"]
-        assert len(opened.results("chains")) == 40
+        assert opened.counts("chains")["done"] == 120
+        assert executor.solved == 120 - counts["done"]
+        assert len(opened.results("chains")) == 120

@@ -24,10 +24,15 @@ def too_large(limit: int) -> str:
     return f"it needs more memory than its limit of {limit / MIB:,.0f} MiB"
 
 
-def cap(pid: int, limit: int) -> None:
-    """Limit the private memory of a process and of its future children to `limit` bytes each, by the kernel."""
+def cap(pid: int, limit: int | None) -> None:
+    """Limit the private memory of a process and of its future children to `limit` bytes each, by the kernel.
+
+    None ends an earlier limit.
+    """
     try:
-        psutil.Process(pid).rlimit(psutil.RLIMIT_DATA, (limit, limit))
+        process = psutil.Process(pid)
+        most = process.rlimit(psutil.RLIMIT_DATA)[1]
+        process.rlimit(psutil.RLIMIT_DATA, (most if limit is None else limit, most))
     except (psutil.Error, AttributeError, OSError, ValueError):  # it has ended, or the system has no such limit
         return
 

@@ -20,6 +20,7 @@ BUILT_IN = {
     "plan-text": "remat.schedule.formats.plan_files:TEXT",
     "hlo": "remat.schedule.formats.hlo:FORMAT",
     "rotor": "remat.schedule.formats.rotor:FORMAT",
+    "saved-set": "remat.schedule.formats.saved_set:FORMAT",
     "plain-list": "remat.schedule.formats.plain_list:FORMAT",
 }
 
