@@ -266,3 +266,37 @@ def inverted_blocks(blocks: int = 2, size: int = 32, channels: int = 8, expansio
         ops.append(O(OPS.ADD, (at, narrow), (summed,), options=("AddOptions", {})))
         at = summed
     return model(G(found, ops, (0,), (at,)))
+
+
+def random_splits(seed: int, count: int = 8) -> bytes:
+    """Return random splits into equal parts, sums of them, and relus; some parts are never read."""
+    draw = random.Random(seed)
+    found, ops = tensors((1, 4, 32)), []
+    found.append(T("axis", (), INT32, struct.pack("<i", 2)))
+    live = [0]
+
+    def add(*shape: int) -> int:
+        found.append(T(f"t{len(found)}", shape, FLOAT))
+        return len(found) - 1
+
+    for _ in range(count):
+        a, kind = draw.choice(live), draw.random()
+        width = found[a].shape[2]
+        if kind < 0.5 and width > 1:
+            parts = draw.choice([n for n in (2, 4, 8) if not width % n])
+            made = tuple(add(1, 4, width // parts) for _ in range(parts))
+            ops.append(O(OPS.SPLIT, (1, a), made, options=("SplitOptions", {"NumSplits": parts})))
+            live += made
+        elif kind < 0.7:
+            axes = [k for k, t in enumerate(found) if t.name == "axes"] or [len(found)]
+            if axes == [len(found)]:
+                found.append(T("axes", (1,), INT32, struct.pack("<i", 1)))
+            live.append(add(1, 1, width))
+            ops.append(O(OPS.SUM, (a, axes[0]), (live[-1],), options=("ReducerOptions", {"KeepDims": True})))
+            live.pop()
+        else:
+            live.append(add(*found[a].shape))
+            ops.append(relu(a, live[-1]))
+    read = {k for op in ops for k in op.inputs}
+    tails = tuple(k for op in ops for k in op.outputs if k not in read)
+    return model(G(found, ops, (0,), tails[:: 2 if len(tails) > 2 else 1]))

@@ -30,7 +30,7 @@ def fit_lines(found: Fit) -> list[tuple[str, str]]:
     digits = max((len(size) for size, _ in held), default=0)
     rows += [("", f"{size:>{digits}}  {name}") for size, name in held[:SHOWN]]
     rows += [("", f"and {len(held) - SHOWN} more")] if len(held) > SHOWN else []
-    return rows if found.fits else rows + _parts_lines(found)
+    return rows if found.fits else rows + _parts_lines(found) + _rows_lines(found)
 
 
 def _parts_lines(found: Fit) -> list[tuple[str, str]]:
@@ -43,6 +43,17 @@ def _parts_lines(found: Fit) -> list[tuple[str, str]]:
     shown = [f"{op}: {count} parts of its channels" for op, count in parts.layers] + list(parts.rewrites)
     rows += [("", line) for line in shown[:SHOWN]]
     return rows + ([("", f"and {len(shown) - SHOWN} more")] if len(shown) > SHOWN else [])
+
+
+def _rows_lines(found: Fit) -> list[tuple[str, str]]:
+    rows = found.rows
+    if rows is None:
+        return [("rows", "computing layers in bands of their rows lowers no peak (estimate)")]
+    saved, more = 100 * (1 - rows.after / rows.before), 100 * rows.more_cost / max(rows.cost, 1)
+    lines = [("rows", f"{rows.before:,} -> {rows.after:,} bytes ({saved:.4g} % less), {more:.4g} % more computation: "
+              "estimate for kernels that compute images in bands of rows")]  # fmt: skip
+    lines += [("", f"{first} to {last}: {bands} bands") for first, last, bands in rows.regions[:SHOWN]]
+    return lines + ([("", f"and {len(rows.regions) - SHOWN} more")] if len(rows.regions) > SHOWN else [])
 
 
 def fit_facts(found: Fit) -> dict[str, Any]:

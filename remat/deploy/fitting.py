@@ -12,12 +12,14 @@ from remat.deploy.runs import is_installed, run_models
 from remat.deploy.runtimes import ModelFile, Runtime
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import RematError
+from remat.graphs import ComputeGraph
 from remat.graphs.formats.tflite import QUANTISED, Assembly
 from remat.ordering.partial_execution import PartialExecution, partial_execution
+from remat.ordering.row_execution import RowExecution, row_execution
 from remat.runtime.deadline import Deadline
 from remat.schedule import validate
 
-#: Most seconds for the estimate of partial execution, and for measuring the runtime's own data.
+#: Most seconds for each estimate of partial execution, and for measuring the runtime's own data.
 PARTS_SECONDS, MEASURE_SECONDS = 20.0, 60.0
 
 
@@ -44,7 +46,10 @@ class Fit:
     in_place : int
         Bytes that `held` counts twice, since outputs lie on inputs.
     parts : PartialExecution or None
-        Estimate, made only if the model does not fit; None also if nothing was found.
+        Estimate for layers in parts of their channels, made only if the model does not fit; None also if nothing was
+        found.
+    rows : RowExecution or None
+        Estimate for layers in bands of rows, likewise.
     """
 
     memory: int
@@ -56,6 +61,7 @@ class Fit:
     scratch: int
     in_place: int
     parts: PartialExecution | None = None
+    rows: RowExecution | None = None
 
     @property
     def fits(self) -> bool:
@@ -75,8 +81,10 @@ def fit(file: ModelFile | ProgramFile, found: Deployment, memory: int) -> Fit:
     needed, least = found.after + (data or 0), found.bound + (data or 0)
     op = certificate.peak_op or ""
     scratch = graph.ops[graph.op_index[op]].workspace if op else 0
-    parts = None if needed <= memory or isinstance(file, ProgramFile) else parts_of(file)
-    return Fit(memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak, parts)
+    estimates: tuple[PartialExecution | None, RowExecution | None] = None, None
+    if needed > memory and not isinstance(file, ProgramFile):
+        estimates = parts_of(file), bands_of(file, memory - (data or 0))
+    return Fit(memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak, *estimates)
 
 
 def runtime_data(file: ModelFile) -> int | None:
@@ -91,13 +99,26 @@ def runtime_data(file: ModelFile) -> int | None:
 
 
 def parts_of(file: ModelFile, seconds: float = PARTS_SECONDS) -> PartialExecution | None:
-    """Estimate what partial execution brings; None if nothing, or if the shapes of the model do not allow it."""
-    graph, width = file.graph, None
-    if isinstance(file, TfliteFile):
-        assembly = Assembly(file.tables[0], fold_views=True, control_flow=True, remarks=[], quantised=True)
-        graph = assembly.graph()
-        width = 4 if any(entry.kind in QUANTISED for entry in file.tables[0].tensors) else None
+    """Estimate what parts of channels bring; None if nothing, or if the shapes of the model do not allow it."""
+    is_quantised = isinstance(file, TfliteFile) and any(entry.kind in QUANTISED for entry in file.tables[0].tensors)
     try:
-        return partial_execution(graph, Deadline.after(seconds), accumulator_bytes=width)
+        return partial_execution(
+            _estimated(file), Deadline.after(seconds), accumulator_bytes=4 if is_quantised else None
+        )
     except RematError:  # an estimate must not stand in the way of the model
         return None
+
+
+def bands_of(file: ModelFile, goal: int, seconds: float = PARTS_SECONDS) -> RowExecution | None:
+    """Estimate what bands of rows bring, up to a goal in bytes; None as for :func:`parts_of`."""
+    try:
+        return row_execution(_estimated(file), Deadline.after(seconds), goal)
+    except RematError:
+        return None
+
+
+def _estimated(file: ModelFile) -> ComputeGraph:
+    """Return the graph of a model, in which quantised layers are described, too."""
+    if not isinstance(file, TfliteFile):
+        return file.graph
+    return Assembly(file.tables[0], fold_views=True, control_flow=True, remarks=[], quantised=True).graph()

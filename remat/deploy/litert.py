@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from remat.deploy.dataflow import sequence
+from remat.deploy.libstdcxx import set_order, sorted_order
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
 from remat.graphs.formats.tflite import Assembly
@@ -36,7 +37,7 @@ class LitertPlanner:
     Parameters
     ----------
     temporaries : mapping of int to sequence of int, optional
-        Bytes of each temporary tensor of a kernel, by operator.
+        Bytes of each tensor that a kernel adds, by operator; 0 for those outside the arena.
     """
 
     def __init__(self, file: TfliteFile, temporaries: Mapping[int, Sequence[int]] | None = None) -> None:
@@ -47,6 +48,7 @@ class LitertPlanner:
         read = [p for entry in tables.operators for p in entry.inputs if p >= 0]
         self._outputs = [p for p in tables.outputs if p >= 0]
         self._inputs = [p for p in tables.inputs if p >= 0 and p not in self._apart]
+        self._variables = [p for p, tensor in enumerate(tables.tensors) if tensor.is_variable]
         self._references = Counter([*self._outputs, *self._inputs, *read])
         touched = {p for entry in tables.operators for p in (*entry.inputs, *entry.outputs) if p >= 0}
         self._size = {p: tables.tensors[p].bytes() for p in {*touched, *self._inputs} - self._apart}
@@ -87,21 +89,40 @@ class LitertPlanner:
         return self._placed(range(len(self._operators)) if order is None else order)
 
     def _placed(self, order: Iterable[int]) -> int:
-        shared, size = self.shared, self._size
-        first = dict.fromkeys(self._inputs, 0)
-        last = dict.fromkeys([*self._inputs, *self._outputs], _NEVER)
-        rows = []
+        shared, size = self.shared, dict(self._size)
+        size.update((p, self._file.tables[0].tensors[p].bytes()) for p in self._variables)
+        held = [*self._variables, *self._inputs]
+        first, last = dict.fromkeys(held, 0), dict.fromkeys([*held, *self._outputs], _NEVER)
+        added: list[list[int]] = []
+        number = len(self._file.tables[0].tensors)
         for node, position in enumerate(order):
             entry = self._operators[position]
-            for p in entry.outputs:
+            outputs = [p for p in entry.outputs if p >= 0]
+            for p in outputs:
                 first.setdefault(p, node)
-            for p in (*entry.inputs, *entry.outputs):
+            for p in entry.inputs:
                 root = shared.get(p, p)
                 last[root] = max(node, last.get(root, 0))
-            rows += [(node, node, bytes_) for bytes_ in self._temporaries.get(position, ())]
-        rows += [(first[p], last[p], size[p]) for p in sorted(size) if p in first and p not in shared]
-        rows.sort(key=lambda row: (0, 0, 0) if row[:2] == (0, _NEVER) else (1, -row[2], row[0]))
-        return _arena(rows)
+            temporaries = list(range(number, number := number + len(self._temporaries.get(position, ()))))
+            for p, bytes_ in zip(temporaries, self._temporaries.get(position, ()), strict=True):
+                first[p] = last[p] = node
+                size[p] = bytes_
+            added.append([*(held if not node else []), *outputs, *temporaries])
+        rows = [
+            (p, first[p], last.get(p, _NEVER), size[p])  # an output without a reader is never freed
+            for each in added or [held]
+            for p in set_order(each)
+            if size.get(p)
+        ]
+        rows = sorted_order(rows, key=_rank)
+        apart = {*shared, *self._variables}
+        return _arena((begin, end, bytes_) for p, begin, end, bytes_ in rows if p not in apart)
+
+
+def _rank(row: tuple[int, int, int, int]) -> tuple[int, int, int]:
+    """Return the rank of a tensor (number, first node, last node, bytes): those held throughout are placed first."""
+    number, first, last, size = row
+    return (0, number, 0) if (first, last) == (0, _NEVER) else (1, -size, first)
 
 
 def _outside_arena(tensors: Sequence[TensorEntry], assembly: Assembly) -> set[int]:

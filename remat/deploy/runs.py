@@ -2,7 +2,8 @@
 
 :func:`main` runs in that process. It loads, and on request runs, each model named on the command line, writes its
 outputs to an ``.npz`` file and prints a line of JSON: ``{"bytes": ...}`` with the memory that the runtime reports (and
-``temporaries``, the bytes of LiteRT's temporary tensors, or ``tail`` of TFLM's arena), or ``{"error": ...}``.
+``temporaries``, the bytes of LiteRT's temporary tensors, 0 for those outside its arena, or ``tail`` of TFLM's arena),
+or ``{"error": ...}``.
 """
 
 from __future__ import annotations
@@ -131,8 +132,9 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
     model.allocate_tensors()
     entries = TfliteFile(path.read_bytes()).tables[0].tensors
     spans: list[tuple[int, int]] = []
-    temporaries: list[tuple[int, int]] = []
-    for k in range(model._interpreter.NumTensors(0)):  # temporary tensors come after those of the file
+    count = model._interpreter.NumTensors(0)  # temporary tensors come after those of the file
+    temporaries = [(0, 0)] * (count - len(entries))
+    for k in range(count):
         try:
             is_apart = k < len(entries) and entries[k].is_apart
             model._interpreter.TensorSize(k, 0)  # raises before the next line would abort the process
@@ -141,11 +143,15 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
             continue
         if array is not None and array.nbytes:
             begin = array.__array_interface__["data"][0]
-            (spans if k < len(entries) else temporaries).append((begin, begin + array.nbytes))
+            span = begin, begin + array.nbytes
+            if k < len(entries):
+                spans.append(span)
+            else:
+                temporaries[k - len(entries)] = span
     array = None
     low = min((begin for begin, _ in spans), default=0)
     most = sum(end - begin + 64 for begin, end in (*spans, *temporaries))
-    inside = [(begin, end) for begin, end in temporaries if low <= begin < low + most]  # others have an arena apart
+    inside = [(begin, end) if low <= begin < low + most else (0, 0) for begin, end in temporaries]  # others lie apart
     outputs = []
     if invoke:
         for k, details in enumerate(model.get_input_details()):

@@ -65,7 +65,7 @@ def measured_scratch(file: TfliteFile) -> dict[int, int]:
 
 
 def litert_temporaries(file: TfliteFile) -> tuple[dict[int, list[int]], list[str]]:
-    """Return the bytes of the temporary tensors of LiteRT's kernels by operator, and remarks.
+    """Return the bytes of the temporary tensors of LiteRT's kernels by operator, 0 outside the arena, and remarks.
 
     They are those of one thread on this machine, measured if the package ai-edge-litert is installed.
     """
@@ -73,7 +73,7 @@ def litert_temporaries(file: TfliteFile) -> tuple[dict[int, list[int]], list[str
         return {}, ["temporary tensors of kernels are not counted: pip install ai-edge-litert to have them measured"]
     found: dict[int, list[int]] = {}
     for positions, report in _alone(file, Runtime.LITERT):
-        if report["temporaries"]:
+        if any(report["temporaries"]):
             found.update(dict.fromkeys(positions, report["temporaries"]))
     total = max(map(sum, found.values()), default=0)
     return found, [f"temporary tensors of kernels: at most {total:,} bytes for an operator, counted"] * bool(total)

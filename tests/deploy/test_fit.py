@@ -32,6 +32,7 @@ def test_printed_fit(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "fits      yes, " in fits
     assert "fits      no, " in other
     assert " parts of its channels" in other  # how many depends on the time
+    assert "\nrows      " in other
     assert (tmp_path / "new.tflite").exists()
     facts = json.loads(ok(f"{line} 64KiB --json", code=1).out)["fit"]
     assert facts["least"] <= facts["needed"]
@@ -47,6 +48,10 @@ def test_peak_and_partial_execution_by_formula() -> None:
     assert found.parts is not None
     assert (found.parts.before, found.parts.after) == (2 * WIDE + NARROW, NARROW + 2 * WIDE // 8 + SUMS)
     assert found.parts.layers == (("CONV_2D_0", 8), ("CONV_2D_4", 8))
+    assert found.rows is not None
+    assert found.rows.before == 2 * WIDE + NARROW
+    assert found.rows.after <= 2**16
+    assert 0 < found.rows.more_cost < found.rows.cost
     assert deploy_parts(two_pools()) is None  # no convolution
 
 

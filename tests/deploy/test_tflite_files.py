@@ -37,6 +37,7 @@ from remat.deploy import Search, deploy, deployed, read_model_file, rewritten, w
 from remat.deploy.arena import check_plan, in_place_pairs, lifetimes, runtime_head
 from remat.deploy.dataflow import check_same, numbers, sequence
 from remat.deploy.flat import FlatBuffer, in_front, links, table
+from remat.deploy.libstdcxx import set_order, sorted_order
 from remat.deploy.litert import LitertPlanner
 from remat.deploy.scratch import kernel_scratch, reference_scratch
 from remat.deploy.tflite_file import TfliteFile
@@ -85,6 +86,20 @@ def test_predicted_arenas_of_litert_equal_measured_ones() -> None:
     assert {name: LitertPlanner(TfliteFile(HEADS[name][0])).arena() for name in LITERT} == LITERT
     with_temporary = LitertPlanner(TfliteFile(sum_of_three()), {2: [256]})
     assert with_temporary.arena() == 1280
+
+
+def test_litert_places_equal_tensors_as_sort_leaves_them() -> None:
+    """Results and temporary tensors of four sums have 4 bytes each; measured with ai_edge_litert 2.3.0."""
+    temporaries = {position: [8, 4, 4, 0] for position in range(7, 11)}
+    assert LitertPlanner(TfliteFile(with_resource(4)), temporaries).arena() == 1732
+
+
+def test_orders_of_the_cpp_library() -> None:
+    """Orders by g++ 12: a hash set that grows once, and 18 rows of three values."""
+    numbers = [4, 17, 30, 5, 18, 43, 56, 69, 82, 95, 108, 121, 134, 147, 160, 0]
+    assert set_order(numbers) == [0, 160, 147, 4, 17, 30, 43, 56, 69, 82, 95, 108, 121, 5, 134, 18]
+    rows = sorted_order([(k % 3, k) for k in range(18)], key=lambda row: row[0])
+    assert [k for _, k in rows] == [0, 3, 15, 6, 12, 9, 1, 16, 13, 10, 7, 4, 8, 11, 5, 14, 2, 17]
 
 
 @pytest.mark.parametrize("name", HEADS)
