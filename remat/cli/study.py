@@ -127,6 +127,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="Page to write (.html).")],
     figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as .pdf and .svg.")] = None,
     tables: Annotated[Path | None, typer.Option(help="Folder for the tables in LaTeX (booktabs).")] = None,
+    pages: Annotated[bool, typer.Option("--pages/--no-pages", help="Include an interactive page per schedule.")] = True,
     store: Url = DEFAULT_URL,
     folder: Folder = None,
 ) -> None:
@@ -135,7 +136,7 @@ def report(
 
     check_outputs((output, SUFFIXES))
     with _study(name, store, folder) as study:
-        found = study.report()
+        found = study.report(pages=pages)
         found.save(output)
         if figures is not None:
             found.save_figures(figures)

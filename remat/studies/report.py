@@ -1,7 +1,7 @@
-"""Report of a study: one HTML file with its figures and tables, which loads nothing; figures and LaTeX tables apart.
+"""Report of a study: one HTML file with figures, tables and schedules, which loads nothing; figures and tables apart.
 
-The interactive page of schedules (:mod:`remat.io.page`) shows one picture, so reports have a frame of their own:
-figures of Matplotlib as embedded SVG, and tables that a script of ten lines sorts.
+Figures are Matplotlib's as embedded SVG. A small script sorts and filters tables, and opens the interactive page
+(:mod:`remat.io.page`) of a cell's schedule.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,18 @@ from typing import TYPE_CHECKING, Any
 from remat.io.figures import COLOURS, empty_figure, plain_text, write_figure
 from remat.io.files import made_folder, write_atomic
 from remat.runtime.text import printable
+from remat.studies import embedded_pages
+from remat.studies.measures import (
+    Curve,
+    gap,
+    gap_curve,
+    objective,
+    overhead,
+    overhead_curve,
+    problem_of,
+    proof_seconds,
+)
+from remat.studies.sheets import Sheet, text_of
 from remat.studies.statistics import (
     duel,
     performance_profile,
@@ -31,7 +43,7 @@ from remat.studies.statistics import (
     value_at,
     virtual_best,
 )
-from remat.studies.store import Result
+from remat.studies.store import Result, Store
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,38 +59,6 @@ _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Table of a report: title, columns, and rows of words, numbers and None."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Any]]
-    note: str = ""
-
-    def latex(self) -> str:
-        """Return the table in LaTeX, for the package booktabs."""
-        first = next(iter(self.rows), ())
-        kinds = "".join("l" if isinstance(value, str) else "r" for value in first) or "l" * len(self.columns)
-        lines = [f"\\begin{{tabular}}{{{kinds}}}", "\\toprule", _latex_row(self.columns), "\\midrule"]
-        lines += [_latex_row([_shown(value) for value in row]) for row in self.rows]
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-    def html(self) -> str:
-        """Return the table in HTML."""
-        words = {place for row in self.rows for place, value in enumerate(row) if isinstance(value, str)}
-        kind = [' class="text"' if place in words else "" for place in range(len(self.columns))]
-        head = "".join(f"<th{kind[k]}>{_text(word)}</th>" for k, word in enumerate(self.columns))
-        lines = (
-            "".join(f"<td{kind[k]}{_key(value, kind[k])}>{_text(_shown(value))}</td>" for k, value in enumerate(row))
-            for row in self.rows
-        )
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        note = f"<p>{_text(self.note)}</p>" if self.note else ""
-        table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        return f"<h2>{_text(self.title)}</h2>{note}{table}"
-
-
-@dataclass(frozen=True)
 class Report:
     """Figures and tables of a study.
 
@@ -87,10 +67,13 @@ class Report:
     name : str
     results : sequence of Result
         Cells; those without a result count as unsolved.
+    store : Store, optional
+        Its schedules become pages of the report.
     """
 
     name: str
     results: Sequence[Result] = field(repr=False)
+    store: Store | None = field(default=None, repr=False)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -99,19 +82,28 @@ class Report:
 
     @cached_property
     def _problems(self) -> list[tuple[str, str, int]]:
-        return list(dict.fromkeys(_problem(each) for each in self.results))
+        return list(dict.fromkeys(problem_of(each) for each in self.results))
 
     @cached_property
     def _by_method(self) -> dict[str, dict[tuple[str, str, int], Result]]:
         found: dict[str, dict[tuple[str, str, int], Result]] = {method: {} for method in self.methods}
         for each in self.results:
-            found[each.cell.method][_problem(each)] = each
+            found[each.cell.method][problem_of(each)] = each
         return found
 
-    def values(self, of: Callable[[Result], float | None]) -> dict[str, list[float | None]]:
-        """Return a value of each cell by method, for all problems in one order."""
+    @cached_property
+    def _feasible(self) -> list[tuple[str, str, int]]:
+        """Problems of which no method has proved that they have no schedule."""
+        without = {problem_of(each) for each in self.results if each.row.get("status") == "infeasible"}
+        return [problem for problem in self._problems if problem not in without]
+
+    def values(
+        self, of: Callable[[Result], float | None], problems: Sequence[tuple[str, str, int]] | None = None
+    ) -> dict[str, list[float | None]]:  # fmt: skip
+        """Return a value of each cell by method, for `problems` (default: all) in their order."""
+        chosen = self._problems if problems is None else problems
         return {
-            method: [None if problem not in cells else of(cells[problem]) for problem in self._problems]
+            method: [None if problem not in cells else of(cells[problem]) for problem in chosen]
             for method, cells in self._by_method.items()
         }
 
@@ -162,80 +154,113 @@ class Report:
         note = "A smaller objective wins; p of the two-sided sign test without ties, not corrected for many pairs."
         return Sheet("Wins and losses", ("method", "against", "wins", "losses", "ties", "p"), rows, note)
 
-    def cells(self) -> Sheet:
-        """Return a row for each cell."""
+    def overheads(self) -> Sheet:
+        """Return the overhead of each method on each problem, the median over seeds."""
+        places = list(dict.fromkeys((instance, problem) for instance, problem, _ in self._problems))
+        rows: list[list[Any]] = []
+        best = set()
+        for number, (instance, problem) in enumerate(places):
+            values: list[float | None] = []
+            for method in self.methods:
+                cells = self._by_method[method]
+                found = [overhead(each) for key, each in cells.items() if key[:2] == (instance, problem)]
+                median = quantile(found, 0.5) if found else math.inf
+                values.append(median if math.isfinite(median) else None)
+            least = min((value for value in values if value is not None), default=None)
+            best |= {(number, 2 + k) for k, value in enumerate(values) if value is not None and value == least}
+            rows.append([instance, problem, *values])
+        columns = ("instance", "problem", *self.methods)
+        note = "In %, the median over seeds; the least of each row in bold. A dash: no schedule from half the seeds."
+        return Sheet("Overhead of each problem", columns, rows, note, frozenset(best))
+
+    def cells(self, pages: Collection[str] = ()) -> Sheet:
+        """Return a row for each cell; `pages`: digests of cells that have a page."""
         columns = (
-            "instance",
-            "problem",
-            "seed",
-            "method",
-            "status",
-            "overhead %",
-            "gap %",
-            "seconds",
-            "peak",
+            "instance", "problem", "seed", "method", "status", "overhead %", "gap %", "seconds", "peak", "message",
             "schedule",
-        )
+        )  # fmt: skip
         rows = [
             [
                 each.cell.instance, each.cell.problem, each.cell.seed, each.cell.method,
                 str(each.row.get("status", each.state)), overhead(each), gap(each), each.row.get("total_seconds"),
-                each.row.get("peak"), each.schedule[:12],
+                each.row.get("peak"), self._message(each), each.schedule[:12],
             ]
             for each in self.results
         ]  # fmt: skip
-        return Sheet("Cells", columns, rows, "schedule: first digits of its file in the folder of the store.")
+        links = {n: f"#{each.cell.digest}" for n, each in enumerate(self.results) if each.cell.digest in pages}
+        note = "schedule: first digits of its file in the store" + ("; a click shows it." if links else ".")
+        return Sheet("Cells", columns, rows, note, links=links)
+
+    @staticmethod
+    def _message(result: Result) -> str:
+        """Return the reason of a cell that failed or was refused."""
+        return str(result.row["message"])[:120] if result.row.get("status") in ("failed", "refused") else ""
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, tuple[str, Callable[[], Figure]]]:
         """Return the figures by name: title, and the function that draws it."""
         profile = "Performance profile (Dolan and Moré): share of problems within a ratio of the best"
+        curve = "against time: median over problems, with quartiles over seeds"
         return {
-            "objective-profile": (f"{profile} objective", lambda: self._profile(objective, "objective")),
-            "time-profile": (f"{profile} time to a proof", lambda: self._profile(proof_seconds, "time")),
-            "overhead": (
-                "Overhead against time: median and quartiles; cells without a schedule count as infinite",
-                lambda: self._curves("overhead (%)", _overheads),
+            "objective-profile": (
+                f"{profile} objective", lambda: self._profile(objective, "objective", self._feasible)
             ),
-            "gap": (
-                "Gap against time: median and quartiles; cells without a schedule count as infinite",
-                lambda: self._curves("gap (%)", _gaps),
+            "time-profile": (
+                f"{profile} time to a proof", lambda: self._profile(proof_seconds, "time", self._problems)
             ),
+            "overhead": (f"Overhead {curve}", lambda: self._curves("overhead (%)", overhead_curve)),
+            "gap": (f"Gap {curve}", lambda: self._curves("gap (%)", gap_curve)),
         }  # fmt: skip
 
-    def _profile(self, of: Callable[[Result], float | None], word: str) -> Figure:
+    def _profile(
+        self, of: Callable[[Result], float | None], word: str, problems: Sequence[tuple[str, str, int]]
+    ) -> Figure:  # fmt: skip
         figure, axes = _figure()
-        profiles = performance_profile(self.values(of))
+        profiles = performance_profile(self.values(of, problems))
         most = max((ratio for points in profiles.values() for ratio, _ in points), default=1.0)
         end = max(1.05, most * 1.05)
         for number, (method, points) in enumerate(profiles.items()):
             xs, ys = [1.0, *(ratio for ratio, _ in points), end], [0.0, *(share for _, share in points)]
-            axes.step(xs, [*ys, ys[-1]], where="post", label=plain_text(printable(method)), color=_colour(number))
+            axes.step(xs, [*ys, ys[-1]], where="post", **_style(method, number))
         axes.set(xlabel=f"ratio of {word} to the best", ylabel="share of problems", ylim=(-0.02, 1.02), xlim=(1, end))
         if end > 3:
-            axes.set_xscale("log")
+            _logarithmic(axes)
         axes.legend(loc="lower right")
         return figure
 
-    def _curves(self, label: str, curve: Callable[[Result], list[tuple[float, float | None]]]) -> Figure:
+    def _curves(self, label: str, curve: Callable[[Result], Curve]) -> Figure:
+        """Draw the median over problems of each seed: its median and quartiles over seeds, and the virtual best."""
         figure, axes = _figure()
-        curves = {method: [curve(each) for each in cells.values()] for method, cells in self._by_method.items()}
-        moments = [time for lines in curves.values() for points in lines for time, _ in points if time > 0]
+        of_seed: dict[int, list[tuple[str, str, int]]] = {}
+        for problem in self._feasible:
+            of_seed.setdefault(problem[2], []).append(problem)
+        curves = {
+            method: {problem: curve(cells[problem]) if problem in cells else [] for problem in self._feasible}
+            for method, cells in self._by_method.items()
+        }
+        moments = [time for lines in curves.values() for line in lines.values() for time, _ in line if time > 0]
         low, high = min(moments, default=0.1), max(moments, default=1.0)
         times = [low * (max(high / low, 1.001)) ** (step / STEPS) for step in range(STEPS + 1)]
-        for number, (method, lines) in enumerate(curves.items()):
-            bands = [
-                [_finite(quantile([value_at(points, time) for points in lines], share)) for time in times]
-                for share in (0.25, 0.5, 0.75)
+        values = {
+            method: {problem: [value_at(line, time) for time in times] for problem, line in lines.items()}
+            for method, lines in curves.items()
+        }
+        values[VIRTUAL_BEST] = {
+            problem: virtual_best({method: values[method][problem] for method in curves}) for problem in self._feasible
+        }
+        for number, (method, lines) in enumerate(values.items()):
+            medians = [
+                [quantile([lines[problem][step] for problem in problems], 0.5) for problems in of_seed.values()]
+                for step in range(len(times))
             ]
-            axes.plot(
-                times, bands[1], label=plain_text(printable(method)), color=_colour(number), drawstyle="steps-post"
-            )
-            axes.fill_between(times, bands[0], bands[2], step="post", alpha=0.15, color=_colour(number), linewidth=0)
-        axes.set(xlabel="seconds", ylabel=label, xscale="log")
-        if curves:
-            axes.legend(loc="upper right")
+            bands = [[_finite(quantile(each, share)) for each in medians] for share in (0.25, 0.5, 0.75)]
+            style = _style(method, number)
+            axes.plot(times, bands[1], drawstyle="steps-post", **style)
+            axes.fill_between(times, bands[0], bands[2], step="post", alpha=0.15, color=style["color"], linewidth=0)
+        axes.set(xlabel="seconds", ylabel=label)
+        _logarithmic(axes)
+        axes.legend(loc="upper right")
         return figure
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -252,85 +277,64 @@ class Report:
                 write_figure(place / f"{word}{suffix}", draw)
 
     def save_tables(self, folder: str | os.PathLike[str]) -> None:
-        """Write the tables of methods and pairs to a folder in LaTeX, for the package booktabs."""
+        """Write the tables of methods, pairs and problems to a folder in LaTeX, for the package booktabs."""
         place = made_folder(folder)
-        for word, sheet in (("methods", self.summary()), ("duels", self.duels())):
+        for word, sheet in (("methods", self.summary()), ("duels", self.duels()), ("overheads", self.overheads())):
             write_atomic(place / f"{word}.tex", sheet.latex())
 
     def html(self) -> str:
         """Return the report as a page; same results, same page but for the figures' own identifiers."""
         script, style = ((_FOLDER / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("js", "css"))
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-        policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-        hosts = {str(each.environment.get("machine", {}).get("processor", "")) for each in self.results} - {""}
-        versions = {str(each.environment.get("versions", {}).get("remat", "")) for each in self.results} - {""}
-        done = sum(each.state in ("done", "failed") for each in self.results)
-        facts = [
-            f"{done:,} of {len(self.results):,} cells finished; {len(self.methods):,} methods.",
-            f"remat {', '.join(sorted(versions)) or '-'}; {', '.join(sorted(hosts)) or '-'}.",
-            "Every schedule was certified again when this report was made. Click on a column to sort.",
-        ]
+        policy = (
+            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src 'sha256-{digest}' {embedded_pages.policy()}"
+        )
+        pages = {} if self.store is None else embedded_pages.pages(self.store, self.results)
+        data = {"frame": embedded_pages.frame() if pages else "", "mark": embedded_pages.MARK, "cells": pages}
         parts = [self.summary().html(), self.duels().html() if len(self.methods) > 1 else ""]
         for title, draw in self.figures().values():
             buffer = io.BytesIO()
             draw().savefig(buffer, format="svg")
-            data = base64.b64encode(buffer.getvalue()).decode("ascii")
-            parts.append(f'<h2>{_text(title)}</h2><img alt="{_text(title)}" src="data:image/svg+xml;base64,{data}">')
-        parts.append(self.cells().html())
-        lines = "".join(f"<p>{_text(fact)}</p>" for fact in facts)
+            picture = base64.b64encode(buffer.getvalue()).decode("ascii")
+            title = text_of(title)
+            parts.append(f'<h2>{title}</h2><img alt="{title}" src="data:image/svg+xml;base64,{picture}">')
+        parts += [self.overheads().html(), self.cells(pages).html()]
+        lines = "".join(f"<p>{text_of(fact)}</p>" for fact in self._facts())
         return (
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{_text(self.name)}</title><style>{style}</style></head><body><h1>{_text(self.name)}</h1>{lines}"
-            f"{''.join(parts)}<script>{script}</script></body></html>\n"
+            f"<title>{text_of(self.name)}</title><style>{style}</style></head><body><h1>{text_of(self.name)}</h1>{lines}"
+            f'{"".join(parts)}<dialog><button>close</button><iframe title="schedule"></iframe></dialog>'
+            f'<script id="pages" type="application/json">{json.dumps(data, separators=(",", ":"))}</script>'
+            f"<script>{script}</script></body></html>\n"
         )
 
-
-# -- values of a cell --------------------------------------------------------------------------------------------------
-
-
-def objective(result: Result) -> float | None:
-    """Return the objective of a cell's schedule."""
-    value: float | None = result.row.get("objective")
-    return value
-
-
-def overhead(result: Result) -> float | None:
-    """Return the overhead of a cell's schedule in %."""
-    value: float | None = result.row.get("overhead_percent")
-    return value
-
-
-def gap(result: Result) -> float | None:
-    """Return the gap of a cell in %."""
-    value = result.row.get("gap")
-    return None if value is None else 100.0 * float(value)
-
-
-def proof_seconds(result: Result) -> float | None:
-    """Return the seconds to a proof, of an optimum or that no schedule exists; None without a proof."""
-    value: float | None = result.row.get("total_seconds")
-    return value if result.row.get("status") in ("optimal", "infeasible") else None
-
-
-def _overheads(result: Result) -> list[tuple[float, float | None]]:
-    """Return the overhead over time, from that of the last schedule and the objectives before it."""
-    last, final = objective(result), overhead(result)
-    if not last or final is None or result.row.get("cost") != last:
-        return []
-    base = last / (1 + final / 100)
-    return [(time, None if value is None else 100 * (value / base - 1)) for time, value, _ in result.points]
-
-
-def _gaps(result: Result) -> list[tuple[float, float | None]]:
-    return [
-        (time, None if not value else 100 * max(0.0, (value - bound) / value)) for time, value, bound in result.points
-    ]
-
-
-def _problem(result: Result) -> tuple[str, str, int]:
-    return result.cell.instance, result.cell.problem, result.cell.seed
+    def _facts(self) -> list[str]:
+        """Return the lines below the title."""
+        hosts = {str(each.environment.get("machine", {}).get("processor", "")) for each in self.results} - {""}
+        versions = {str(each.environment.get("versions", {}).get("remat", "")) for each in self.results} - {""}
+        done = sum(each.state in ("done", "failed") for each in self.results)
+        instances = {each.cell.instance for each in self.results}
+        seeds = {each.cell.seed for each in self.results}
+        limits = [each.cell.run.get("config", {}).get("solve", {}) for each in self.results]
+        seconds = {f"{limit['time_limit']:g} s" for limit in limits if limit.get("time_limit")}
+        threads = {str(limit["threads"]) for limit in limits if "threads" in limit}
+        left_out = len(self._problems) - len(self._feasible)
+        facts = [
+            f"{done:,} of {len(self.results):,} cells finished: {len(self.methods):,} methods, "
+            f"{len(instances):,} instances, {len(seeds):,} seeds. Time limit {', '.join(sorted(seconds)) or 'none'}, "
+            f"threads {', '.join(sorted(threads)) or '-'}.",
+            f"remat {', '.join(sorted(versions)) or '-'}; {', '.join(sorted(hosts)) or '-'}.",
+            "Every schedule was certified again when this report was made. Click on a column to sort.",
+        ]
+        if left_out:
+            facts.append(
+                f"{left_out:,} of {len(self._problems):,} problems (with seeds) have no schedule, as a method proves: "
+                "profiles of the objective and curves leave them out. In curves, a cell without a schedule is infinite."
+            )
+        return facts
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -341,8 +345,23 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _colour(number: int) -> str:
-    return str(COLOURS[number % len(COLOURS)])
+def _style(method: str, number: int) -> dict[str, Any]:
+    """Return label, colour and dashes of a method's line."""
+    label = plain_text(printable(method))
+    if method == VIRTUAL_BEST:
+        return {"label": label, "color": "#000000", "linestyle": ":"}
+    dashes = ("-", "--", "-.")[number // len(COLOURS) % 3]
+    return {"label": label, "color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Make the horizontal axis logarithmic, with plain numbers."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter("")
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -350,26 +369,3 @@ def _figure() -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
-
-
-def _key(value: Any, kind: str) -> str:
-    """Return the attribute by which a number is sorted; unknown ones come last."""
-    return "" if kind else f' data-key="{"Infinity" if value is None else value}"'
-
-
-def _latex_row(words: Sequence[str]) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
-    special |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    return " & ".join("".join(special.get(sign, sign) for sign in printable(word)) for word in words) + r" \\"

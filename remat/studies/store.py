@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from remat.errors import FormatError, RematError
+from remat.graphs import ComputeGraph
 from remat.graphs.formats.remat_json import graph_from_document
 from remat.io.files import made_folder, read_text, write_new
 from remat.runtime.interruption import interrupted
 from remat.runtime.processes import guard
+from remat.schedule import Schedule
+from remat.schedule.formats.remat_json import schedule_from_document
 from remat.studies.plan import Cell, Plan
 from remat.studies.solving import Outcome, Task, certified
 
@@ -123,6 +126,7 @@ class Store:
             folder = self._temporary.enter_context(guard.temporary_folder())
         self.folder = Path(folder or f"{self.url.database if is_file else 'study'}.files")
         self._last = "", ""
+        self._graph: tuple[str, ComputeGraph] | None = None
         self._attempt(self._open, patience=0.0)
 
     @classmethod
@@ -255,6 +259,16 @@ class Store:
         if certify:
             self._certify(found)
         return found
+
+    def graph(self, cell: Cell) -> ComputeGraph:
+        """Return the graph of a cell; the last one is kept."""
+        if self._graph is None or self._graph[0] != cell.graph:
+            self._graph = cell.graph, graph_from_document(json.loads(self.graph_text(cell.graph)))
+        return self._graph[1]
+
+    def schedule(self, result: Result) -> Schedule:
+        """Return the schedule of a result that has one."""
+        return schedule_from_document(json.loads(self.schedule_text(result.schedule)))
 
     def schedule_text(self, digest: str) -> str:
         """Return a schedule file by its digest."""
@@ -405,15 +419,12 @@ class Store:
             raise RematError(f"there is no study {study!r} in the store; there are {known}", "no-study", study)
 
     def _certify(self, results: Sequence[Result]) -> None:
-        graphs: dict[str, Any] = {}
         for result in results:
             if not result.schedule:
                 continue
             cell = result.cell
-            if cell.graph not in graphs:
-                graphs = {cell.graph: graph_from_document(json.loads(self.graph_text(cell.graph)))}
             text = self.schedule_text(result.schedule)
-            found = certified(graphs[cell.graph], cell.run, text, cell.title)
+            found = certified(self.graph(cell), cell.run, text, cell.title)
             if found != (result.row["cost"], result.row["peak"]):
                 raise RematError(
                     f"{cell.title}: its schedule costs {found[0]:,} and needs {found[1]:,} bytes, unlike its row",

@@ -141,11 +141,11 @@ class Study:
         for path in paths:
             export(results, path)
 
-    def report(self) -> Report:
-        """Return the report. Every schedule is certified again."""
+    def report(self, *, pages: bool = True) -> Report:
+        """Return the report, with the schedules' pages unless `pages` is False. Every schedule is certified again."""
         from remat.studies.report import Report
 
-        return Report(self.name, self.results())
+        return Report(self.name, self.results(), self.store if pages else None)
 
     def remove(self) -> int:
         """Remove the study from the store, with results that no other study shares; return their number."""

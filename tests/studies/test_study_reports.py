@@ -1,16 +1,22 @@
 """Statistics and reports of studies."""
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import browse, needs_browser
 
 pytest.importorskip("sqlalchemy")
 
+from remat.studies.measures import objective
 from remat.studies.plan import Cell
 from remat.studies.report import Report
+from remat.studies.solving import solve_here
 from remat.studies.statistics import duel, performance_profile, shifted_geometric_mean
 from remat.studies.store import Result
+from remat.studies.study import Study
 
 
 def result(instance: str, method: str, cost: int | None, **row: Any) -> Result:
@@ -59,3 +65,46 @@ def test_page_shows_names_as_text_and_loads_nothing(report: Report) -> None:
     assert "&lt;script&gt;" in page
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)
     assert page.count("<img") == 4
+
+
+def test_overheads_are_medians_over_seeds_with_the_least_in_bold(report: Report) -> None:
+    sheet = report.overheads()
+    assert [list(row) for row in sheet.rows] == [
+        ["x", "80%", 10.0, 5.0], ["y", "80%", 20.0, 20.0], ["z", "80%", None, 30.0]
+    ]  # fmt: skip
+    assert sheet.best == {(0, 3), (1, 2), (1, 3), (2, 3)}
+    assert "x & 80\\% & 10 & \\textbf{5}" in sheet.latex()
+
+
+def test_problems_without_a_schedule_are_left_out_of_profiles(report: Report) -> None:
+    proved = result("z", "a_1", None)
+    proved = replace(proved, row={"status": "infeasible", "total_seconds": 1.0})
+    without = Report("r", [each for each in report.results if each.cell.instance != "z"] + [proved])
+    assert len(without._feasible) == 2
+    assert performance_profile(without.values(objective, without._feasible))["a_1"][-1][1] == 1.0
+
+
+@needs_browser
+def test_each_cell_is_linked_to_the_page_of_its_schedule(tmp_path: Path) -> None:
+    study = Study.from_mapping(
+        {
+            "name": "chains",
+            "instances": {"generate": [{"generator": "unit-chain", "n": 5}]},
+            "problem": {"budget": "80%"},
+            "methods": [{"method": "greedy"}],
+        },
+        "sqlite://",
+    )
+    ((cell, *_),) = study.store.claim("chains", "me")
+    study.store.finish(cell, "me", solve_here(study.store.task(cell)))
+    page = study.report().html()
+    assert f'href="#{cell.digest}"' in page
+    assert f'href="#{cell.digest}"' not in study.report(pages=False).html()
+    script = f"""
+        document.querySelector("iframe").addEventListener("load", () => {{
+          document.title = document.querySelector("iframe").contentDocument.querySelector("h1").textContent;
+        }});
+        location.hash = "{cell.digest}";
+    """
+    assert browse(page, script, tmp_path)["title"] == cell.title
+    study.close()
