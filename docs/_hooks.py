@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _examples import drawn_pictures
+from _papers import with_tables
 from latex2mathml.converter import convert
 from matplotlib import rc_context
 from mkdocs.config.defaults import MkDocsConfig
@@ -55,6 +56,7 @@ def _library_pages() -> dict[str, str | bytes]:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Convert equations to MathML, and append the included file, without its title."""
     markdown = MATH.sub(lambda block: "\n".join(map(equation, block[1].splitlines())), markdown)
+    markdown = with_tables(markdown)
     if page.file.src_uri == LIBRARY:
         return f"{markdown}\n{overview()}"
     if path := INCLUDED.get(page.file.src_uri):

@@ -26,12 +26,12 @@ MANIFEST = Path(__file__).with_name("instances.toml")
 GRAPHS = "REMAT_LIBRARY_GRAPHS"
 #: Families in the order of lists and pages, with their titles.
 FAMILIES = {
-    "formula": "Graphs with optima by formula",
+    "formula": "Optima by formula",
     "layered": "Random layered graphs",
-    "checkmate": "Training graphs of Checkmate",
+    "checkmate": "Checkmate's networks",
     "training": "Training steps op by op",
     "inference": "Inference networks",
-    "published": "Published graphs that are not distributed here",
+    "published": "Published graphs to fetch",
 }
 
 Count = Annotated[int, Field(ge=0)]

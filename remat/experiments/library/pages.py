@@ -54,7 +54,7 @@ def page(ledger: Ledger, picture: str = "") -> str:
         ("Cost of each op once", f"{instance.cost:,}"), ("Reference peak", f"{instance.peak:,} bytes"),
         ("Structural bound", f"{instance.least:,} bytes"), ("Digest", f"`{instance.digest}`"),
     ]  # fmt: skip
-    lines = [f"# {instance.name}", "", *_table(("", ""), [fact for fact in facts if fact[1]]), ""]
+    lines = [f"# {instance.name}", "", *_table(facts[0], [fact for fact in facts[1:] if fact[1]]), ""]
     if picture:
         lines += [f"![Best known schedules and bounds of {instance.name}]({picture})", ""]
     lines += ["## Problems", "", *_table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]

@@ -1,0 +1,205 @@
+"""Tables of the papers next to ours, from ``studies/results`` and the records of the reference library."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from remat.experiments.library.instances import LibraryProblem, instances
+from remat.experiments.library.ledger import Ledger, Standing
+from remat.experiments.library.published import PUBLISHED, Published
+
+RESULTS = Path(__file__).resolve().parent.parent / "studies" / "results"
+#: Line of a page that a table replaces.
+MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
+
+Row = dict[str, str]
+#: Ratios to the optimum in Table 2 of Checkmate: geometric means over budgets.
+CHECKMATE = {
+    "mobilenet": (1.14, 1.07, 7.07, 1.06), "vgg16": (1.28, 1.06, 1.44, 1.01), "vgg19": (1.54, 1.39, 1.75, 1.00),
+    "unet": (1.27, 1.23, None, 1.03), "resnet50": (1.20, 1.25, None, 1.05),
+}  # fmt: skip
+CHECKMATE_METHODS = ("Chen √n", "Chen greedy", "Griewank log n", "LP rounding")
+#: Table 3 of HiRemate: ops forward and backward, peak and time in % of training without recomputation.
+HIREMATE = {
+    "gpt-medium": (734, 36.6, 122.3), "unet-ops": (101, 51.3, 113.5), "mlp-mixer": (250, 53.3, 107.3),
+    "regnet-32": (347, 41.1, 107.0), "resnet101-ops": (423, 42.6, 115.3), "transformer": (417, 46.9, 117.6),
+    "fno-1d": (82, 53.1, 114.7), "fno-3d": (121, 47.2, 117.4), "u-fno": (221, 56.7, 116.3), "uno": (229, 58.5, 121.9),
+}  # fmt: skip
+
+
+def with_tables(markdown: str) -> str:
+    """Replace the markers of a page by their tables."""
+    return MARKER.sub(lambda found: "\n".join(TABLES[found[1]]()), markdown)
+
+
+def results(study: str) -> list[Row]:
+    """Return the cells of a study; none if it was not run."""
+    path = RESULTS / f"{study}.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def moccasin() -> list[str]:
+    """Tables 2 and 3 of Moccasin with the numbers of FastSA: published overheads, ours, and bounds."""
+    rows = []
+    for (name, percent), told in PUBLISHED.items():
+        ledger = Ledger(instances()[name])
+        numbers = {each.who: each for each in (Published(*one) for one in told)}
+        fixed, free = (ledger.standing(LibraryProblem(ledger.instance, kind, percent)) for kind in ("fixed", "free"))
+        printed = (str(numbers[who].overhead) + numbers[who].remark if who in numbers else "–"
+                   for who in ("Checkmate", "Moccasin", "FastSA"))  # fmt: skip
+        rows.append((f"[{name}](library/{name}.md)", f"{percent}", *printed, *_pair(fixed), *_pair(free)))
+    head = (
+        "graph",
+        "budget %",
+        "Checkmate",
+        "Moccasin",
+        "FastSA",
+        "ours, input order",
+        "bound",
+        "ours, any order",
+        "bound",
+    )
+    return _table(head, rows)
+
+
+def stand_ins() -> list[str]:
+    """Return the study of Moccasin's Table 2 on generated graphs: overhead and seconds by method."""
+    return _by_method(results("moccasin-table-2"), _overhead)
+
+
+def scaling() -> list[str]:
+    """Return the study of Moccasin's Figure 6."""
+    return _by_method(results("moccasin-figure-6"), _overhead)
+
+
+def input_orders() -> list[str]:
+    """Return the peaks of random input orders, by network."""
+    peaks: dict[str, list[int]] = {}
+    for row in results("moccasin-orders"):
+        peaks.setdefault(row["instance"].partition(" order ")[0], []).append(int(row["reference_peak"]))
+    rows = [
+        (name, f"{len(found)}", f"{found[0] / 2**30:.3f}", f"{min(found) / 2**30:.3f}", f"{max(found) / 2**30:.3f}",
+         f"{100 * (max(found) - min(found)) / found[0]:.2f}")
+        for name, found in peaks.items()
+    ]  # fmt: skip
+    return _table(("network", "orders", "its own, GiB", "least", "largest", "spread %"), rows)
+
+
+def checkmate() -> list[str]:
+    """Return the ratios of Checkmate's Table 2: published, and ours against the best known cost."""
+    found = results("checkmate-table-2")
+    rows = []
+    for name, printed in CHECKMATE.items():
+        ratios, cells = [], []
+        for method in CHECKMATE_METHODS:
+            mine = [row for row in found if row["instance"] == name and row["method"] == method and row["cost"]]
+            ratios.append(_geometric_mean(_ratio(name, row) for row in mine))
+            cells.append(len(mine))
+        rows.append(
+            (
+                name,
+                *("–" if value is None else f"{value:.2f}" for value in printed),
+                *(f"{ratio:.3f} ({n})" if ratio else "–" for ratio, n in zip(ratios, cells, strict=True)),
+            )
+        )
+    return _table(("network", *CHECKMATE_METHODS, *(f"ours: {method}" for method in CHECKMATE_METHODS)), rows)
+
+
+def serenity() -> list[str]:
+    """Return the peaks of orders without recomputation, in KB, by method."""
+
+    def shown(row: Row) -> str:
+        if not row["peak"]:
+            return "–"
+        proved = "**" if row["status"] == "optimal" else ""
+        return f"{proved}{int(row['peak']) / 1000:.1f}{proved}, {float(row['total_seconds']):.1f} s"
+
+    return _by_method(results("serenity-orders"), shown)
+
+
+def hiremate() -> list[str]:
+    """Return Table 3 of HiRemate with our best known schedules at 50 %."""
+    rows = []
+    for name, (ops, peak, time) in HIREMATE.items():
+        ledger = Ledger(instances()[name])
+        problem = next(each for each in ledger.instance.problems() if each.name == f"{name}/fixed-50")
+        standing = ledger.standing(problem)
+        best = standing.relative(standing.value)
+        share = "" if standing.best is None else f"{100 * standing.best.peak / ledger.instance.peak:.1f}"
+        ours = "not run" if best is None else f"{100 + best:.1f}"
+        bound = standing.relative(standing.bound.value)
+        rows.append(
+            (
+                f"[{name}](library/{name}.md)",
+                f"{ops}",
+                f"{ledger.instance.ops}",
+                f"{peak}",
+                f"{time}",
+                share or "–",
+                ours,
+                "" if bound is None else f"{100 + bound:.1f}",
+            )
+        )
+    head = ("network", "ops", "our ops", "its peak %", "its time %", "our peak %", "our cost %", "bound %")
+    return _table(head, rows)
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "moccasin": moccasin, "stand-ins": stand_ins, "scaling": scaling, "input-orders": input_orders,
+    "checkmate": checkmate, "serenity": serenity, "hiremate": hiremate,
+}  # fmt: skip
+
+
+def _pair(standing: Standing) -> tuple[str, str]:
+    """Return best and bound; bold if proved."""
+    if standing.infeasible:
+        return "infeasible", ""
+    best, bound = (standing.relative(value) for value in (standing.value, standing.bound.value))
+    mark = "**" if standing.closed else ""
+    return "–" if best is None else f"{mark}{best:.3f}{mark}", "" if bound is None else f"{bound:.3f}"
+
+
+def _overhead(row: Row) -> str:
+    if not row["overhead_percent"]:
+        return f"{row['status']}, {float(row['total_seconds'] or 0):.0f} s"
+    mark = "**" if row["status"] == "optimal" else ""
+    return f"{mark}{float(row['overhead_percent']):.2f}{mark}, {float(row['total_seconds']):.0f} s"
+
+
+def _by_method(found: Sequence[Row], shown: Callable[[Row], str]) -> list[str]:
+    """Return a table with one line for each instance and problem, and one column for each method."""
+    if not found:
+        return ["*Not run.*"]
+    methods = list(dict.fromkeys(row["method"] for row in found))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in found:
+        lines.setdefault((row["instance"], row["problem"]), {})[row["method"]] = shown(row)
+    rows = [(*key, *(line.get(method, "–") for method in methods)) for key, line in lines.items()]
+    return _table(("graph", "budget", *methods), rows)
+
+
+def _ratio(name: str, row: Row) -> float:
+    """Return the cost of a cell relative to the best known one."""
+    ledger = Ledger(instances()[name])
+    percent = int(row["problem"].rstrip("%"))
+    problem = next(each for each in ledger.instance.problems() if each.name == f"{name}/fixed-{percent}")
+    value = ledger.standing(problem).value
+    assert value is not None
+    return int(row["cost"]) / value
+
+
+def _geometric_mean(ratios: Iterable[float]) -> float | None:
+    found = list(ratios)
+    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return lines if len(lines) > 2 else ["*Not run.*"]
