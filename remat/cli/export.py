@@ -14,6 +14,7 @@ from remat.cli.terminal import NO, OK
 from remat.problem.objective import Objective
 
 if TYPE_CHECKING:
+    from remat.config import Config
     from remat.solving.exporting import ModelFile
 
 ModelPath = Annotated[
@@ -23,6 +24,8 @@ ModelPath = Annotated[
         help="Model file: .lp, .mps (linear), .pb, .proto, .pbtxt (CP-SAT) or .mzn (MiniZinc, with its .dzn).",
     ),
 ]  # fmt: skip
+#: No settings but those of the command.
+NO_BASE: tuple[dict[str, Any], str] = ({}, "options")
 SchedulePath = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
 
 
@@ -38,8 +41,8 @@ def command(graph: OptionalGraph = None, *, output: ModelPath, option: MethodOpt
     from remat.io.files import check_output
 
     check_output(output)
-    file = _model_file(graph, output, option, given)
-    file.write(output)
+    run, file = _model_file(graph, output, option, given)
+    file.write(output, _settings(run))
     model, _ = file.written
     data = f" and {output.with_suffix('.dzn')}" if output.suffix.lower() == ".mzn" else ""
     print_rows([
@@ -61,19 +64,22 @@ def read(
 ) -> None:
     """Read another solver's SOLUTION of a model as a schedule of GRAPH, and validate it.
 
-    The options must be those of `remat export`. SOLUTION has lines of names and values, as HiGHS, CBC, SCIP, Gurobi and
-    CPLEX write them, or is the output of `minizinc --output-mode json`, or CP-SAT's response as text.
+    The options are those of `remat export`, from the file of names next to MODEL; given ones take precedence. SOLUTION
+    has lines of names and values, as HiGHS, CBC, SCIP, Gurobi and CPLEX write them, or is the output of `minizinc
+    --output-mode json`, or CP-SAT's response as text.
 
     Exit code 0: the schedule is valid and within the budget; 1: it is not; 2: a file cannot be read.
 
-    Example: remat import vgg16 model.lp model.sol -b 80% -m checkmate -o schedule.json
+    Example: remat import vgg16 model.lp model.sol -o schedule.json
     """
     from remat.io.files import check_output
     from remat.schedule.io import SUFFIXES
     from remat.schedule.validate import validate
+    from remat.solving.exporting import names_file, written_settings
 
     check_output(output, inputs=(graph, model, solution), suffixes=SUFFIXES)
-    file = _model_file(graph, model, option, given)
+    base = NO_BASE if given.config is not None else (written_settings(model), str(names_file(model)))
+    _, file = _model_file(graph, model, option, given, base)
     schedule = file.read(solution)
     certificate = validate(file.problem.graph, schedule, file.problem.rules)
     outputs = Outputs()
@@ -83,13 +89,27 @@ def read(
     outputs.leave(OK if certificate.accepted else NO)
 
 
-def _model_file(graph: str | None, path: Path, option: list[str] | None, given: Given) -> ModelFile:
-    """Return the model of the problem and method given, for files like `path`."""
+def _model_file(
+    graph: str | None, path: Path, option: list[str] | None, given: Given, base: tuple[dict[str, Any], str] = NO_BASE
+) -> tuple[Config, ModelFile]:
+    """Return the run that is given, and the model of its problem and method for files like `path`."""
     from remat.solving.exporting import ModelFile
 
-    if "method" not in given.sections["solve"] and given.config is None:
+    solving = base[0].get("solve", {}) | given.sections["solve"]
+    if "method" not in solving and given.config is None:
         raise typer.BadParameter("Missing option '--method' (or '--config').")
-    budgeted = given.sections["problem"].get("objective") not in {each for each in Objective if each.is_memory}
-    run = given.run(graph, *(("budget",) if budgeted else ())).with_options(option_values(option))
+    problem = base[0].get("problem", {}) | given.sections["problem"]
+    budgeted = problem.get("objective") not in {each for each in Objective if each.is_memory}
+    run = given.run(graph, *(("budget",) if budgeted else ()), base=base).with_options(option_values(option))
     method: Any = run.named(run.solve.method, "methods")
-    return ModelFile(run.make_problem(), method, path.suffix, run.options_of(run.solve.method))
+    return run, ModelFile(run.make_problem(), method, path.suffix, run.options_of(run.solve.method))
+
+
+def _settings(run: Config) -> dict[str, Any]:
+    """Return the tables of a run that determine its model, with absolute paths."""
+    tables = ("formulations", "heuristics", "methods", "partitioners")
+    found = run.model_dump(mode="json", exclude_defaults=True, include={"problem", *tables})
+    found["problem"].pop("graph", None)
+    if run.problem.costs is not None:
+        found["problem"]["costs"] = str(Path(run.problem.costs).resolve())
+    return found | {"solve": {"method": run.solve.method}}

@@ -240,8 +240,10 @@ class Given:
         """True if JSON output is requested."""
         return "json" in self.sections["output"]
 
-    def run(self, graph: str | None, *required: str) -> Config:
-        """Return the configuration of the file, if any, overridden by the options.
+    def run(self, graph: str | None, *required: str, base: tuple[dict[str, Any], str] = ({}, "options")) -> Config:
+        """Return the configuration of the file, if any, or else of the mapping `base`, overridden by the options.
+
+        `base`: tables, and their name in errors.
 
         Raise RematError as :meth:`remat.config.Config.from_file`, and typer.BadParameter without a file, if the graph
         or a `required` key of the problem is missing.
@@ -260,9 +262,9 @@ class Given:
         if graph is None:
             raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
         for key in required:
-            if key not in overrides["problem"]:
+            if key not in {**base[0].get("problem", {}), **overrides["problem"]}:
                 raise typer.BadParameter(f"Missing option '--{key}' (or '--config').")
-        return Config.from_mapping({}, "options", overrides=overrides)
+        return Config.from_mapping(*base, overrides=overrides, **allowed)
 
     def problem(self, graph: str, **rules: Any) -> Problem:
         """Return the problem of a command without a configuration, with further `rules`."""

@@ -25,7 +25,7 @@ from remat.graphs.formats.tflite import BODIES_REMARK
 from remat.ordering.rewriting_search import best_rewriting
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.schedule import Schedule
+from remat.schedule import Schedule, simulate
 from remat.solving.order import order
 from remat.solving.progress import OnProgress
 
@@ -186,7 +186,8 @@ def _for_onnxruntime(file: OnnxFile, search: Search) -> Deployment:
     graph = file.in_place_graph
     result, schedule = _ordered(graph, search, Deadline.after(search.time_limit))
     inputs = int(graph.arrays.size[graph.arrays.is_input].sum())
-    before, after, bound = (bytes_ - inputs for bytes_ in (graph.reference_peak, result.peak or 0, result.bound))
+    given = simulate(graph, file.runtime_order).peak
+    before, after, bound = (bytes_ - inputs for bytes_ in (given, result.peak or 0, result.bound))
     made = file.scheduled(schedule)
     notes = [
         *file.remarks,

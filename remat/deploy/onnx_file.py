@@ -9,6 +9,8 @@ from functools import cached_property
 from io import BytesIO
 from typing import Any
 
+import networkx as nx
+
 from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -22,8 +24,20 @@ from remat.io.limits import MAX_BYTES
 from remat.schedule import Schedule
 
 #: Field numbers of messages (``onnx.proto``), and the wire type of fields with bytes.
-_GRAPH, _NODE, _BYTES = 7, 1, 2
+_GRAPH, _FUNCTIONS, _NODE, _BYTES = 7, 25, 1, 2
 _SIZES = {1: 8, 5: 4}
+#: From this IR version on, initializers that are also inputs are defaults; ONNX Runtime then ignores their content.
+_REPLACEABLE = 4
+#: ``TensorProto.INT32`` and ``INT64``.
+_INTEGERS = (6, 7)
+#: Ops with inputs whose content decides shapes, after their first input.
+_SHAPED = frozenset({
+    "CenterCropPad", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile",
+    "TopK", "Unsqueeze", "Upsample",
+}) | {
+    f"Reduce{kind}"
+    for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +75,49 @@ class OnnxFile:
         """Graph in which ops write in place of an input where ONNX Runtime's kernels do: never a graph output."""
         assembly = Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[])
         graph = assembly.graph(self.graph.name, self.graph.source)
-        last = {k for k, op in enumerate(self.operators) if not set(self.outputs).isdisjoint(op.writes)}
-        ops = [replace(op, in_place=()) if assembly.position_of[op.name] in last else op for op in graph.ops]
+        apart = self._of_unknown_shape.union(self.outputs)
+        apart_ops = {k for k, op in enumerate(self.operators) if not apart.isdisjoint(op.writes)}
+        ops = [replace(op, in_place=()) if assembly.position_of[op.name] in apart_ops else op for op in graph.ops]
         return ComputeGraph(
             graph.name, graph.tensors, ops, graph.inputs, graph.outputs, constant_memory=graph.constant_memory,
             cost_unit=graph.cost_unit, source=graph.source,
         )  # fmt: skip
+
+    @cached_property
+    def _of_unknown_shape(self) -> set[Value]:
+        """Values whose shapes depend on inputs or on initializers that a caller may replace."""
+        model = self.reading.model
+        listed = {info.name for info in model.graph.input}
+        decides = set(self.values)
+        if model.ir_version >= _REPLACEABLE:
+            decides |= listed & {each.name for each in model.graph.initializer if each.data_type in _INTEGERS}
+        found: set[Value] = set()
+        for node, op in zip(self.reading.network.nodes, self.operators, strict=True):
+            if not found.isdisjoint(op.reads) or (node.type in _SHAPED and not decides.isdisjoint(op.reads[1:])):
+                found.update(op.writes)
+        return found - {None}
+
+    @cached_property
+    def runtime_order(self) -> Schedule:
+        """Order of ``PRIORITY_BASED`` execution: of the ready nodes the one with the lowest number.
+
+        ONNX Runtime numbers the nodes of functions after all others, level by level.
+        """
+        import onnx
+
+        from remat.graphs.formats.onnx.functions import call_depths
+
+        graph, depths = nx.DiGraph(), [0] * len(self.operators)
+        if self._has_functions:
+            depths = call_depths(onnx.ModelProto.FromString(self.data))
+        writer = {value: k for k, op in enumerate(self.operators) for value in op.writes if value is not None}
+        graph.add_nodes_from(range(len(self.operators)))
+        graph.add_edges_from(
+            (writer[value], k) for k, op in enumerate(self.operators) for value in op.reads if value in writer
+        )
+        op_at = {position: name for name, position in self.reading.assembly.position_of.items()}
+        order = nx.lexicographical_topological_sort(graph, key=lambda k: (depths[k], k))
+        return Schedule.from_steps([("compute", op_at[k]) for k in order if k in op_at])
 
     @cached_property
     def operators(self) -> tuple[FileOp, ...]:
@@ -121,13 +172,17 @@ class OnnxFile:
         graph = written + b"".join(data[begin:last] for number, begin, _, last in parts if number != _NODE)
         return data[:start] + bytes([_GRAPH << 3 | _BYTES]) + encoded(len(graph)) + graph + data[end:]
 
+    @cached_property
+    def _has_functions(self) -> bool:
+        return any(number == _FUNCTIONS for number, *_ in _fields(self.data, 0, len(self.data)))
+
     def expanded(self) -> bytes:
         """Return the file with the functions of the model expanded."""
         import onnx
 
         from remat.graphs.formats.onnx.functions import expanded
 
-        if not any(number == 25 for number, *_ in _fields(self.data, 0, len(self.data))):
+        if not self._has_functions:
             return self.data
         whole: bytes = expanded(onnx.ModelProto.FromString(self.data)).SerializeToString()
         return whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,10 +61,11 @@ class Greedy(Heuristic):
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         best = Best(problem, run, problem.graph.base_cost)
-        for order in given_orders(problem, run.start):
-            for leaning in LEANINGS:
-                if best.enough or (best.schedule and run.deadline.expired) or (leaning == LEANINGS[-1] and best.cost):
-                    break
+        attempts = product(given_orders(problem, run.start), LEANINGS)
+        for k, (order, leaning) in enumerate(attempts):
+            if best.enough or (k and run.deadline.expired):
+                break
+            if leaning < LEANINGS[-1] or not best.cost:
                 best.offer(useful_schedule(problem, _descent(problem, order, leaning, run.deadline), self.name))
         return best.schedule
 

@@ -41,12 +41,14 @@ MOST_COST = 2**62
 
 #: The method as a table. Schedules come first, then proofs of their quality, then longer searches. On training graphs
 #: block checkpointing and Rotor finish after tenths of a second on some hundred ops; if they are cut short on
-#: thousands, search does not recover the loss. With CP-SAT the stage formulation is best solved by HiGHS.
+#: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
+#: a hundred ops. With CP-SAT the stage formulation is best solved by HiGHS.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
     Stage(BLOCKS, 0.3, seconds_per_op=0.02, when=("training",)),
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
+    Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
     Stage("greedy", 0.4, max_ops=2_000, when=("not-tiny", "until-compiled")),
     Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
     Stage(FEW, 0.2, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),

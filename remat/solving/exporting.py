@@ -103,16 +103,19 @@ class ModelFile:
             return {"op": self.formulation.ops_named(order), "tensor": list(self.problem.graph.tensor_names)}
         return meanings(*self.written)
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the model, and :attr:`meanings` into a file with the suffix ``.names.json``."""
+    def write(self, path: str | os.PathLike[str], settings: Mapping[str, Any] | None = None) -> None:
+        """Write the model, and :attr:`meanings` into a file with the suffix ``.names.json``.
+
+        `settings`: tables of a configuration, from which :func:`written_settings` makes the same problem again.
+        """
         self.backend.write(self.written[0], path, self.written[1])
         graph = self.problem.graph
         about = {
             "format": "remat-model-names", "version": 1, "graph": graph.name, "graph_digest": graph.digest,
             "method": self.formulation.name, "order": str(self.problem.order), "budget": self.problem.budget_bytes,
-            "scope": str(self.formulation.scope()), "names": self.meanings,
+            "scope": str(self.formulation.scope()), "settings": dict(settings or {}), "names": self.meanings,
         }  # fmt: skip
-        write_atomic(Path(path).with_suffix(".names.json"), json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+        write_atomic(names_file(path), json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
     def read(self, path: str | os.PathLike[str]) -> Schedule:
         """Return the schedule of a solution that a program has found; it is not validated.
@@ -186,6 +189,30 @@ def named_values(text: str, names: list[str], name: str) -> Values:
     values = np.zeros(len(names))
     values[list(found)] = list(found.values())
     return values
+
+
+def names_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file that :meth:`ModelFile.write` writes next to a model."""
+    return Path(path).with_suffix(".names.json")
+
+
+def written_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings in the file of names next to a model; empty if there is no such file.
+
+    Raises
+    ------
+    FormatError
+        With the path, if it is not a file of names.
+    """
+    names = names_file(path)
+    if not names.exists():
+        return {}
+    about = parse_json(read_text(names), str(names))
+    settings = about.get("settings", {}) if isinstance(about, dict) else None
+    if not isinstance(settings, dict) or about.get("format") != "remat-model-names":
+        raise FormatError(f"{names}: not the file of names of a model; remove it, or export the model again", "names",
+                          str(names))  # fmt: skip
+    return settings
 
 
 def _last_solution(text: str, name: str) -> Mapping[str, Any]:

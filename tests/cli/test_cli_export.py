@@ -21,9 +21,24 @@ def test_solution_comes_back_as_a_schedule(folder: Path) -> None:
     solver.readModel("m.lp")
     solver.run()
     solver.writeSolution("m.sol", 0)
-    assert "valid" in ok(f"import chain.json m.lp m.sol {GIVEN} -o s.json").out
+    assert "valid" in ok("import chain.json m.lp m.sol -o s.json").out
     assert "valid" in ok("validate chain.json s.json -b 5").out
-    assert "over budget" in ok("import chain.json m.lp m.sol -b 4 -m checkmate", code=1).out
+    assert "over budget" in ok("import chain.json m.lp m.sol -b 4", code=1).out
+
+
+def test_file_of_names_is_optional_and_not_trusted(folder: Path) -> None:
+    """Without it the options must be given; a class in it is not imported."""
+    ok(f"export chain.json {GIVEN} -o m.lp")
+    names = folder / "m.names.json"
+    about = json.loads(names.read_text())
+    assert about["settings"] == {"problem": {"budget": "5"}, "solve": {"method": "checkmate"}}
+    (folder / "m.sol").write_text("")
+    names.write_text(json.dumps(about | {"settings": {"problem": {"budget": 5}, "solve": {"method": "os:PathLike"}}}))
+    assert "os:PathLike" in ok("import chain.json m.lp m.sol", code=2).err
+    names.write_text(json.dumps(about | {"settings": []}))
+    assert "m.names.json: not the file of names of a model" in ok("import chain.json m.lp m.sol", code=2).err
+    names.unlink()
+    assert "--method" in ok("import chain.json m.lp m.sol", code=2).err
 
 
 @pytest.mark.parametrize(

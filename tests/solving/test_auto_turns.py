@@ -147,14 +147,14 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        f"order greedy eviction greedy bounds annealing {MODELS} lns annealing drops annealing",
+        f"order eviction greedy eviction greedy bounds annealing {MODELS} lns drops annealing",
     ),
     "Python ends as soon as drops are compiled": (
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
-        "order greedy drops eviction greedy bounds",
+        "order eviction greedy drops eviction greedy bounds",
     ),
     "a missing kernel is one note": (
-        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order greedy eviction greedy bounds"
+        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order eviction greedy eviction greedy bounds"
     ),
     "tiny problems are searched before waiting for kernels": (
         TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0}, "order exhaustive eviction greedy bounds"
@@ -165,11 +165,11 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order greedy lower-sets few-stages eviction greedy bounds {MODELS} lns lns",
+        f"order eviction greedy lower-sets few-stages eviction greedy bounds {MODELS} lns lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
+        f"order eviction greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},

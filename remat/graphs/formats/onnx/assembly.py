@@ -112,7 +112,7 @@ class Assembly:
         )  # fmt: skip
 
     def _inside(self, node: Node) -> Inside:
-        """Return what the bodies of a node need: the most memory of one, all constants, and the largest cost."""
+        """Return what the bodies of a node need: most memory of one beyond the outputs, all constants, largest cost."""
         found = []
         for body in node.bodies:
             inner = Assembly(body, fold_views=self._fold_views, in_place=self._in_place, remarks=[])
@@ -120,7 +120,10 @@ class Assembly:
             self._unknown |= inner._unknown
         self._inner_constants += sum(each.constants for each in found)
         cost = max((each.cost for each in found), default=0) * (1 if node.trips is None else node.trips)
-        return Inside(max((each.peak for each in found), default=0), 0, cost)
+        peak = max((each.peak for each in found), default=0)
+        if node.type == "If":  # outputs of a branch are those of the node
+            peak = max(0, peak - sum(self._network.values[value].bytes for value in node.outputs if value))
+        return Inside(peak, 0, cost)
 
     def needs(self) -> Inside:
         """Return what an inner graph needs in the order of the file, without values of enclosing graphs."""

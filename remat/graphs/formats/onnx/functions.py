@@ -64,6 +64,21 @@ def expanded(model: Any) -> Any:
         raise FormatError(f"its functions cannot be expanded: {clipped(one_line(str(error)), 300)}") from None
 
 
+def call_depths(model: Any) -> list[int]:
+    """Return for each node of the :func:`expanded` model how many calls of functions it comes from."""
+    bodies = {(each.domain, each.name, each.overload): each for each in model.functions}
+
+    def depths(nodes: Iterable[Any], depth: int) -> Iterator[int]:
+        for node in nodes:
+            body = bodies.get(_key(node))
+            if body is None:
+                yield depth
+            else:
+                yield from depths(body.node, depth + 1)
+
+    return list(depths(model.graph.node, 0))
+
+
 def _key(node: Any) -> _Key:
     """Return the key of the function or op that a node calls."""
     return node.domain, node.op_type, node.overload
