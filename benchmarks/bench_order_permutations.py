@@ -51,12 +51,12 @@ def step(name: str, folder: Path) -> ComputeGraph:
 def permuted(graph: ComputeGraph, seed: int) -> ComputeGraph:
     """Return the graph with ops in a random topological order, and with tensors in random order."""
     draw = random.Random(seed)
-    wires = nx.DiGraph()
+    wires: nx.DiGraph[str] = nx.DiGraph()
     wires.add_nodes_from(each.name for each in graph.ops)
     writer = {tensor: each.name for each in graph.ops for tensor in each.outputs}
     wires.add_edges_from((writer[t], each.name) for each in graph.ops for t in each.inputs if t in writer)
     rank = {name: draw.random() for name in wires}
-    names = list(nx.lexicographical_topological_sort(wires, key=rank.get))
+    names = list(nx.lexicographical_topological_sort(wires, key=rank.__getitem__))
     op = {each.name: each for each in graph.ops}
     return ComputeGraph(
         graph.name, draw.sample(graph.tensors, len(graph.tensors)), [op[name] for name in names], graph.inputs,
@@ -81,7 +81,7 @@ def main() -> None:
 
         names = ",".join((*STEPS, OTHERS))
     Portfolio().prepared()
-    deadline.time = ProcessorTime()  # type: ignore[assignment]
+    deadline.time = ProcessorTime()  # type: ignore[assignment,attr-defined]
     print(f"{given.seconds:g} s of processor time, {given.orders} input orders")
     table = common.Table("graph:-16", "ops:6", "least:15", "largest:15", "bound:15", "spread %:9", "gap %:7")
     for name in names.split(","):

@@ -107,7 +107,8 @@ class OnnxFile:
 
         from remat.graphs.formats.onnx.functions import call_depths
 
-        graph, depths = nx.DiGraph(), [0] * len(self.operators)
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        depths = [0] * len(self.operators)
         if self._has_functions:
             depths = call_depths(onnx.ModelProto.FromString(self.data))
         writer = {value: k for k, op in enumerate(self.operators) for value in op.writes if value is not None}
