@@ -68,7 +68,9 @@ def export(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
         try:
             to_frame(results).to_parquet(buffer)
         except ImportError:
-            raise RematError(f"{path}: Parquet needs the package pyarrow", "unavailable", str(path)) from None
+            raise RematError(
+                f"{path}: Parquet needs the package pyarrow: pip install pyarrow", "unavailable", str(path)
+            ) from None
         write_atomic(path, buffer.getvalue())
     else:
         write_atomic(path, table_csv(rows(results)))

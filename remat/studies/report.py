@@ -258,7 +258,7 @@ class Report:
             style = _style(method, number)
             axes.plot(times, bands[1], drawstyle="steps-post", **style)
             axes.fill_between(times, bands[0], bands[2], step="post", alpha=0.15, color=style["color"], linewidth=0)
-        axes.set(xlabel="seconds", ylabel=label)
+        axes.set(xlabel="seconds", ylabel=label, xlim=(0.9 * low, 1.1 * high))
         _logarithmic(axes)
         axes.legend(loc="upper right")
         return figure

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from refusals import refused
 from shell import ok, shell, start
@@ -186,6 +189,15 @@ def test_every_cell_is_solved_once_and_certified(store: Store, tmp_path: Path) -
     for name in ("a.csv", "a.json"):
         export(results, tmp_path / name)
     assert len(json.loads((tmp_path / "a.json").read_text())) == 8
+    with pytest.MonkeyPatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        with refused("remat.unavailable", culprit="a.parquet", hide={str(tmp_path): "<folder>"}):
+            export(results, tmp_path / "a.parquet")
+    if find_spec("pyarrow") is not None:
+        export(results, tmp_path / "a.parquet")
+        read = pandas.read_parquet(tmp_path / "a.parquet")
+        assert list(read.columns) == list(table.columns)
+        assert read["cost"].tolist() == table["cost"].tolist()
     more = plan_of(name="more", methods=[{"method": "greedy"}])
     assert store.add(more) == 0  # cells are shared
     assert store.remove("chains") == 4

@@ -108,3 +108,10 @@ def test_each_cell_is_linked_to_the_page_of_its_schedule(tmp_path: Path) -> None
     """
     assert browse(page, script, tmp_path)["title"] == cell.title
     study.close()
+
+
+def test_report_without_any_result() -> None:
+    cells = [Result(each.cell, "waiting") for each in (result("x", "a", 1), result("x", "b", 1))]
+    page = Report("empty", cells).html()
+    assert "0 of 2 cells finished" in page
+    assert page.count("<img") == 4
