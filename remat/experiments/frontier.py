@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -14,6 +14,7 @@ from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder, check_cell
 from remat.experiments.pages import frontier_page
 from remat.experiments.plots import Line, plot_frontier
+from remat.experiments.running import RunnerLoop
 from remat.experiments.runs import (
     LimitArguments,
     Limits,
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
 
     from remat.graphs.io import GraphLike
 
-#: Seconds for remote cells to finish after Ctrl-C.
-GRACE = 1.2
-#: Seconds between two checks for Ctrl-C while remote cells run.
-TICK = 0.1
 #: Seconds beyond the time limit of a cell until an executor without any answer counts as failed: a cluster needs time
 #: to start workers.
 PATIENCE = 300.0
@@ -213,13 +210,11 @@ def frontier(
     # Compile the simulation first, so that its time does not count for the first cell.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
     work = _FrontierRun(
-        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, folder, on_cell
-    )
+        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, folder, on_cell, executor,
+        watch or unwatched,
+    )  # fmt: skip
     try:
-        if executor is None:
-            work.run_here(watch or unwatched)
-        else:
-            work.run_elsewhere(executor)
+        work.loop()
     except KeyboardInterrupt:
         work.so_far = replace(work.so_far, interrupted=True)
     return work.so_far
@@ -260,7 +255,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 @dataclass
-class _FrontierRun:
+class _FrontierRun(RunnerLoop[tuple[Contestant, Problem], Cell]):
     """One call of :func:`frontier`; its state is the frontier so far."""
 
     so_far: Frontier
@@ -268,81 +263,60 @@ class _FrontierRun:
     limits: Limits
     folder: Folder | None
     on_cell: Callable[[Frontier, Cell], object] | None
+    executor: Executor | None
+    watch: Watch
 
-    def run_here(self, watch: Watch) -> None:
-        """Solve the cells method by method in this process."""
-        total = len(self.so_far.methods) * len(self.problems)
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._broken: set[str] = set()  # methods whose current cell a broken executor has lost once
+        self._heard = time.monotonic()
+        self._patience = stopping(self.limits.stop, self.limits.options)[0].deadline.seconds + PATIENCE
+
+    def fill(self) -> None:
+        """Submit the next cell of each method that has none running; here only one cell runs at a time."""
+        busy = {method.label for method, _ in self.running.values()}
         for method in self.so_far.methods:
-            while (job := self._next(method)) is not None:
-                line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label}, budget {job[1].budget}"
-                with watch(line) as on_progress:
-                    cell = solve_cell(*job, on_progress=on_progress)
-                self._take(method, cell)
-                if cell.interrupted or interrupted():
-                    raise KeyboardInterrupt
+            if method.label not in busy and not interrupted() and (job := self._next(method)) is not None:
+                self.running[self._submit(*job)] = job[:2]
+                if self.executor is None:
+                    return
 
-    def run_elsewhere(self, executor: Executor) -> None:
-        """Solve the cells by `executor`, one of each method at a time."""
-        running: dict[Future[Cell], tuple[Contestant, Problem]] = {}
-        broken: set[str] = set()  # methods whose current cell a broken executor has lost once
-        patience = stopping(self.limits.stop, self.limits.options)[0].deadline.seconds + PATIENCE
-
-        def submit(method: Contestant) -> None:
-            if interrupted():
-                raise KeyboardInterrupt
-            if (job := self._next(method)) is not None:
-                try:
-                    future = executor.submit(solve_cell, *job)
-                except Exception as error:
-                    raise _lost(method, error) from None
-                running[future] = job[:2]
-
-        try:
-            for method in self.so_far.methods:
-                submit(method)
-            heard = time.monotonic()
-            while running:
-                finished = wait(running, TICK, FIRST_COMPLETED).done
-                if interrupted():
-                    raise KeyboardInterrupt
-                if not finished and time.monotonic() > heard + patience:
-                    raise _lost(next(iter(running.values()))[0], TimeoutError(f"no answer within {patience:g} s"))
-                for job in finished:
-                    heard = time.monotonic()
-                    method, problem = running.pop(job)
-                    if (
-                        method.label not in broken
-                        and not job.cancelled()
-                        and isinstance(job.exception(), BrokenExecutor)
-                    ):
-                        broken.add(method.label)
-                    else:
-                        cell = _answer(job, method, problem)
-                        self._take(method, cell)
-                        if cell.interrupted:
-                            raise KeyboardInterrupt
-                        broken.discard(method.label)
-                    submit(method)
-        except KeyboardInterrupt:
-            if isinstance(executor, WorkerPool):
-                executor.interrupt()
-            self._collect(running)
-            raise
-        finally:
-            for job in running:
-                job.cancel()
-
-    def _collect(self, running: Mapping[Future[Cell], tuple[Contestant, Problem]]) -> None:
-        """Collect after Ctrl-C the results of running cells that finish in time."""
-        for job in running:
-            job.cancel()
-        for job in wait(running, timeout=GRACE).done:
-            method, problem = running[job]
+    def _submit(self, method: Contestant, problem: Problem, limits: Limits, below: Cell | None) -> Future[Cell]:
+        if self.executor is not None:
             try:
-                cell = _answer(job, method, problem)
-            except (BackendError, KeyboardInterrupt):  # lost, or cancelled
-                continue
-            self._take(method, cell)
+                return self.executor.submit(solve_cell, method, problem, limits, below)
+            except Exception as error:
+                raise _lost(method, error) from None
+        total, future = len(self.so_far.methods) * len(self.problems), Future[Cell]()
+        line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label}, budget {problem.budget}"
+        with self.watch(line) as on_progress:
+            future.set_result(solve_cell(method, problem, limits, below, on_progress=on_progress))
+        return future
+
+    def take(self, job: tuple[Contestant, Problem], future: Future[Cell]) -> None:
+        """Take a cell; one that a broken executor has lost is solved again, once."""
+        method, problem = job
+        self._heard = time.monotonic()
+        is_lost = not future.cancelled() and isinstance(future.exception(), BrokenExecutor)
+        if is_lost and method.label not in self._broken:
+            self._broken.add(method.label)
+            return
+        cell = _answer(future, method, problem)
+        self._take(method, cell)
+        if cell.interrupted:
+            raise KeyboardInterrupt
+        self._broken.discard(method.label)
+
+    def tick(self) -> None:
+        """Refuse an executor that has not answered for too long."""
+        if self.running and time.monotonic() > self._heard + self._patience:
+            method, _ = next(iter(self.running.values()))
+            raise _lost(method, TimeoutError(f"no answer within {self._patience:g} s"))
+
+    def interrupt(self) -> None:
+        """Interrupt the workers of a pool."""
+        if isinstance(self.executor, WorkerPool):
+            self.executor.interrupt()
 
     def _next(self, method: Contestant) -> tuple[Contestant, Problem, Limits, Cell | None] | None:
         """Take finished cells of a method from the folder; return the arguments of the first to solve."""

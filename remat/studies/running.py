@@ -7,10 +7,11 @@ import platform
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from remat.runtime.interruption import interrupted, interrupts
+from remat.experiments.running import RunnerLoop
+from remat.runtime.interruption import interrupts
 from remat.runtime.text import one_line
 from remat.studies.executors import StudyExecutor
 from remat.studies.plan import Cell
@@ -19,8 +20,6 @@ from remat.studies.store import STALE, Store
 
 #: Attempts to solve a cell whose executor loses it.
 ATTEMPTS = 3
-#: Seconds between two checks for Ctrl-C.
-TICK = 0.2
 #: Seconds between two searches for cells that other runners have lost.
 PAUSE = 1.0
 #: Heartbeats within the time after which claims expire.
@@ -48,7 +47,7 @@ class Event:
     seconds_left: float | None
 
 
-class Runner:
+class Runner(RunnerLoop[tuple[Cell, int], Outcome]):
     """One of possibly many runners of a study.
 
     Parameters
@@ -63,9 +62,9 @@ class Runner:
         self, store: Store, study: str, executor: StudyExecutor, on_event: Callable[[Event], object] = lambda _: None,
         *, stale: float = STALE,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.store, self.study, self.executor, self.on_event, self.stale = store, study, executor, on_event, stale
         self.owner = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._running: dict[Future[Outcome], tuple[Cell, int]] = {}
         self._began = self._beat = time.monotonic()
         self._finished = 0
         self._place, self._searched = -1, -PAUSE
@@ -75,50 +74,56 @@ class Runner:
         """Solve cells until none is left, also none of other runners; return False after Ctrl-C."""
         with interrupts():
             try:
-                while not interrupted():
-                    self._submit(self.executor.slots - len(self._running))
-                    if not self._running:
-                        self._count()
-                        if not self._counts["waiting"] and not self._counts["running"]:
-                            return True
-                        time.sleep(TICK)
-                    self._take(wait(self._running, TICK, FIRST_COMPLETED).done)
-                    if time.monotonic() > self._beat + self.stale / BEATS:
-                        self.store.beat(self.owner)
-                        self._beat = time.monotonic()
+                self.loop()
+            except KeyboardInterrupt:
                 return False
-            finally:
-                self._leave()
+        return True
 
-    def _submit(self, free: int) -> None:
-        """Claim cells for `free` slots: those behind the last one, and at intervals those that others gave back."""
+    def fill(self) -> None:
+        """Claim cells for free slots: those behind the last one, and at intervals those that others gave back."""
+        free = self.executor.slots - len(self.running)
         while free > 0 and time.monotonic() > self._searched + PAUSE:
             claimed = self.store.claim(self.study, self.owner, stale=self.stale, limit=free, after=self._place)
             for cell, attempt, position in claimed:
                 self._place = position
-                self._running[self.executor.submit(self.store.task(cell))] = cell, attempt
+                self.running[self.executor.submit(self.store.task(cell))] = cell, attempt
             free -= len(claimed)
             if free > 0:
                 if self._place < 0:
                     self._searched = time.monotonic()
                 self._place = -1
 
-    def _take(self, finished: set[Future[Outcome]]) -> None:
-        for future in finished:
-            cell, attempt = self._running.pop(future)
-            try:
-                outcome = future.result()
-            except Exception as error:
-                if attempt < ATTEMPTS:
-                    self.store.release(cell, self.owner)
-                    continue
-                why = f"lost {attempt} times by the executor: {type(error).__name__}: {error}"
-                outcome = Outcome({"status": "failed", "message": one_line(why)})
-            if outcome.interrupted:
-                self.store.release(cell, self.owner)
-            elif self.store.finish(cell, self.owner, outcome):
-                self._finished += 1
-                self._report(cell, outcome)
+    def ended(self) -> bool:
+        """Return True if no cell waits or runs, here or elsewhere."""
+        self._count()
+        return not self._counts["waiting"] and not self._counts["running"]
+
+    def tick(self) -> None:
+        """Send the heartbeat when it is due."""
+        if time.monotonic() > self._beat + self.stale / BEATS:
+            self.store.beat(self.owner)
+            self._beat = time.monotonic()
+
+    def take(self, job: tuple[Cell, int], future: Future[Outcome]) -> None:
+        """Store the outcome of a cell; one that the executor has lost is given back a few times."""
+        cell, attempt = job
+        try:
+            outcome = future.result()
+        except Exception as error:
+            if attempt < ATTEMPTS:
+                self.give_back(job)
+                return
+            why = f"lost {attempt} times by the executor: {type(error).__name__}: {error}"
+            outcome = Outcome({"status": "failed", "message": one_line(why)})
+        if outcome.interrupted:
+            self.give_back(job)
+        elif self.store.finish(cell, self.owner, outcome):
+            self._finished += 1
+            self._report(cell, outcome)
+
+    def give_back(self, job: tuple[Cell, int]) -> None:
+        """Release a cell for any runner."""
+        self.store.release(job[0], self.owner)
 
     def _report(self, cell: Cell, outcome: Outcome) -> None:
         if time.monotonic() > self._counted + PAUSE:
@@ -132,11 +137,3 @@ class Runner:
 
     def _count(self) -> None:
         self._counts, self._counted = self.store.counts(self.study), time.monotonic()
-
-    def _leave(self) -> None:
-        """Give back cells that have not finished; children end at once after Ctrl-C."""
-        for future in self._running:
-            future.cancel()
-        self._take(wait(self._running, 2.0).done - {future for future in self._running if future.cancelled()})
-        for cell, _ in self._running.values():
-            self.store.release(cell, self.owner)
