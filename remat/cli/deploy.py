@@ -43,7 +43,7 @@ def command(
         False, "--check", help="Run both models in the runtime, if installed; an error if outputs differ."
     ),
     dim: list[str] | None = typer.Option(
-        None, metavar="NAME=SIZE", help="Size of an open dimension of an ONNX model; repeatable."
+        None, metavar="NAME=SIZE", help="Size of an open dimension of an ONNX model, repeatable; batch=SIZE for litert."
     ),
     backend: SearchBackend = "cp-sat",
     time_limit: Annotated[float, time_option("Seconds for order and addresses")] = 60.0,

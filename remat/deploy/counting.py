@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from remat.deploy.arena import ALIGNMENT, lifetimes
@@ -41,7 +41,7 @@ def tflm_graph(file: TfliteFile, scratch: Mapping[int, int], *, in_place: bool) 
 
 
 def litert_graph(
-    file: TfliteFile, planner: LitertPlanner, temporaries: Mapping[int, int]
+    file: TfliteFile, planner: LitertPlanner, temporaries: Mapping[int, Sequence[int]]
 ) -> tuple[ComputeGraph, dict[str, int]]:
     """Return the graph for LiteRT without delegates, and the operator of the file for each op.
 
@@ -50,7 +50,7 @@ def litert_graph(
     """
     copied = frozenset(file.assembly.base) - planner.shared.keys()
     assembly, graph = file.assembled(copied=copied)
-    workspace = {k: _rounded(size, LITERT_ALIGNMENT) for k, size in temporaries.items()}
+    workspace = {k: sum(_rounded(size, LITERT_ALIGNMENT) for size in sizes) for k, sizes in temporaries.items()}
     count = _Count(LITERT_ALIGNMENT, True, workspace, planner.pairs(), keeps_inputs=True)
     return _counted(file, assembly, graph, count), assembly.position_of
 
@@ -106,7 +106,13 @@ def _held_inside(file: TfliteFile) -> dict[int, int]:
     return found
 
 
-def padding(file: TfliteFile) -> int:
-    """Return the most bytes that rounding adds to a tensor: LiteRT does not round the size of the topmost one."""
-    sizes = [entry.bytes() for entry in file.tables[0].tensors if not entry.data]
+def padding(file: TfliteFile, temporaries: Mapping[int, Sequence[int]]) -> int:
+    """Return the most bytes that rounding adds to a tensor: LiteRT does not round the size of the topmost one.
+
+    Graph inputs are placed first, so they lie below all others. `temporaries`: bytes of those of each kernel.
+    """
+    tables = file.tables[0]
+    below = {*tables.inputs}
+    sizes = [entry.bytes() for p, entry in enumerate(tables.tensors) if not entry.is_apart and p not in below]
+    sizes += [size for some in temporaries.values() for size in some]
     return max((-size % LITERT_ALIGNMENT for size in sizes), default=0)

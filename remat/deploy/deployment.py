@@ -143,6 +143,12 @@ def deploy(file: ModelFile | ProgramFile, runtime: str | None = None, search: Se
 
 def _for_tflm(file: TfliteFile, search: Search) -> Deployment:
     """Write order and addresses; the runtime places scratch in the gap that the addresses leave for it."""
+    if file.batch:
+        raise FormatError(
+            f"{RULES[Runtime.TFLM].title} does not resize inputs: convert the model with a batch of {file.batch}, "
+            "or use --runtime litert",
+            "dim", "batch",
+        )  # fmt: skip
     clock = Deadline.after(search.time_limit)
     scratch, notes = kernel_scratch(file, measure=search.measure)
     graph, position = tflm_graph(file, scratch, in_place=search.in_place)
@@ -169,10 +175,10 @@ def _for_litert(file: TfliteFile, search: Search) -> Deployment:
     clock = Deadline.after(search.time_limit)
     temporaries, notes = litert_temporaries(file) if search.measure else ({}, [])
     planner = LitertPlanner(file, temporaries)
-    graph, position = litert_graph(file, planner, {k: sum(sizes) for k, sizes in temporaries.items()})
+    graph, position = litert_graph(file, planner, temporaries)
     result, schedule = _ordered(graph, search, clock)
     computes = [position[op] for op in schedule.computes() if op in position]
-    bound = result.bound - padding(file)
+    bound = result.bound - padding(file, temporaries)
     deadline = Deadline.after(min(max(clock.remaining, ALLOCATION_SECONDS), PLANNER_SECONDS))
     best, after = best_order(file, planner, [sorted(computes), computes], bound, deadline)
     made = file.in_sequence(sequence(file.operators, best, file.outputs))

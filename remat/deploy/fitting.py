@@ -81,10 +81,14 @@ def fit(file: ModelFile | ProgramFile, found: Deployment, memory: int) -> Fit:
     needed, least = found.after + (data or 0), found.bound + (data or 0)
     op = certificate.peak_op or ""
     scratch = graph.ops[graph.op_index[op]].workspace if op else 0
-    estimates: tuple[PartialExecution | None, RowExecution | None] = None, None
+    parts, rows = None, None
     if needed > memory and not isinstance(file, ProgramFile):
-        estimates = parts_of(file), bands_of(file, memory - (data or 0))
-    return Fit(memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak, *estimates)
+        parts, rows = parts_of(file), bands_of(file, memory - (data or 0))
+    return Fit(
+        memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak,
+        parts if parts is not None and parts.after < found.after else None,  # a rewritten model may need less
+        rows if rows is not None and rows.after < found.after else None,
+    )  # fmt: skip
 
 
 def runtime_data(file: ModelFile) -> int | None:

@@ -94,6 +94,8 @@ class FlatBuffer:
                     "newer-schema",
                 )
             size = known[number]
+            if place + size > len(self.data):
+                raise FormatError(f"byte {place:,}: a field leads outside the file", "flat-buffer")
             found[number] = self.target(place) if size == LINK else self.data[place : place + size]
         return found
 

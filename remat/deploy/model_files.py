@@ -13,6 +13,7 @@ from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.onnx_rewriting import check_rewritable, rewritten_onnx
 from remat.deploy.program_file import MAGIC, ProgramFile, only_deployed
 from remat.deploy.runtimes import ModelFile
+from remat.deploy.tflite_batch import with_dims
 from remat.deploy.tflite_file import TfliteFile
 from remat.deploy.tflite_rewriting import check_variables, rewritten_tflite
 from remat.errors import FormatError, RematError
@@ -37,12 +38,14 @@ def read_deployable(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     Raises
     ------
     FormatError
-        With the name of the file, if it is not an ONNX model, a TensorFlow Lite model, or a ``.pt2`` file.
+        With the name of the file, if it is not an ONNX model, a TensorFlow Lite model, or a ``.pt2`` file, or `dims`
+        are not among its open dimensions (TensorFlow Lite: ``batch``).
     """
     data = read_bytes(path, MAX_MODEL)
-    if (dims or given_values()) and not looks_like_model(data):
-        raise FormatError(f"{path}: --dim and --value are for ONNX models")
-    if data[4:8] == b"TFL3":
+    is_tflite = data[4:8] == b"TFL3"
+    if (given_values() or (dims and not is_tflite)) and not looks_like_model(data):
+        raise FormatError(f"{path}: --dim is for ONNX and TensorFlow Lite models, --value for ONNX models")
+    if is_tflite:
         file: ModelFile | ProgramFile = TfliteFile(data)
     elif looks_like_model(data):
         file = OnnxFile(data, dict(dims or {}))
@@ -52,6 +55,8 @@ def read_deployable(path: str | os.PathLike[str], dims: Mapping[str, int] | None
         raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
     with reading():
         try:
+            if dims and isinstance(file, TfliteFile):
+                file = with_dims(file, dims)
             file.program if isinstance(file, ProgramFile) else file.graph  # read it, within the budget of a file
         except RematError as error:
             raise type(error)(f"{path}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
@@ -90,6 +95,8 @@ def read_rewritable(path: str | os.PathLike[str]) -> ModelFile:
 
 def check_can_be_rewritten(file: ModelFile) -> None:
     """Raise FormatError if a rewriting of the model cannot be written."""
+    if isinstance(file, TfliteFile) and file.batch:
+        raise FormatError("a model with another batch is not rewritten: leave out --dim or --rewrite", "dim", "batch")
     check_variables(file) if isinstance(file, TfliteFile) else check_rewritable(file)
 
 

@@ -133,6 +133,9 @@ def _litert(path: Path, invoke: bool, dims: Mapping[str, int]) -> tuple[list[Any
 
     plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     model = Interpreter(model_path=str(path), experimental_op_resolver_type=plain, num_threads=1)
+    for details in model.get_input_details() if dims else ():
+        if tuple(details["shape_signature"][:1]) == (-1,):
+            model.resize_tensor_input(details["index"], [dims["batch"], *details["shape"][1:]])
     model.allocate_tensors()
     entries = TfliteFile(path.read_bytes()).tables[0].tensors
     spans: list[tuple[int, int]] = []

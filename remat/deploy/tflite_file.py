@@ -16,6 +16,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.tflite import RESOURCES, Assembly, Bodies
 from remat.graphs.formats.tflite.tables import ModelTables, model_tables
+from remat.io.limits import budgeted
 from remat.schedule import Schedule
 
 #: Name of the metadata with offsets for TensorFlow Lite Micro, and the version of its format.
@@ -45,6 +46,8 @@ class TfliteFile:
     changed: dict[int, Piece] = field(default_factory=dict, repr=False)
     """Fields of the main table that differ from the source."""
     remarks: list[str] = field(default_factory=list)
+    batch: int | None = None
+    """Batch to which the file was changed (:mod:`remat.deploy.tflite_batch`); None: the one of the file."""
 
     @cached_property
     def flat(self) -> FlatBuffer:
@@ -58,14 +61,18 @@ class TfliteFile:
 
     @cached_property
     def tables(self) -> tuple[ModelTables, ...]:
-        """Tables of the subgraphs: operators and tensors."""
-        return tuple(model_tables(self.data, k) for k in range(len(self.subgraphs)))
+        """Tables of the subgraphs: operators and tensors. Raise FormatError if there are none."""
+        if not self.subgraphs:
+            raise FormatError("no TensorFlow Lite model: it has no subgraph", "tflite")
+        with budgeted():
+            return tuple(model_tables(self.data, k) for k in range(len(self.subgraphs)))
 
     @cached_property
     def _read(self) -> tuple[Assembly, ComputeGraph]:
         bodies = Bodies(self.tables.__getitem__)
-        assembly = Assembly(self.tables[0], fold_views=True, control_flow=True, remarks=self.remarks, bodies=bodies)
-        return assembly, assembly.graph()
+        with budgeted():
+            assembly = Assembly(self.tables[0], fold_views=True, control_flow=True, remarks=self.remarks, bodies=bodies)
+            return assembly, assembly.graph()
 
     @property
     def assembly(self) -> Assembly:
@@ -273,6 +280,10 @@ class TfliteFile:
         """
         if len(offsets) != self.bases[-1]:
             raise FormatError(f"{len(offsets)} offsets for {self.bases[-1]} tensors", "plan")
+        if max(offsets, default=0) >= 2**31:
+            raise FormatError(
+                f"a tensor would lie at {max(offsets):,}: TensorFlow Lite Micro takes offsets below 2 GiB", "plan"
+            )
         if self._metadata() is not None and self.plan() == tuple(offsets):
             return self
         words = [PLAN_VERSION, len(self.subgraphs), len(offsets), *offsets]

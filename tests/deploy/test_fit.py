@@ -10,6 +10,7 @@ pytest.importorskip("tflite")
 pytest.importorskip("flatbuffers")
 
 from deploy_models import inverted_blocks, two_pools
+from deploy_networks import joined_branches
 
 from remat.deploy import Search, deploy, fit
 from remat.deploy.runtimes import RULES, Runtime
@@ -53,6 +54,19 @@ def test_peak_and_partial_execution_by_formula() -> None:
     assert found.rows.after <= 2**16
     assert 0 < found.rows.more_cost < found.rows.cost
     assert deploy_parts(two_pools()) is None  # no convolution
+
+
+def test_rewritten_model_in_a_memory(tmp_path: Path) -> None:
+    """The concatenation is gone: x, a branch, a partial sum and the next one are held, 256 pixels each."""
+    (tmp_path / "old.tflite").write_bytes(joined_branches())
+    line = f"deploy {tmp_path / 'old.tflite'} -o {tmp_path / 'new.tflite'} --time-limit 15 -q --json --memory"
+    whole = json.loads(ok(f"{line} 48KiB", code=1).out)
+    assert (whole["after"], whole["fit"]["fits"]) == (256 * 4 * (4 * 8 + 32), False)
+    assert whole["fit"]["rows"]["after"] <= 48 * 1024
+    found = json.loads(ok(f"{line} 48KiB --rewrite").out)
+    assert (found["before"], found["after"], found["fit"]["fits"]) == (whole["after"], 256 * 4 * (8 + 8 + 4 + 4), True)
+    assert sorted(found["fit"]["held"].values()) == [4096, 4096, 8192, 8192]
+    assert found["fit"]["parts"] is found["fit"]["rows"] is None
 
 
 def deploy_parts(data: bytes) -> object:

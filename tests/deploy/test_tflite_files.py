@@ -287,8 +287,9 @@ def test_ops_on_resources_keep_their_order() -> None:
         file.in_sequence(sequence(file.operators, [1, 0, *range(2, len(file.operators))], file.outputs))
 
 
-def test_unsupported_files_are_refused() -> None:
-    file = TfliteFile(chain(4))
+def test_unsupported_files_are_refused(tmp_path: Path) -> None:
+    file, no_subgraph = TfliteFile(chain(4)), tmp_path / "none.tflite"
+    no_subgraph.write_bytes(in_front(table({0: struct.pack("<I", 3)}), file.data))
     flat = file.flat
     newer = table({**flat.fields(flat.root, MODEL, "model"), 12: struct.pack("<I", 7)})
     with refused("format.newer-schema"):
@@ -302,6 +303,12 @@ def test_unsupported_files_are_refused() -> None:
         FlatBuffer(file.data[:40]).tables(file.flat.root, 2)
     with refused("format.plan"):
         file.with_plan([0])
+    with refused("format.plan"):
+        file.with_plan([0, 2**31, 0])
+    with refused("format.flat-buffer"):
+        FlatBuffer(file.data).fields(flat.root, dict.fromkeys(MODEL, len(file.data)), "the model")
+    with refused("format.tflite"):
+        read_model_file(no_subgraph)
 
 
 def test_irregular_networks_are_proved_least() -> None:

@@ -89,6 +89,17 @@ def test_strides_and_poolings() -> None:
     assert splitter.needed(region, (2, 4)) == {"p": (2, 4), "c": (4, 8), "x": (8, 16)}
 
 
+def test_concatenated_branches_form_one_region() -> None:
+    """Two branches that a concatenation along channels joins; along rows it needs whole branches."""
+    shapes = {name: [1, 8, 2, 4] for name in "xab"}
+    for axis, shape in ((3, [1, 8, 2, 8]), (1, [1, 16, 2, 4])):
+        layers = [("one", "x", "a", windowed(1)), ("two", "x", "b", windowed(3, pads=(1, 1)))]
+        layers.append(("join", "a b", "y", {"kind": "concat", "axis": axis}))
+        splitter = RowSplitter(network(layers, shapes | {"y": shape}))
+        found = [region.ops for region in splitter.regions("join")]
+        assert found == ([("two", "join"), ("one", "two", "join")] if axis == 3 else [])
+
+
 @pytest.mark.parametrize("change", ["read outside", "opaque", "an output"])
 def test_region_ends_at_ops_without_bands(change: str) -> None:
     """A tensor that is read outside, or an op that needs its input in one piece, ends a region."""

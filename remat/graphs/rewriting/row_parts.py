@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.rewriting.annotations import Shape
 from remat.graphs.rewriting.axes import Role
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import KIND, PARTIAL, Kind
@@ -95,6 +96,8 @@ class RowSplitter:
             return None
         if draft.sizes[op.outputs[0]] % shape[axis] or draft.writer(op.outputs[0]) is None:
             return None
+        if draft.kind(op.name) is Kind.CONCAT:
+            return self._concatenated(op, shape)
         found: dict[str, Reach] = {}
         for number, operand in enumerate(operands):
             reach = self._operand_reach(op.name, number, shape[axis]) if len(operand.parts) == 1 else None
@@ -102,22 +105,27 @@ class RowSplitter:
                 return None
         return found
 
+    def _concatenated(self, op: Op, shape: Shape) -> dict[str, Reach] | None:
+        axis = self._axis
+        shapes = [self._draft.shapes.get(tensor, ()) for tensor in op.inputs]
+        along = self._draft.attributes[op.name].get("axis", axis)
+        if along % _IMAGE == axis or any(len(each) != _IMAGE or each[axis] != shape[axis] for each in shapes):
+            return None
+        return {tensor: Reach(shape[axis]) for tensor in op.inputs}
+
     def _operand_reach(self, op: str, number: int, rows: int) -> Reach | None:
-        reading, axis, kind = self._draft.reading(op, number), self._axis, self._draft.kind(op)
+        reading, axis = self._draft.reading(op, number), self._axis
         if reading is None or len(reading.shape) != _IMAGE:
             return None
         extent, attributes = reading.shape[axis], reading.attributes
-        if kind in _WINDOWED:
+        if self._draft.kind(op) in _WINDOWED:
             if any(key not in attributes for key in ("layout", "kernel", "stride", "dilation", "pads")):
                 return None
             first = 0  # rows are the first axis of the image
             size = (attributes["kernel"][first] - 1) * attributes["dilation"][first] + 1
             return Reach(extent, size, attributes["stride"][first], attributes["pads"][first][0])
-        if kind is Kind.CONCAT:
-            passes = attributes.get("axis", axis) % _IMAGE != axis
-        else:
-            roles = self._draft.roles(op, number)
-            passes = roles is not None and roles[axis].role is Role.PARALLEL and roles[axis].output == axis
+        found = self._draft.roles(op, number)
+        passes = found is not None and found[axis].role is Role.PARALLEL and found[axis].output == axis
         return Reach(extent) if passes and extent == rows else None
 
     def regions(self, last: str) -> Iterator[Region]:
