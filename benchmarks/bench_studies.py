@@ -50,7 +50,6 @@ def main() -> None:
         study = Study.from_mapping(mapping, f"sqlite:///{folder}/study.db")
         added = time.monotonic() - added
         with Processes(options.slots) as executor:
-            study.run(executor, on_event=lambda _event: None) if options.cells < 20 else None
             wall, processor = time.monotonic(), time.process_time()
             study.run(executor, on_event=on_event)
             wall, processor = time.monotonic() - wall, time.process_time() - processor
