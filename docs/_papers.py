@@ -200,6 +200,8 @@ def _by_method(found: Sequence[Row], shown: Callable[[Row], str]) -> list[str]:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in found:
         lines.setdefault((row["instance"], row["problem"]), {})[row["method"]] = shown(row)
+    if not any(problem for _, problem in lines):  # no budgets
+        return _table(("graph", *methods), [(name, *line.values()) for (name, _), line in lines.items()])
     rows = [(*key, *(line.get(method, "–") for method in methods)) for key, line in lines.items()]
     return _table(("graph", "budget", *methods), rows)
 
