@@ -50,7 +50,7 @@ def run(data: bytes, setting: Setting) -> tuple[dict[str, int], list[bytes]]:
     options.enable_mem_reuse, options.enable_mem_pattern = reuse, pattern
     options.intra_op_num_threads = 1
     options.enable_profiling = True
-    options.add_session_config_entry(*UNPACKED)
+    options.add_session_config_entry(UNPACKED, "1")
     if growth == "as requested":
         where = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
         ort.create_and_register_allocator(where, ort.OrtArenaCfg(0, 1, -1, -1))

@@ -16,6 +16,7 @@ from remat.deploy.litert import LitertPlanner, best_order
 from remat.deploy.model_files import ALLOCATION_SECONDS, check_can_be_rewritten, rewritten
 from remat.deploy.onnx_file import OnnxFile
 from remat.deploy.program_file import ProgramFile, only_deployed
+from remat.deploy.runs import UNCHANGED
 from remat.deploy.runtimes import RULES, ModelFile, Runtime, runtime_for
 from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
@@ -194,11 +195,14 @@ def _for_onnxruntime(file: OnnxFile, search: Search) -> Deployment:
     inputs = int(graph.arrays.size[graph.arrays.is_input].sum())
     given = simulate(graph, file.runtime_order).peak
     before, after, bound = (bytes_ - inputs for bytes_ in (given, result.peak or 0, result.bound))
-    made = file.scheduled(schedule)
+    made = file.scheduled(schedule, runtime=True)
+    settings = RULES[Runtime.ONNXRUNTIME].settings
+    if any(node.type == "DequantizeLinear" for node in file.reading.network.nodes):
+        settings += f", {UNCHANGED}=1"
     notes = [
         *file.remarks,
-        f"the order holds with these settings of a session: {RULES[Runtime.ONNXRUNTIME].settings}",
-        "scratch of kernels, constants that the model computes, packed weights and padding are added",
+        f"the order holds with these settings of a session: {settings}",
+        "scratch of kernels, packed weights and padding are added",
     ]
     return _not_worse(Deployment(made, Runtime.ONNXRUNTIME, before, after, bound, result, None, tuple(notes)), file)
 

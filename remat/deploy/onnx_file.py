@@ -71,9 +71,18 @@ class OnnxFile:
         return self.reading.graph
 
     @cached_property
+    def _runtime_assembly(self) -> Assembly:
+        computed = self._computed
+        return Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[], computed=computed)
+
+    @cached_property
     def in_place_graph(self) -> ComputeGraph:
-        """Graph in which ops write in place of an input where ONNX Runtime's kernels do: never a graph output."""
-        assembly = Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[])
+        """Graph as ONNX Runtime runs it without optimisation.
+
+        Ops write in place of an input where its kernels do: never a graph output. Nodes that compute constants of
+        floating-point numbers, such as dequantised weights, are ops.
+        """
+        assembly = self._runtime_assembly
         graph = assembly.graph(self.graph.name, self.graph.source)
         apart = self._of_unknown_shape.union(self.outputs)
         apart_ops = {k for k, op in enumerate(self.operators) if not apart.isdisjoint(op.writes)}
@@ -82,6 +91,18 @@ class OnnxFile:
             graph.name, graph.tensors, ops, graph.inputs, graph.outputs, constant_memory=graph.constant_memory,
             cost_unit=graph.cost_unit, source=graph.source,
         )  # fmt: skip
+
+    @cached_property
+    def _computed(self) -> set[str]:
+        """Constants of floating-point numbers that nodes compute."""
+        network = self.reading.network
+        return {
+            value
+            for node in network.nodes
+            if node.type != "Constant" and network.constant.issuperset(filter(None, node.outputs))
+            for value in node.outputs
+            if value and network.values[value].dtype in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
+        }
 
     @cached_property
     def _of_unknown_shape(self) -> set[Value]:
@@ -116,7 +137,8 @@ class OnnxFile:
         graph.add_edges_from(
             (writer[value], k) for k, op in enumerate(self.operators) for value in op.reads if value in writer
         )
-        op_at = {position: name for name, position in self.reading.assembly.position_of.items()}
+        self.in_place_graph  # noqa: B018 - sets the positions
+        op_at = {position: name for name, position in self._runtime_assembly.position_of.items()}
         order = nx.lexicographical_topological_sort(graph, key=lambda k: (depths[k], k))
         return Schedule.from_steps([("compute", op_at[k]) for k in order if k in op_at])
 
@@ -143,13 +165,15 @@ class OnnxFile:
         """True if weights are in separate files, named relative to the folder of the model."""
         return any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(self.reading.model.graph))
 
-    def scheduled(self, schedule: Schedule) -> OnnxFile:
+    def scheduled(self, schedule: Schedule, *, runtime: bool = False) -> OnnxFile:
         """Return the model with nodes in the order of a schedule, one per compute.
+
+        `runtime`: the schedule is one of :attr:`in_place_graph`, otherwise of :attr:`graph`.
 
         Functions of the model are expanded. Raise FormatError if the model cannot be written, or would compute
         something else.
         """
-        position = self.reading.assembly.position_of
+        position = (self._runtime_assembly if runtime else self.reading.assembly).position_of
         instances = sequence(self.operators, [position[name] for name in schedule.computes()], self.outputs)
         if [each.op for each in instances] == list(range(len(self.operators))):
             return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from remat.errors import FormatError
@@ -42,16 +42,19 @@ class Assembly:
 
     With `fold_views`, views are other names of their base, otherwise ops that cost nothing and write a tensor. With
     `in_place`, ops of :data:`IN_PLACE` write in place of their input. `remarks` receives omissions and assumptions.
+    Values in `computed` are written by ops although they depend on constants alone.
     """
 
-    def __init__(self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str]) -> None:
+    def __init__(
+        self, network: Network, *, fold_views: bool, in_place: bool, remarks: list[str], computed: Collection[str] = ()
+    ) -> None:
         self._network = network
         self._in_place = in_place
         self._fold_views = fold_views
         self._remarks = remarks
         self._base: dict[str, str] = {}
         self._describes = True
-        self._constant = network.constant
+        self._constant = network.constant.difference(computed)
         self._nodes: list[Node] = []
         self._inner_constants = 0
         self._unknown: set[str] = set()
@@ -149,7 +152,7 @@ class Assembly:
         """Return True if a node does not become an op, since it is independent of the inputs or a view."""
         network = self._network
         outputs = [name for name in node.outputs if name]
-        if all(name in network.constant for name in outputs):
+        if all(name in self._constant for name in outputs):
             return True
         if not self._fold_views or not node.inputs or not node.inputs[0] or not node.outputs[0]:
             return False

@@ -18,6 +18,7 @@ from remat.graphs.formats.onnx.corrections import correct, range_length, with_de
 from remat.graphs.formats.onnx.given_values import GivenValues
 from remat.graphs.formats.onnx.inner_graphs import CONTROL_FLOW, InnerReader, free_names, named_graphs
 from remat.graphs.formats.onnx.network import InnerGraph, Network, Node
+from remat.graphs.formats.onnx.quantised import output_types
 from remat.graphs.formats.onnx.values import Dimensions, value_of
 from remat.io.limits import draw
 from remat.runtime.text import clipped, one_line, printable, short
@@ -268,7 +269,10 @@ class Inference:
         except self._onnx.defs.SchemaError:
             if not domain:
                 raise FormatError(f"node {short(node.name)}: ONNX has no op {short(proto.op_type)}") from None
-            return {}
+            try:
+                return output_types(node, values)
+            except Exception as error:
+                raise FormatError(f"node {short(node.name)} ({node.type}): {_reason(error)}") from None
         if proto.op_type == "Einsum":
             equation = node.attributes.get("equation")
             if not isinstance(equation, bytes) or not _EQUATION.fullmatch(equation):
