@@ -203,6 +203,14 @@ def single_chain():
     return b.build()
 
 
+def saved_graph():
+    b = GraphBuilder("step")
+    b.op("f", size=4, phase="forward")
+    b.op("g", inputs=["f"], size=4, phase="forward")
+    b.op("h", inputs=["f", "g"], size=4, phase="backward")
+    return b.build()
+
+
 def sample(document, graph=None):
     return Sample(json.dumps(document).encode(), graph)
 
@@ -233,6 +241,7 @@ SAMPLES = {
         "loss_index": 1,
         "ops": [["compute", "F", ON], ["compute", "loss", ON], ["delete", "x data", OFF], ["compute", "B", ON]],
     }, training_chain())],
+    "saved-set": [sample({"saved": ["f"]}, saved_graph())],
     "rotor": [Sample(b"[CF_0, Fn_1, Fe_2, L, B_2, CF_0, Fe_1, B_1, Fe_0, B_0]\n", unit_chain(3))],
     "dtr": [Sample("\n".join(map(json.dumps, (
         {"INSTRUCTION": "CONSTANT", "NAME": "w"}, {"INSTRUCTION": "MEMORY", "NAME": "w", "MEMORY": "64"},
