@@ -164,7 +164,7 @@ def export(
         return
     (standing,) = _standings([name], folder)
     if standing.best is None:
-        raise ProblemError(f"no schedule of {name} is known", "library.no-schedule", name)
+        raise ProblemError(f"no schedule of {name} is known")
     ledger = _ledger(chosen.name, folder)
     write_schedule(to_schedule(ledger.graph, standing.best, str(ledger.path)), output)
 

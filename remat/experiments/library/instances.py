@@ -77,7 +77,7 @@ class Instance(Document):
             if not folder:
                 raise GraphError(
                     f"instance {self.name!r} is not distributed ({self.origin}); fetch {self.file} and name its folder "
-                    f"by {GRAPHS}", "library.absent", self.name,
+                    f"by {GRAPHS}",
                 )  # fmt: skip
             graph = read_graph(Path(folder) / self.file)
         else:
@@ -85,7 +85,7 @@ class Instance(Document):
         if graph.digest != self.digest:
             raise GraphError(
                 f"instance {self.name!r} version {self.version} has digest {self.digest[:12]}, but this graph "
-                f"{graph.digest[:12]}: its generator or file has changed", "library.digest", self.name,
+                f"{graph.digest[:12]}: its generator or file has changed",
             )  # fmt: skip
         return graph
 
@@ -177,7 +177,6 @@ def problems(patterns: Iterable[str] = ("*",)) -> list[LibraryProblem]:
         if not found:
             raise ProblemError(
                 f"the library has no instance, problem or family {pattern!r}; `remat library list` shows all",
-                "library.unknown", pattern,
             )  # fmt: skip
         chosen |= found
     return list(chosen.values())
@@ -198,7 +197,7 @@ def instance(name: str) -> Instance:
 
 
 def _unknown(name: str) -> Instance:
-    raise ProblemError(f"{name!r} is not the name of one instance", "library.unknown", name)
+    raise ProblemError(f"{name!r} is not the name of one instance")
 
 
 def _value(value: Any) -> Any:

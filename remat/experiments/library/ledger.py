@@ -230,7 +230,7 @@ class Ledger:
                 self.records.append(record)
                 self._check_agreement(place)
                 if not better:
-                    raise FormatError(f"{place}: improves no problem of the library", "library.idle", place)
+                    raise FormatError(f"{place}: improves no problem of the library")
         finally:
             self.records = records
         return len(records)
@@ -242,7 +242,7 @@ class Ledger:
             if getattr(instance, word) != value:
                 raise FormatError(
                     f"instance {instance.name!r}: {word} is {getattr(instance, word)} in the manifest, but {value} by "
-                    "its graph", "library.facts", instance.name,
+                    "its graph",
                 )  # fmt: skip
 
     @staticmethod
@@ -261,7 +261,6 @@ class Ledger:
                 said = "there is no schedule" if bound.value is None else f"nothing is below {bound.value:,}"
                 raise FormatError(
                     f"{place}: {standing.problem.name}: {bound.source} says that {said}, but a schedule has {value:,}",
-                    "library.contradiction", standing.problem.name,
                 )  # fmt: skip
 
     def _append(self, record: Record) -> None:
@@ -280,7 +279,7 @@ def check_strays(folder: Path = RECORDS) -> None:
     known = {f"{name}.jsonl" for name in instances()}
     for path in sorted(folder.glob("*")):
         if path.name not in known:
-            raise FormatError(f"{path}: belongs to no instance of the library", "library.stray", path.name)
+            raise FormatError(f"{path}: belongs to no instance of the library")
 
 
 def objective(problem: LibraryProblem, record: ScheduleRecord) -> tuple[int, int]:
@@ -347,12 +346,12 @@ def _check_schedule(graph: ComputeGraph, record: ScheduleRecord, place: str) -> 
     certificate = certify(graph, schedule)
     if not certificate.accepted:
         why = next(each for each in certificate.violations if each.rule is not Rule.BUDGET)
-        raise FormatError(f"{place}: the schedule is {certificate.verdict}: {why}", "library.invalid", place)
+        raise FormatError(f"{place}: the schedule is {certificate.verdict}: {why}")
     true = described(graph, schedule, certificate, record.origin)
     for word in type(record).model_fields:
         said, value = getattr(record, word), getattr(true, word)
         if said != value:
-            raise FormatError(f"{place}: {word} is {said}, but {value} by graph and computes", "library.wrong", place)
+            raise FormatError(f"{place}: {word} is {said}, but {value} by graph and computes")
 
 
 def _by_definition(problem: LibraryProblem) -> Claim:

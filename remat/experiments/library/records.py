@@ -107,7 +107,7 @@ def from_text(text: str, name: str) -> list[Record]:
     """
     records: list[Record] = []
     if text and not text.endswith("\n"):
-        raise FormatError(f"{name}: the last line is cut off", "library.damaged", name)
+        raise FormatError(f"{name}: the last line is cut off")
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{name}, line {number}"
         content = parse_json(line, place)
@@ -115,9 +115,9 @@ def from_text(text: str, name: str) -> list[Record]:
         try:
             record: Record = decoded(BoundRecord, content) if kind == "bound" else decoded(ScheduleRecord, content)
         except FormatError as error:
-            raise FormatError(f"{place}: {error}", "library.damaged", place) from None
+            raise FormatError(f"{place}: {error}") from None
         if to_line(record) != line:
-            raise FormatError(f"{place}: not in the one spelling of a record", "library.damaged", place)
+            raise FormatError(f"{place}: not in the one spelling of a record")
         records.append(record)
     return records
 
@@ -145,12 +145,10 @@ def to_schedule(graph: ComputeGraph, record: ScheduleRecord, name: str) -> Sched
         match = _RUN.fullmatch(word)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not match or last < first or last >= len(graph.ops):
-            raise FormatError(
-                f"{name}: {word[:40]!r} in the computes is no op or run of ops of the graph", "library.computes", name
-            )
+            raise FormatError(f"{name}: {word[:40]!r} in the computes is no op or run of ops of the graph")
         positions.extend(range(first, last + 1))
         if len(positions) > MOST_COMPUTES_PER_OP * len(graph.ops):
-            raise FormatError(f"{name}: the sequence of computes is too long", "library.computes", name)
+            raise FormatError(f"{name}: the sequence of computes is too long")
     return Schedule.of_computes(graph, graph.arrays.order[positions], source=record.origin.method)
 
 

@@ -61,7 +61,7 @@ def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None
     """
     chosen = _of_digest(path) if name is None else instances().get(name)
     if chosen is None:
-        raise ProblemError(f"the library has no instance {name!r}; `remat library list` shows all", "library.unknown")
+        raise ProblemError(f"the library has no instance {name!r}; `remat library list` shows all")
     ledger = Ledger(chosen, folder)
     schedule = read_schedule(path, ledger.graph)
     certificate = certify(ledger.graph, schedule)
@@ -98,7 +98,5 @@ def _of_digest(path: str | os.PathLike[str]) -> Instance:
     digest = content.get("graph_digest") if isinstance(content, dict) else None
     found = [each for each in instances().values() if each.digest == digest]
     if not found:
-        raise FormatError(
-            f"{path}: its graph_digest is that of no instance; name the instance by --instance", "library.submission"
-        )
+        raise FormatError(f"{path}: its graph_digest is that of no instance; name the instance by --instance")
     return found[0]
