@@ -52,7 +52,9 @@ def read_deployable(path: str | os.PathLike[str], dims: Mapping[str, int] | None
     elif data.startswith(MAGIC):
         file = ProgramFile(data)
     else:
-        raise FormatError(f"{path}: neither an ONNX nor a TensorFlow Lite model", "not-a-model", str(path))
+        raise FormatError(
+            f"{path}: neither an ONNX model, a TensorFlow Lite model, nor a .pt2 file", "not-a-model", str(path)
+        )
     with reading():
         try:
             if dims and isinstance(file, TfliteFile):

@@ -4,11 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import refused
 
 torch = pytest.importorskip("torch")
 
+from programs import Chosen, Irregular, RandomProgram  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from remat.schedule import check_addresses  # noqa: E402
@@ -256,8 +258,6 @@ def test_banks(tmp_path: Path) -> None:
 def test_worse_plans_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ExecuTorch's own plan is kept, and said to be."""
     pytest.importorskip("executorch.exir")
-    import numpy as np
-
     from remat.torch.executorch import planning
 
     def apart(problem: Any, **_: Any) -> Any:
@@ -335,3 +335,33 @@ class Elementwise(nn.Module):
 def test_elementwise_results_in_place(seed: int, tmp_path: Path) -> None:
     plan = checked(Elementwise(seed), (torch.randn(6, 8),), tmp_path)
     assert plan.in_place
+
+
+@pytest.mark.slow
+def test_irregular_network_of_the_table(tmp_path: Path) -> None:
+    """The same bytes with and without results in place, since none of the wide values is elementwise."""
+    x = (torch.randn(Irregular.SHAPE),)
+    plan = checked(Irregular(), x, tmp_path)
+    assert (sum(plan.after), plan.proved) == (1_069_056, True)
+    assert sum(plan.before) >= 2_064_384
+    assert sum(checked(Irregular(), x, tmp_path, in_place=False).after) == 1_069_056
+    assert sum(checked(Irregular(), x, tmp_path, in_place=False, reorder=False).after) == 2_064_384
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs(seed: int, tmp_path: Path) -> None:
+    x = torch.linspace(-1, 2, 32).reshape(4, 8)
+    checked(RandomProgram(seed, ("", "cond", "map", "scan")[seed % 4]), (x,), tmp_path)
+
+
+@pytest.mark.slow
+def test_results_of_branches_are_not_overwritten(tmp_path: Path) -> None:
+    """As they are in ExecuTorch's own plan if another call with a body follows."""
+    pytest.importorskip("executorch.exir")
+    from remat.torch.executorch import MemoryPlanning
+
+    for x in (torch.linspace(-1, 2, 32).reshape(4, 8), torch.linspace(-2, 1, 32).reshape(4, 8)):
+        found = outputs(planned(Chosen(), (x,), MemoryPlanning(time_limit=5)), (x,), tmp_path, 2)
+        for each in found:
+            np.testing.assert_allclose(np.frombuffer(each, np.float32), Chosen()(x).numpy().ravel(), atol=1e-5)

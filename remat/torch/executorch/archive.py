@@ -96,7 +96,9 @@ def _records(data: bytes) -> dict[str, bytes]:
                         "the program with torch.export.save, with plain tensors alone", "record", name,
                     )  # fmt: skip
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
-        raise FormatError(f"not a readable archive: {error}", "archive") from None
+        raise FormatError(
+            f"not a readable archive ({error}): save the program again with torch.export.save", "archive"
+        ) from None
     if found.get("archive_format") != b"pt2" or _MODEL not in found:
         raise FormatError("not an archive of torch.export.save", "archive")
     for name in (each for each in found if each.endswith("_config.json")):

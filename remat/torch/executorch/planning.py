@@ -8,6 +8,7 @@ from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from remat.allocation import AllocationProblem, allocate
@@ -30,6 +31,7 @@ from remat.torch.executorch.program_graph import (
     root,
     specs_of,
 )
+from remat.torch.private import pytree
 
 try:
     from executorch.exir.banked_memory_planning import BankedGreedy, BankPlacementError, TargetMemoryMap
@@ -199,6 +201,7 @@ class MemoryPlanning(MemoryPlanningPass):
         """
         self._parts, self._placed = {}, {}
         found = super().run(graph_module, graph_signature)
+        self._place_results(graph_module)
         for module in self._parts:
             is_main = module is graph_module
             planned = [spec for node in module.graph.find_nodes(op="placeholder") for spec in specs_of(node)]
@@ -218,6 +221,22 @@ class MemoryPlanning(MemoryPlanningPass):
             )
         )  # fmt: skip
         return found
+
+    def _place_results(self, module: fx.GraphModule) -> None:
+        """Make the branches of each ``cond`` write results into memory of its caller.
+
+        ExecuTorch leaves a result in the memory of the branch that ran. The next call with a body overwrites it, even
+        if the result is read later.
+        """
+        for call in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+            for name in call.args[1:3]:
+                body = getattr(module, str(name.target))
+                for spec, result in zip(_returned(body.graph.output_node()), _returned(call), strict=True):
+                    fits = spec in self._placed and result in self._placed
+                    if fits and spec.allocated_memory <= result.allocated_memory:
+                        spec.mem_id, spec.mem_offset = result.mem_id, result.mem_offset
+        for body in _submodules(module):
+            self._place_results(body)
 
     def _with_submodules(self, module: fx.GraphModule) -> list[int] | None:
         """Return the bytes of each memory by ExecuTorch's planner, submodules included; None without a plan."""
@@ -420,6 +439,11 @@ def _submodules(module: fx.GraphModule) -> list[fx.GraphModule]:
     """Return the bodies of control flow that a module runs."""
     named = (getattr(module, str(node.target), None) for node in module.graph.find_nodes(op="get_attr"))
     return [each for each in named if isinstance(each, fx.GraphModule)]
+
+
+def _returned(node: fx.Node) -> list[Any]:
+    """Return the specs of the results of a call or of a graph, one for each tensor or number."""
+    return list(pytree.tree_leaves(node.meta["spec"]))
 
 
 def _all(module: fx.GraphModule) -> list[Any]:
