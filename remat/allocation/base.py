@@ -19,6 +19,7 @@ from remat.schedule.addresses import Addresses, check_addresses
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Receives each better set of addresses.
@@ -75,9 +76,9 @@ class Allocation:
         picture = "" if self.addresses is None else html_picture(self.plot(), "addresses over time")
         return f"<div>{html_pairs(rows)}{picture}</div>"
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the addresses over time; see :func:`remat.schedule.address_plots.figure_of_addresses`."""
-        return figure_of_addresses(self._addresses_to("draw"))
+        return figure_of_addresses(self._addresses_to("draw"), ax)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the addresses to a file atomically; see :func:`remat.schedule.address_files.write_addresses`.

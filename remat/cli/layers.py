@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,24 +34,32 @@ def command(
     tables: list[Path] | None = typer.Option(
         None, "--output", "-o", help="Write the table to this file (.md, .csv); repeatable."
     ),
+    plot: Path | None = typer.Option(
+        None, help="Draw the bytes and the time of each layer to this file (.png, .svg, .pdf)."
+    ),
     as_json: Json = False,
 ) -> None:
     """Show bytes and time that SCHEDULE saves and recomputes in each layer of GRAPH.
 
     Exit code 0: done; 2: an error.
     """
+    from remat.io.figures import SUFFIXES as PICTURES
+    from remat.schedule.layer_plots import plot_layers
     from remat.schedule.traces.layers import SUFFIXES, layer_table
 
-    check_outputs(*((table, SUFFIXES) for table in tables or ()), inputs=(graph, schedule))
+    check_outputs(*((table, SUFFIXES) for table in tables or ()), (plot, PICTURES), inputs=(graph, schedule))
     loaded = load_graph(graph)
     steps = load_schedule(schedule, loaded)
-    found = layer_table(
-        loaded, steps, by=by, depth=depth, collapse=collapse, keep=keep or (),  # type: ignore[arg-type]
+    make = partial(
+        layer_table, loaded, steps, by=by, depth=depth, keep=keep or (),  # type: ignore[arg-type]
         count_constant_memory=bool(count_constant_memory),
     )  # fmt: skip
+    found = make(collapse=collapse)
     outputs = Outputs()
     for path in tables or ():
         outputs.save_text(path, found.to_csv() if path.suffix.lower() == ".csv" else found.to_markdown())
+    if plot is not None:
+        outputs.plot(plot, lambda: plot_layers(make(collapse=False)))
     print_json(found.as_dict()) if as_json else _print(found)
     outputs.leave(OK)
 

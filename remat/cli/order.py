@@ -12,8 +12,6 @@ from remat.cli.common import class_or_name, end_of_solve, option_values, search_
 from remat.cli.options import Given, Graph, MethodOptions, SearchBackend, SearchSeed, SearchTime, shared
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from remat.solving.result import Result
 
 #: Most seconds for the sample of orders.
@@ -114,7 +112,7 @@ def _excess(before: int, after: int, bound: int | None) -> str:
 
 def _draw(result: Result, path: Path) -> None:
     """Draw the memory before and after to a file."""
-    from remat.io.figures import empty_figure, write_figure
+    from remat.io.figures import write_figure
     from remat.schedule import Schedule
     from remat.schedule.plots import plot_footprints
 
@@ -122,20 +120,13 @@ def _draw(result: Result, path: Path) -> None:
     assert schedule is not None
     both = {"reference order": Schedule.reference(problem.graph), f"order by {result.source}": schedule}
 
-    def picture() -> Figure:
-        figure = empty_figure((10, 4))
-        plot_footprints(
-            problem.graph, both, figure.subplots(),
-            keep=problem.keep, count_constant_memory=problem.count_constant_memory,
-        )  # fmt: skip
-        return figure
-
-    write_figure(path, picture)
+    keep, counted = problem.keep, problem.count_constant_memory
+    write_figure(path, lambda: plot_footprints(problem.graph, both, keep=keep, count_constant_memory=counted))
 
 
 def _draw_samples(result: Result, path: Path, number: int) -> None:
     """Draw the distribution of peaks to a file, with marks for the reference, Kahn's and the best order."""
-    from remat.io.figures import empty_figure, write_figure
+    from remat.io.figures import write_figure
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order
     from remat.ordering.sampling import sample_peaks
@@ -152,9 +143,4 @@ def _draw_samples(result: Result, path: Path, number: int) -> None:
     counted = "" if sample.orders is None else f" of {sample.orders:,}"
     title = f"{problem.graph.name}: {len(sample.peaks):,} orders{counted}, {how}"
 
-    def picture() -> Figure:
-        figure = empty_figure((7, 4.8))
-        plot_peak_distribution(sample.peaks, marks, figure.subplots(), title=title)
-        return figure
-
-    write_figure(path, picture)
+    write_figure(path, lambda: plot_peak_distribution(sample.peaks, marks, title=title))

@@ -13,7 +13,7 @@ from remat.allocation import AllocationProblem, allocate
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.io import as_graph
-from remat.io.figures import COLOURS, empty_figure, plain_text
+from remat.io.figures import COLOURS, INK, LABEL, NAME, figure_of, new_axes, plain_text, put_title, rule
 from remat.io.views import Table
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
@@ -83,11 +83,9 @@ class Arenas(Table):
         """Return a row for each arena."""
         return [{**asdict(one), "seconds": round(one.seconds, 3)} for one in self.found]
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the arenas; see :func:`plot_arenas`."""
-        figure = empty_figure((10, 4.5))
-        plot_arenas(self.found, self.title, figure.subplots())
-        return figure
+        return figure_of(plot_arenas(self.found, self.title, ax))
 
 
 def arenas(
@@ -163,8 +161,16 @@ def _schedules(
 
 
 def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw the arenas as bars, grouped by order, with the peak of each order as a line across its group."""
-    axes = ax if ax is not None else empty_figure((10, 4.5)).subplots()
+    """Draw the arenas as bars, grouped by order, with the peak of each order as a line across its group.
+
+    The label of a bar above its line is the share by which the arena exceeds the peak.
+
+    Parameters
+    ----------
+    ax : matplotlib Axes, optional
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
+    """
+    axes = new_axes(ax, (10, 4.5))
     names, methods = (list(dict.fromkeys(getattr(one, key) for one in found)) for key in ("order", "allocator"))
     scale, unit = size_unit(max([one.peak for one in found] + [one.arena or 0 for one in found], default=1))
     width = 0.8 / max(len(methods), 1)
@@ -179,18 +185,19 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
                 above = one.arena / one.peak - 1 if one.peak else 0.0
                 if above >= 0.0005:
                     axes.annotate(
-                        f"+{100 * above:.1f}%", (place[-1], height[-1]), (0, 2), textcoords="offset points",
-                        ha="center", fontsize="xx-small",
+                        f"+{100 * above:.1f} %", (place[-1], height[-1]), (0, 2), textcoords="offset points",
+                        ha="center", fontsize=NAME,
                     )  # fmt: skip
         axes.bar(np.array(place), height, width * 0.92, color=COLOURS[m % len(COLOURS)], label=plain_text(method))
     peaks = {one.order: one.peak for one in found}
     for k, name in enumerate(names):
-        label = "peak of the order" if k == 0 else None
-        axes.plot([k - 0.42, k + 0.42], [peaks[name] / scale] * 2, color="#222222", linewidth=1.6, label=label)
+        label = "peak of the order: no arena is smaller" if k == 0 else None
+        axes.plot([k - 0.42, k + 0.42], [peaks[name] / scale] * 2, color=INK, linewidth=1.8, label=label)
     axes.set_xticks(range(len(names)), [plain_text(clipped(name, 24)) for name in names])
-    axes.set_ylabel(f"arena ({unit})")
+    axes.set_xlabel("order", fontsize=LABEL)
+    axes.set_ylabel(f"arena ({unit})", fontsize=LABEL)
     axes.set_ylim(0, None)
     axes.margins(y=0.1)
-    axes.set_title(plain_text(title), fontsize="medium", pad=26)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
+    rule(axes, "y")
+    put_title(axes, title, columns=6)
     return axes

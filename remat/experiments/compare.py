@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat.experiments.contestant import Contestant
 from remat.experiments.pages import runs_page
-from remat.experiments.plots import plot_runs
+from remat.experiments.run_plots import plot_runs
 from remat.experiments.runs import (
     Limits,
     Run,
@@ -31,6 +31,7 @@ from remat.solving.method import MethodLike
 from remat.solving.stop import Stop
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from remat.graphs.io import GraphLike
@@ -83,9 +84,9 @@ class Comparison(Table):
         """Return a row for each run (:meth:`Run.row`)."""
         return [run.row() for run in self.runs]
 
-    def plot(self) -> Figure:
-        """Draw the best objective and bound against time; see :func:`remat.experiments.plots.plot_runs`."""
-        return plot_runs(self.by_budget())
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the gap of schedules and bounds against time; see :func:`remat.experiments.run_plots.plot_runs`."""
+        return plot_runs(self.by_budget(), ax)
 
     def page(self) -> str:
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.runs_page`."""

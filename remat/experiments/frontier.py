@@ -27,6 +27,7 @@ from remat.experiments.runs import (
     run_method,
     unwatched,
 )
+from remat.io.figures import figure_of
 from remat.io.views import Table
 from remat.problem import Problem
 from remat.problem.scope import covers
@@ -39,6 +40,7 @@ from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from remat.graphs.io import GraphLike
@@ -109,9 +111,9 @@ class Frontier(Table):
             for cell in self.of(method)
         ]
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
-        return plot_frontier(self.problem, self.budgets, self._lines())
+        return figure_of(plot_frontier(self.problem, self.budgets, self._lines(), ax))
 
     def page(self) -> str:
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""

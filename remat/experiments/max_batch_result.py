@@ -13,6 +13,7 @@ from remat.experiments.batch_plots import plot_batches
 from remat.experiments.contestant import Contestant
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
+from remat.io.figures import figure_of
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text
 from remat.schedule import Schedule
@@ -21,6 +22,7 @@ from remat.schedule.io import write_schedule
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -170,9 +172,9 @@ class BatchResult:
         """Return the notebook's view: the lines of :meth:`rows`, and the picture."""
         return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'largest batch')}</div>"
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the largest batch next to that without recomputation."""
-        return plot_batches([self])
+        return figure_of(plot_batches([self], ax))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the schedule at the largest batch to a file atomically; its graph is :attr:`graph`.

@@ -1,53 +1,37 @@
-"""Pictures of several methods: overhead against time, overhead against budget."""
+"""Picture of a frontier, overhead against budget; scales of objectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell
-from remat.experiments.runs import REFERENCE_ORDER, Run
-from remat.io.figures import COLOURS, MARKERS, empty_figure, plain_text
+from remat.experiments.runs import REFERENCE_ORDER
+from remat.io.figures import (
+    COLOURS,
+    GREY,
+    INK,
+    LABEL,
+    MARKERS,
+    RULED_OUT,
+    TITLE,
+    figure_of,
+    new_axes,
+    plain_text,
+    rule,
+)
 from remat.problem import Problem
 from remat.runtime.sizes import size_unit
 from remat.schedule.certificate import overhead_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def plot_runs(groups: Sequence[Sequence[Run]]) -> Figure:
-    """Draw the best objective (steps) and bound (dashed) against time: overhead, or peak if that is the objective.
-
-    A method that found nothing has only its bound. A method that failed or proved infeasibility is only in the legend.
-    If computing each op once costs nothing, costs replace overheads.
-
-    Parameters
-    ----------
-    groups : sequence of sequences of Run
-        Runs of one problem in each; one panel per group, one below another.
-    """
-    figure = empty_figure((9, 0.6 + 3.4 * max(len(groups), 1)))
-    methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
-    for axes, runs in zip(figure.subplots(max(len(groups), 1), 1, squeeze=False)[:, 0], groups, strict=False):
-        for run in runs:
-            _draw(axes, run, methods.index(run.method.label))
-        axes.set_title(_title(runs[0]), fontsize="medium")
-        measure = Measure.of(runs[0].problem)
-        if not measure.peak:  # the axis of peaks does not start at 0
-            top = axes.get_ylim()[1]
-            axes.set_ylim(-0.03 * top, top)
-        axes.set(xlim=(0, None), ylabel=measure.label)
-        axes.legend(fontsize="small", frameon=False)
-        axes.grid(alpha=0.3)
-        axes.set_xlabel("seconds")
-    return figure
 
 
 @dataclass(frozen=True)
@@ -66,21 +50,24 @@ class Line:
         return [cell for cell in self.cells if cell.value is None and cell.status != "failed"]
 
 
-def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line]) -> Figure:
+def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line], ax: Axes | None = None) -> Axes:
     """Draw overhead against budget with bounds, like Fig. 5 of Jain et al. (2020).
 
     A line continues to the right of a schedule, which is valid for every larger budget, up to a better one. A filled
     mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left, where
-    it also holds. A cross on the axis is a budget without a schedule, thick if the method proved infeasibility. The
-    grey part is below the structural bound. If computing each op once costs nothing, costs replace overheads.
+    it also holds. No schedule lies in the grey part, by the structural bound and by bounds that cover every schedule
+    within the rules. A cross below the axis is a budget without a schedule, thick if the method proved that its scope
+    has none. Methods that failed are listed below the title. If computing each op once costs nothing, costs replace
+    overheads.
 
     Parameters
     ----------
     budgets : sequence of int
         Bytes, ascending.
+    ax : matplotlib Axes, optional
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
-    figure = empty_figure((9, 5))
-    axes = figure.subplots()
+    axes = new_axes(ax, (9, 5.4))
     scale, unit = size_unit(max(*budgets, problem.reference_peak))
     edges = [budget / scale for budget in budgets]
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
@@ -96,19 +83,61 @@ def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
     top = max(axes.get_ylim()[1], 1e-9)
     axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method with crosses
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
-    axes.axhline(0, color="#222222", linewidth=0.6)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    starts = [edges[0] - margin, *edges[:-1]]
+    for low, high, bound in zip(starts, edges, _bounds_of_all(budgets, lines), strict=True):
+        height = top if bound is None else cost_height(max(bound, base), base)
+        axes.fill_between([low, high], 0, height, color=RULED_OUT, linewidth=0, zorder=0)
     structural = problem.structural_peak / scale
-    if structural > edges[0] - margin:
-        axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
-    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if base else problem.objective.word)
-    axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
+    axes.fill_between([min(starts[0], structural), structural], 0, top, color=RULED_OUT, linewidth=0, zorder=0)
+    axes.set_xlabel(f"budget ({unit})", fontsize=LABEL)
+    axes.set_ylabel("overhead (%)" if base else problem.objective.word, fontsize=LABEL)
+    failed = sorted({line.method.label for line in lines for cell in line.cells if cell.status == "failed"})
+    title = [f"{problem.graph.name}: least overhead at each budget" if base else problem.graph.name]
+    title += wrap(f"failed: {', '.join(failed)}", 100) if failed else []
+    axes.set_title(plain_text("\n".join(title)), fontsize=TITLE)
     if problem.reference_peak:
         share = 100 * scale / problem.reference_peak
         there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)
-        axes.secondary_xaxis("top", functions=(there, back)).set_xlabel("% of the reference peak", fontsize="small")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)
-    return figure
+        above = axes.secondary_xaxis("top", functions=(there, back))
+        above.set_xlabel("% of the peak without recomputation", fontsize=LABEL)
+        above.tick_params(labelsize=LABEL)
+    rule(axes)
+    _explain(axes, lines)
+    return axes
+
+
+def _bounds_of_all(budgets: Sequence[int], lines: Sequence[Line]) -> list[int | None]:
+    """Return, for each budget, the best bound that covers every schedule within the rules; None: none exists there."""
+    found: list[int | None] = []
+    for budget in budgets:
+        cells = [cell for line in lines for cell in line.cells if cell.complete and cell.budget >= budget]
+        none = any(cell.status == "infeasible" for cell in cells)
+        found.append(None if none else max((cell.bound for cell in cells if cell.bound is not None), default=0))
+    return found
+
+
+def _explain(axes: Axes, lines: Sequence[Line]) -> None:
+    """Add a legend of the methods, and of the marks that occur."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = axes.get_legend_handles_labels()[0]
+    found = {cell.status for line in lines for cell in line.cells}
+    marks: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o", "markersize": 6}
+    crosses = {**marks, "marker": "x", "markersize": 5}
+    proofs = [bound is None for line in lines for cell, bound in zip(line.cells, line.bounds, strict=True)
+              if cell in line.missing]  # fmt: skip
+    for occurs, made in (
+        ("optimal" in found, Line2D([], [], **marks, label="proved least in its scope")),
+        ("feasible" in found, Line2D([], [], **marks, markerfacecolor="white", label="not proved least")),
+        (bool(found), Line2D([], [], color=GREY, linestyle="--", linewidth=1, label="bound of the method")),
+        (False in proofs, Line2D([], [], **crosses, markeredgewidth=1, label="no schedule found")),
+        (True in proofs, Line2D([], [], **crosses, markeredgewidth=2.5, label="no schedule exists in its scope")),
+        (True, Patch(facecolor=RULED_OUT, label="below the best bound: no schedule exists")),
+    ):
+        handles += [made] if occurs else []
+    figure_of(axes).legend(handles=handles, loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
 
 
 def _draw_line(axes: Axes, line: Line, number: int, *, scale: int, base: int, right: float) -> None:
@@ -186,39 +215,3 @@ class Measure:
     def height(self, value: int) -> float:
         """Return the height of an objective or a bound."""
         return value / self.scale if self.scale else cost_height(value, self.base)
-
-
-def _draw(axes: Axes, run: Run, number: int) -> None:
-    colour, label = COLOURS[number % len(COLOURS)], run.method.label
-    if run.result is None:
-        axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: failed")
-        return
-    if run.result.status == "infeasible":
-        axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: infeasible")
-        return
-    measure, points = Measure.of(run.problem), run.result.incumbents
-    height = measure.height
-    end = max([run.result.timings["total"], *(point.time for point in points)])
-    found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
-    status = str(run.result.status)
-    by = "" if run.result.source in (run.method.source, REFERENCE_ORDER) else f", schedule by {run.result.source}"
-    if found:
-        # a marker at each improvement, and the line up to the end of the run
-        fresh = [k for k, (_, y) in enumerate(found) if k == 0 or y < found[k - 1][1]]
-        axes.step(
-            [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,
-            marker=MARKERS[number % len(MARKERS)], markersize=5, markevery=fresh,
-            label=f"{label}: {status}, {found[-1][1]:.4g}{measure.unit}{plain_text(by)}",
-        )  # fmt: skip
-    first = [] if measure.peak else [(0.0, height(measure.base))]
-    bounds = [*first, *((point.time, height(point.bound)) for point in points if point.bound > 0)]
-    bounds.append((end, height(run.result.bound)))
-    axes.step(
-        *zip(*bounds, strict=True), where="post", color=colour, linestyle="--", linewidth=1,
-        label=None if found else f"{label}: {status} (bound)",
-    )  # fmt: skip
-
-
-def _title(run: Run) -> str:
-    name = plain_text(run.problem.graph.name)
-    return f"{name}, " + ("no budget" if run.problem.budget is None else f"budget {run.budget}") + "; bounds dashed"

@@ -11,7 +11,19 @@ from remat.experiments.compare import Comparison
 from remat.experiments.plots import cost_height
 from remat.experiments.runs import Run
 from remat.graphs import ComputeGraph
-from remat.io.figures import COLOURS, MARKERS, empty_figure, plain_text
+from remat.io.figures import (
+    COLOURS,
+    GIVEN,
+    INK,
+    LABEL,
+    MARKERS,
+    TITLE,
+    figure_of,
+    new_axes,
+    place_labels,
+    plain_text,
+    rule,
+)
 from remat.io.views import Table
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import expect, json_text
@@ -25,53 +37,60 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_trade_off(found: TradeOff) -> Figure:
+def plot_trade_off(found: TradeOff, ax: Axes | None = None) -> Axes:
     """Draw overhead against peak of all valid schedules; lower left is better.
 
     A line joins the points of one maker in the given order, so that a setting without a monotone effect is visible.
-    Each point of a maker with several shows its setting. The grey steps are the Pareto front of all. Makers without a
-    valid schedule are only in the legend. If computing each op once costs nothing, costs replace overheads.
+    Each point of a maker with several shows its setting, if there is room. The grey steps are the Pareto front of all.
+    Makers without a valid schedule are only in the legend. If computing each op once costs nothing, costs replace
+    overheads.
+
+    Parameters
+    ----------
+    ax : matplotlib Axes, optional
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
-    graph, figure = found.graph, empty_figure((9, 5.5))
-    axes = figure.subplots()
+    graph, axes = found.graph, new_axes(ax, (9, 5.8))
     peaks = [point.peak for point in found.points if point.peak is not None]
     scale, unit = size_unit(max([graph.reference_peak, *peaks]))
     front = [(point.peak or 0, cost_height(point.cost or 0, graph.base_cost)) for point in found.front()]
     if front:
-        right = max(graph.reference_peak, *(peak for peak, _ in front))
+        right = max(graph.reference_peak, *peaks)
         axes.step([*(peak / scale for peak, _ in front), right / scale], [*(y for _, y in front), front[-1][1]],
-                  where="post", color="#BBBBBB", linewidth=4, zorder=1, label="best of all")  # fmt: skip
+                  where="post", color=GIVEN, linewidth=5, zorder=1, label="best of all")  # fmt: skip
+    labels = []
     for number, (who, points) in enumerate(found.by_maker().items()):
-        _draw_maker(axes, number, who, points, scale=scale, base=graph.base_cost)
-    axes.axvline(graph.reference_peak / scale, color="#222222", linewidth=0.8, linestyle=":")
-    axes.axhline(0, color="#222222", linewidth=0.6)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"peak ({unit}); dotted: the reference order, nothing computed again")
-    axes.set_ylabel("extra time (%)" if graph.base_cost else "cost")
-    axes.set_title(plain_text(graph.name), fontsize="medium")
-    axes.legend(fontsize="small", frameon=False)
-    axes.grid(alpha=0.3)
-    return figure
+        labels += _draw_maker(axes, number, who, points, scale=scale, base=graph.base_cost)
+    axes.axvline(graph.reference_peak / scale, color=INK, linewidth=0.8, linestyle=":", label="without recomputation")
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.margins(0.08)
+    axes.set_xlabel(f"peak ({unit})", fontsize=LABEL)
+    axes.set_ylabel("overhead (%)" if graph.base_cost else "cost", fontsize=LABEL)
+    axes.set_title(plain_text(f"{graph.name}: overhead against peak, lower left is better"), fontsize=TITLE)
+    rule(axes)
+    figure_of(axes).legend(loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
+    place_labels(axes, labels)
+    return axes
 
 
-def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int) -> None:
+def _draw_maker(
+    axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int
+) -> list[tuple[float, float, str, str]]:
+    """Draw the points of a maker; return labels of its settings: x, y, text, colour."""
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     valid = [point for point in points if point.peak is not None]
     failed = len(points) - len(valid)
     label = plain_text(who) + (f" ({failed} without a valid schedule)" if failed else "")
     places = [((point.peak or 0) / scale, cost_height(point.cost or 0, base)) for point in valid]
-    axes.plot([x for x, _ in places], [y for _, y in places], color=colour, marker=marker, markersize=5,
+    size = max(9.0 - 1.2 * number, 4.5)  # points of makers that agree coincide: draw earlier ones larger
+    axes.plot([x for x, _ in places], [y for _, y in places], color=colour, marker=marker, markersize=size,
               linewidth=1.2 if len(places) > 1 else 0, label=label, zorder=2)  # fmt: skip
     if len(valid) < 2:
-        return
+        return []
     names: dict[tuple[float, float], list[str]] = {}
     for point, place in zip(valid, places, strict=True):
         names.setdefault(place, []).append(_knob(point.knob))
-    # alternate labels above and below the points, since those of different makers often coincide
-    offset, align, rise = ((4, 4), "left", "bottom") if number % 2 == 0 else ((-4, -4), "right", "top")
-    for place, knobs in names.items():
-        axes.annotate(plain_text(", ".join(knobs)), place, xytext=offset, textcoords="offset points", fontsize=7,
-                      color=colour, ha=align, va=rise)  # fmt: skip
+    return [(*place, ", ".join(knobs), colour) for place, knobs in names.items()]
 
 
 def _knob(knob: str) -> str:
@@ -220,9 +239,9 @@ class TradeOff(Table):
         """Return a row for each point."""
         return [point.row() for point in self.points]
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw overhead against peak; see :func:`plot_trade_off`."""
-        return plot_trade_off(self)
+        return figure_of(plot_trade_off(self, ax))
 
     def to_json(self) -> str:
         """Return a JSON text with the graph's figures and the table."""

@@ -28,7 +28,7 @@ from remat.graphs.ops_and_tensors import (
     whole_number,
 )  # fmt: skip
 from remat.graphs.references import name_faults
-from remat.io.figures import empty_figure, plain_text
+from remat.io.figures import FIRST, LABEL, TITLE, figure_of, new_axes, plain_text
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import expect, short, together
@@ -36,6 +36,7 @@ from remat.runtime.text import expect, short, together
 if TYPE_CHECKING:
     import networkx as nx
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from remat.graphs.arrays import GraphArrays
@@ -300,16 +301,17 @@ class ComputeGraph:
         """Return the notebook's view: the graph's figures, and the memory of its reference order."""
         return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'memory of the reference order')}</div>"
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the memory at each step of the reference order, without recomputation."""
-        figure = empty_figure((10, 3.2))
+        axes = new_axes(ax, (10, 3.2))
         scale, unit = size_unit(self.reference_peak)
-        axes = figure.subplots()
         memory = self.arrays.reference_memory
-        axes.stairs(memory / scale, range(len(memory) + 1), fill=True, color="#56B4E9")
-        axes.set(xlim=(0, len(memory)), xlabel="op of the reference order", ylabel=f"memory ({unit})")
-        axes.set_title(plain_text(f"{self.name}: peak {size_text(self.reference_peak)}"), fontsize="medium")
-        return figure
+        axes.stairs(memory / scale, range(len(memory) + 1), fill=True, color=FIRST)
+        axes.set(xlim=(0, len(memory)), ylim=(0, None))
+        axes.set_xlabel("op of the reference order", fontsize=LABEL)
+        axes.set_ylabel(f"memory ({unit})", fontsize=LABEL)
+        axes.set_title(plain_text(f"{self.name}: peak {size_text(self.reference_peak)}"), fontsize=TITLE)
+        return figure_of(axes)
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the ops in reference order as a data frame of pandas: name, type, phase, cost, bytes written."""

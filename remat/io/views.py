@@ -21,6 +21,7 @@ from remat.runtime.text import csv_text, json_text, printable
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WORD = "text-align: left; vertical-align: top; padding-right: 1em"
@@ -38,8 +39,8 @@ class Table(ABC):
         """Return the rows as JSON values; unknown values are None."""
 
     @abstractmethod
-    def plot(self) -> Figure:
-        """Draw the table."""
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the table, on the given axes or in a new figure."""
 
     def to_json(self) -> str:
         """Return the rows as a JSON text."""

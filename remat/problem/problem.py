@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.io import as_graph
-from remat.io.figures import empty_figure
+from remat.io.figures import figure_of
 from remat.io.views import html_pairs, html_picture
 from remat.problem.budget import parse_budget
 from remat.problem.objective import Objective
@@ -24,6 +24,7 @@ from remat.schedule.simulate import Simulation, simulate
 from remat.schedule.validate import validate
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from remat.graphs.io import GraphLike
@@ -127,16 +128,15 @@ class Problem:
         """Return the notebook's view: the problem's figures, and the memory without recomputation."""
         return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'memory without recomputation')}</div>"
 
-    def plot(self, schedule: Schedule | None = None) -> Figure:
+    def plot(self, schedule: Schedule | None = None, ax: Axes | None = None) -> Figure:
         """Draw the memory of a schedule and the budget; default: the reference order without recomputation."""
         from remat.schedule.plots import plot_memory
 
-        figure = empty_figure((10, 4))
-        plot_memory(
-            self.graph, schedule or Schedule.reference(self.graph), self.budget_bytes, figure.subplots(),
+        axes = plot_memory(
+            self.graph, schedule or Schedule.reference(self.graph), self.budget_bytes, ax,
             keep=self.keep, count_constant_memory=self.count_constant_memory,
         )  # fmt: skip
-        return figure
+        return figure_of(axes)
 
     @property
     def constant_bytes(self) -> int:

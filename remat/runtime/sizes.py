@@ -79,6 +79,18 @@ def size_unit(largest: int) -> tuple[int, str]:
     return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
 
 
+def shown_size(size: int) -> str:
+    """Return bytes in a binary unit if that needs few digits.
+
+    Examples
+    --------
+    >>> shown_size(262144), shown_size(1536), shown_size(1000)
+    ('256 KiB', '1.5 KiB', '1,000 bytes')
+    """
+    scale, unit = size_unit(size)
+    return f"{size / scale:g} {unit}" if scale > 1 and size * 100 % scale == 0 else f"{size:,} bytes"
+
+
 def size_text(size: int) -> str:
     """Format a number of bytes in its :func:`size_unit`, for a label."""
     scale, unit = size_unit(size)

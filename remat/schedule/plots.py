@@ -13,21 +13,26 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from remat.graphs import ComputeGraph
-from remat.io.figures import COLOURS, empty_figure, plain_text, put_title, write_figure
+from remat.io.figures import (
+    COLOURS,
+    GIVEN,
+    INK,
+    LABEL,
+    TITLE,
+    figure_of,
+    new_axes,
+    new_panels,
+    plain_text,
+    put_title,
+    rule,
+    write_figure,
+)
 from remat.runtime.arrays import Int
-from remat.runtime.sizes import size_unit
-from remat.schedule.drawing import (
-    Axis,
-    Picture,
-    draw_layer_strip,
-    draw_memory,
-    draw_rows,
-    finish_axis,
-    has_modules,
-    height_of_rows,
-)  # fmt: skip
+from remat.runtime.sizes import shown_size, size_text, size_unit
+from remat.schedule.drawing import Axis, Picture, draw_memory, finish_axis
+from remat.schedule.row_drawing import draw_layer_strip, draw_rows, has_modules, height_of_rows
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import Counting, simulate
+from remat.schedule.simulate import Counting
 from remat.schedule.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -62,7 +67,7 @@ def plot_memory(
         As for :func:`remat.schedule.simulate.simulate`: tensors that stay live to the end, and whether the graph's
         constant memory counts.
     """
-    axes = _axes(ax, (10, 4))
+    axes = new_axes(ax, (10, 4))
     picture = Picture.of(graph, schedule, axis, keep=keep, count_constant_memory=count_constant_memory)
     draw_memory(axes, picture, budget)
     finish_axis(axes, picture)
@@ -95,9 +100,9 @@ def plot_intervals(
         Tensors that stay live to the end, besides the graph outputs.
     """
     picture = Picture.of(graph, schedule, axis, keep=keep)
-    axes = _axes(ax, (10, height_of_rows(picture, max_tensors)))
+    axes = new_axes(ax, (10, height_of_rows(picture, max_tensors)))
     draw_rows(axes, picture, max_tensors, legend=True)
-    axes.set_title(plain_text(picture.title(None)), fontsize="medium")
+    axes.set_title(plain_text(picture.title(None)), fontsize=TITLE)
     finish_axis(axes, picture)
     return axes
 
@@ -107,6 +112,7 @@ def plot_schedule(
     schedule: Schedule,
     budget: int | None = None,
     max_tensors: int | None = None,
+    ax: Axes | None = None,
     *,
     axis: Axis = "time",
     **counting: Unpack[Counting],
@@ -114,19 +120,24 @@ def plot_schedule(
     """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same axis and with their parameters.
 
     If the graph has modules, a strip between them shows the layer of each step.
+
+    Parameters
+    ----------
+    ax : matplotlib Axes, optional
+        Axes whose place the parts take; default: a new figure.
     """
     picture = Picture.of(graph, schedule, axis, **counting)
     heights = [3.2, height_of_rows(picture, max_tensors)]
     if has_modules(graph):
         heights.insert(1, 0.2)
-    figure = empty_figure((10, 0.4 + sum(heights)))
-    above, *strip, below = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    ratios = {"height_ratios": heights}
+    above, *strip, below = new_panels(ax, (10, 0.4 + sum(heights)), len(heights), sharex=True, gridspec_kw=ratios)
     draw_memory(above, picture, budget)
     for axes in strip:
         draw_layer_strip(axes, picture)
     draw_rows(below, picture, max_tensors, legend=False)
     finish_axis(below, picture)
-    return figure
+    return figure_of(below)
 
 
 def save_plot(
@@ -146,10 +157,6 @@ def save_plot(
         Naming the file, if its name has another suffix or it cannot be written.
     """
     write_figure(path, lambda: plot_schedule(graph, schedule, budget, axis=axis, **counting))
-
-
-def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    return ax if ax is not None else empty_figure(size).subplots()
 
 
 #: Styles for print in grey; later ones are thinner, so that coinciding marks stay visible.
@@ -177,26 +184,27 @@ def plot_footprints(
     """
     from matplotlib.ticker import MaxNLocator
 
-    axes = _axes(ax, (10, 4))
+    axes = new_axes(ax, (10, 4))
     keep = tuple(keep)
-    runs = {
-        name: simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
+    pictures = {
+        name: Picture.of(graph, schedule, "step", keep=keep, count_constant_memory=count_constant_memory)
         for name, schedule in schedules.items()
     }
-    highest = max((run.peak for run in runs.values()), default=0)
+    highest = max((picture.run.peak for picture in pictures.values()), default=0)
     scale, unit = size_unit(highest)
-    longest = 1
-    for number, (name, run) in enumerate(runs.items()):
-        memory = run.memory[run.is_compute] / scale
-        longest = max(longest, len(memory))
+    for number, (name, picture) in enumerate(pictures.items()):
+        style, width = _STYLES[number % len(_STYLES)]
         colour = COLOURS[number % len(COLOURS)]
-        edges = np.arange(len(memory) + 1)
-        axes.stairs(memory, edges, fill=True, color=colour, alpha=0.18)
-        axes.stairs(memory, edges, color=colour, linewidth=1.4, label=plain_text(f"{name}: peak {run.peak:,} bytes"))
-        axes.axhline(run.peak / scale, color=colour, linestyle="--", linewidth=0.8)
-    axes.set(xlim=(0, longest), ylim=(0, 1.08 * highest / scale or 1))
+        edges, memory = picture.binned(picture.memory)
+        axes.stairs(memory / scale, edges, fill=True, color=colour, alpha=0.12)
+        axes.stairs(memory / scale, edges, color=colour, linewidth=width, linestyle=style,
+                    label=plain_text(f"{name}: peak {size_text(picture.run.peak)}"))  # fmt: skip
+        axes.axhline(picture.run.peak / scale, color=colour, linestyle=":", linewidth=0.9)
+    axes.set(xlim=(0, max((picture.right for picture in pictures.values()), default=1)))
+    axes.set_ylim(0, 1.08 * highest / scale or 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="compute step", ylabel=f"memory ({unit})")
+    axes.set_xlabel("compute step", fontsize=LABEL)
+    axes.set_ylabel(f"memory ({unit})", fontsize=LABEL)
     put_title(axes, graph.name, columns=3)
     return axes
 
@@ -213,27 +221,29 @@ def plot_peak_distribution(peaks: Int, marks: Mapping[str, int], ax: Axes | None
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
-    axes = _axes(ax, (7, 4.2))
+    axes = new_axes(ax, (8, 4.6))
     values = np.sort(peaks)
     scale, unit = size_unit(int(max([*marks.values(), int(values.max(initial=0))], default=0)))
     if len(values):
-        axes.ecdf(values / scale, color="#222222", linewidth=1.4, label=f"{len(values):,} orders at random")
+        axes.ecdf(values / scale, color=INK, linewidth=1.6, label=f"{len(values):,} orders at random")
     for number, (name, peak) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
         share = 100 * float((values <= peak).mean()) if len(values) else 0.0
         style, width = _STYLES[number % len(_STYLES)]
         axes.axvline(
             peak / scale, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=width,
-            label=plain_text(f"{name}: {peak:,} bytes ({share:.3g} % of the orders within)"),
+            label=plain_text(f"{name}: {size_text(peak)} ({share:.3g} % of the orders within)"),
         )  # fmt: skip
-    axes.set(ylim=(0, 1.02), xlabel=f"peak ({unit})", ylabel="share of orders")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel(f"peak ({unit})", fontsize=LABEL)
+    axes.set_ylabel("share of orders within the peak", fontsize=LABEL)
     if title:
-        axes.set_title(plain_text(title), fontsize="medium")
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), frameon=False, fontsize="small")
-    axes.grid(alpha=0.25)
+        axes.set_title(plain_text(title), fontsize=TITLE)
+    figure_of(axes).legend(loc="outside lower center", ncols=2, frameon=False, fontsize=LABEL)
+    rule(axes)
     return axes
 
 
-def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic]) -> Figure:
+def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic], ax: Axes | None = None) -> Axes:
     """Plot the bytes fetched and (hatched) written at each capacity, by the reference order and by a schedule.
 
     The label above the bars is the factor by which the schedule reduces traffic: ``all gone`` if only the reference
@@ -243,44 +253,34 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     ----------
     schedule, reference : sequence of Traffic
         The same capacities in the same order.
+    ax : matplotlib Axes, optional
+        Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
-    figure = empty_figure((max(5.0, 1.6 + 1.1 * len(schedule)), 4.4))
-    axes = figure.subplots()
+    axes = new_axes(ax, (max(6.0, 1.6 + 1.2 * len(schedule)), 4.4))
     top = max((found.total for found in (*schedule, *reference)), default=0)
     scale, unit = size_unit(max(top, 1))
-    sides = (("reference order", "#BBBBBB", reference), ("schedule", "#0072B2", schedule))
+    sides = (("reference order", GIVEN, reference), ("schedule", COLOURS[0], schedule))
     for side, (name, colour, found) in enumerate(sides):
         places = [number + 0.38 * side - 0.19 for number in range(len(found))]
-        style: dict[str, Any] = {"width": 0.36, "color": colour, "edgecolor": "#222222", "linewidth": 0.6}
+        style: dict[str, Any] = {"width": 0.36, "color": colour, "edgecolor": INK, "linewidth": 0.6}
         fetched, written = ([getattr(one, what) / scale for one in found] for what in ("fetched", "written"))
         axes.bar(places, fetched, label=f"{name}: fetched", **style)
         axes.bar(places, written, bottom=fetched, hatch="////", label=f"{name}: written", **style)
     for number, (mine, theirs) in enumerate(zip(schedule, reference, strict=True)):
         height = max(mine.total, theirs.total) / scale
-        above: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
+        above: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": LABEL}
         axes.annotate(_gain(mine, theirs), (number, height), **above)
     axes.set_xticks(range(len(schedule)), [shown_size(one.on_chip) for one in schedule])
-    axes.set(xlabel="on-chip memory", ylabel=f"off-chip traffic ({unit})", ylim=(0, 1.15 * top / scale or 1))
-    axes.set_title(f"{plain_text(title)} (above: how many times less)", fontsize="medium")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize="small", frameon=False)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    return figure
-
-
-def shown_size(size: int) -> str:
-    """Return bytes in a binary unit if that needs few digits.
-
-    Examples
-    --------
-    >>> shown_size(262144), shown_size(1536), shown_size(1000)
-    ('256 KiB', '1.5 KiB', '1,000 bytes')
-    """
-    scale, unit = size_unit(size)
-    return f"{size / scale:g} {unit}" if scale > 1 and size * 100 % scale == 0 else f"{size:,} bytes"
+    axes.set_ylim(0, 1.15 * top / scale or 1)
+    axes.set_xlabel("on-chip memory", fontsize=LABEL)
+    axes.set_ylabel(f"off-chip traffic ({unit})", fontsize=LABEL)
+    axes.set_title(f"{plain_text(title)}: bytes moved, and how much less than the reference order", fontsize=TITLE)
+    figure_of(axes).legend(loc="outside lower center", ncols=4, fontsize=LABEL, frameon=False)
+    rule(axes, "y")
+    return axes
 
 
 def _gain(mine: Traffic, theirs: Traffic) -> str:
     if not mine.total:
         return "all gone" if theirs.total else "none"
-    return f"{theirs.total / mine.total:.2f}×"
+    return f"{theirs.total / mine.total:.2f}× less"

@@ -19,6 +19,7 @@ from remat.solving.progress import relative_gap
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from remat.problem.scope import Scope
@@ -200,7 +201,7 @@ class Result:
         """
         write_schedule(self._schedule_to("save"), path)
 
-    def plot(self, max_tensors: int | None = None, axis: Axis = "time") -> Figure:
+    def plot(self, max_tensors: int | None = None, axis: Axis = "time", ax: Axes | None = None) -> Figure:
         """Plot the memory over the schedule with the budget, and below it the lifetimes of tensors.
 
         Parameters
@@ -209,6 +210,8 @@ class Result:
             Draw only the largest tensors; default: layers if there are many.
         axis : {"time", "step"}
             Horizontal axis: the cost of the computes so far, or steps.
+        ax : matplotlib Axes, optional
+            Axes whose place the parts take; default: a new figure.
 
         Returns
         -------
@@ -231,8 +234,8 @@ class Result:
 
         problem = self.problem
         return plot_schedule(
-            problem.graph, self._schedule_to("draw"), problem.budget_bytes, max_tensors, axis=axis, keep=problem.keep,
-            count_constant_memory=problem.count_constant_memory,
+            problem.graph, self._schedule_to("draw"), problem.budget_bytes, max_tensors, ax, axis=axis,
+            keep=problem.keep, count_constant_memory=problem.count_constant_memory,
         )  # fmt: skip
 
     def _schedule_to(self, do: str) -> Schedule:

@@ -41,4 +41,4 @@ def test_plot_of_arenas() -> None:
     axes = plot_arenas(found, "two orders")
     assert [round(bar.get_height()) for bar in axes.patches] == [12, 8]
     assert [line.get_ydata()[0] for line in axes.lines] == [10, 8]
-    assert [text.get_text() for text in axes.texts] == ["+20.0%"]
+    assert [text.get_text() for text in axes.texts] == ["+20.0 %"]

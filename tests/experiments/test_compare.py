@@ -155,20 +155,39 @@ def test_ctrl_c_in_the_watch_keeps_earlier_runs(chain):
 
 
 def test_plot_has_a_panel_for_each_budget(matrix):
+    """Gaps to the best bound, with labels of objectives; equal curves lie next to each other."""
     figure = matrix.plot()
-    assert len(figure.axes) == 3
     above, middle, below = figure.axes
-    assert "budget 90%" in above.get_title()
-    words = [text.get_text() for text in above.get_legend().get_texts()]
-    assert words[0] == "retention-intervals/cp-sat: optimal, 11.11 %, schedule by greedy"
-    steps = [line for line in above.lines if line.get_label() == words[0]]
-    assert list(steps[0].get_ydata()) == pytest.approx([100 / 9] * len(steps[0].get_ydata()))
+    assert above.get_title() == "unit-chain-4, budget 90% (5 bytes)"
+    assert middle.get_title().endswith(f"\ninfeasible: {', '.join(METHODS)}")
+    assert [text.get_text() for text in middle.texts] == ["no schedule exists within 2 bytes: proved"]
+    labels = [text.get_text() for text in above.texts][1:]
+    assert labels == [
+        "retention-intervals/cp-sat: 11.11 %, optimal in its scope, by greedy",
+        "checkmate/highs: 11.11 %, optimal in its scope, by greedy",
+        "greedy: 11.11 %",
+    ]
+    steps = [line for line in above.lines if line.get_label() in labels]
+    assert all(list(line.get_ydata()) == pytest.approx([100 / 9] * len(line.get_ydata())) for line in steps)
+    assert len(steps) == 3
+    heights = [line.get_transform().transform((1, 0))[1] for line in steps]
+    assert heights == sorted(set(heights))
     dashed = [line for line in above.lines if line.get_linestyle() == "--"]
-    assert len(dashed) == 3
-    assert dashed[0].get_ydata()[-1] == pytest.approx(100 / 9)  # proved
-    assert dashed[2].get_ydata()[-1] == 0
-    assert [text.get_text() for text in middle.get_legend().get_texts()] == [f"{name}: infeasible" for name in METHODS]
-    assert below.lines[0].get_ydata()[-1] == 0
+    assert [line.get_ydata()[0] for line in dashed] == [0.0] * 3
+    # proved in narrower scopes; greedy has the bound of all schedules
+    assert [line.get_ydata()[-1] for line in dashed] == pytest.approx([100 / 9, 100 / 9, 0])
+    assert (above.get_xscale(), above.get_yscale()) == ("log", "symlog")
+    assert "best bound 0 %" in below.texts[0].get_text()
+
+
+def test_bounds_rise_from_below_to_the_best_one(chain):
+    """A bound of all schedules is the zero line; the bounds before it are below."""
+    (axes,) = compare(chain, ["90%"], ["auto", "greedy"], stop=60, options=ONE).plot().axes
+    dashed = [line.get_ydata() for line in axes.lines if line.get_linestyle() == "--"]
+    assert [(ys[0], ys[-1]) for ys in dashed] == [(pytest.approx(-10), 0), (pytest.approx(-10), pytest.approx(-10))]
+    assert "best bound 11.11 %" in axes.texts[0].get_text()
+    first, second = [text.get_text() for text in axes.texts[1:]]
+    assert first.startswith("auto: 11.11 %, optimal, by ") and second == "greedy: 11.11 %"
 
 
 def test_plot_of_a_graph_without_costs(tmp_path):
@@ -176,7 +195,7 @@ def test_plot_of_a_graph_without_costs(tmp_path):
     b.op("a", size=1, cost=0)
     done = compare(Problem(b.build()), [None], ["greedy"])
     figure = done.plot()
-    assert figure.axes[0].get_ylabel() == "cost"
+    assert "best bound 0:" in figure.axes[0].texts[0].get_text()
     write_figure(tmp_path / "x.svg", done.plot)
     assert b"<svg" in (tmp_path / "x.svg").read_bytes()
 
@@ -200,9 +219,11 @@ def test_compare_least_peaks(chain, capsys):
     (line,) = (line for line in out.splitlines() if line.strip().startswith("auto "))
     assert line.split()[1:8] == ["optimal", f"{rows[0]['overhead_percent']:.4g}", "%", "3", "0", "%", "3"]
     (axes,) = done.plot().axes
-    assert axes.get_ylabel() == "peak (bytes)"
-    assert axes.get_legend_handles_labels()[1][0].startswith("auto: optimal, 3 bytes")
-    assert min(min(line.get_ydata()) for line in axes.lines if len(line.get_ydata())) == 3
+    assert axes.get_ylabel() == "peak above the best bound" and axes.get_title().endswith("\nfailed: checkmate/highs")
+    assert [text.get_text().partition(", ")[0] for text in axes.texts[1:]] == [
+        "auto: 3 bytes", "retention-intervals/cp-sat: 4 bytes",
+    ]  # fmt: skip
+    assert max(axes.lines[-1].get_ydata()) == pytest.approx(100 / 3), "4 bytes, bound 3"
 
 
 def test_source_of_a_schedule_is_reported(chain, capsys):
@@ -218,5 +239,4 @@ def test_source_of_a_schedule_is_reported(chain, capsys):
     assert "schedule by" in shown
     assert "phase 1" in shown
     assert any(line.rstrip().endswith("greedy") for line in shown.splitlines())
-    (label, *_) = [text.get_text() for text in alone.plot().axes[0].get_legend().get_texts()]
-    assert "schedule by" not in label
+    assert alone.plot().axes[0].texts[-1].get_text() == "checkmate/highs: 11.11 %, optimal in its scope"

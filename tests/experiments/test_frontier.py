@@ -317,13 +317,28 @@ def test_plot_of_a_frontier(exact, tmp_path):
     assert list(dashed.get_xdata()) == [3, 4, 5, 8]
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert [list(line.get_xdata()) for line in crosses] == [[2], [2], [3]]
-    assert axes.patches, "the structural bound"
     bottom, top = axes.get_ylim()
     assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert words == [f"{EXACT} (schedules also by greedy)", "greedy", "below the structural bound"]
+    assert words == [
+        f"{EXACT} (schedules also by greedy)", "greedy", "proved least in its scope", "not proved least",
+        "bound of the method", "no schedule found", "no schedule exists in its scope",
+        "below the best bound: no schedule exists",
+    ]  # fmt: skip
     write_figure(tmp_path / "one.svg", frontier(CHAIN, [8], ["greedy"], options=ONE).plot)
     assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+
+
+def test_no_schedule_lies_in_the_grey_part_of_a_frontier():
+    """It ends at the bounds that cover every schedule, and covers everything where none exists."""
+    axes = frontier(CHAIN, [2, 4, 5, 8], ["auto"], stop=60, options=ONE).plot().axes[0]
+    grey = {box.x1: box.y1 for box in (each.get_datalim(axes.transData) for each in axes.collections[:-1])}
+    assert grey == {
+        2: axes.get_ylim()[1],
+        **{x: pytest.approx(100 * more / 13) for x, more in ((4, 5), (5, 3), (8, 0))},
+    }
+    structural = axes.collections[-1].get_datalim(axes.transData)
+    assert (structural.x1, structural.y1) == (CHAIN.structural_peak, axes.get_ylim()[1])
 
 
 def test_sources_of_schedules_with_and_without_a_start():

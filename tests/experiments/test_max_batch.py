@@ -178,8 +178,7 @@ def test_false_proof_is_detected(no_start, monkeypatch):
 def test_plot_of_batches(tmp_path):
     methods = (Contestant("greedy", label="ours"), "chen-sqrt")
     answers = [max_batch(chain(n), 40, method, options=ONE) for n in (4, 6) for method in methods]
-    figure = plot_batches(answers)
-    (axes,) = figure.axes
+    axes = plot_batches(answers)
     assert answers[0].row()["method"] == "ours"
     assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answers[0].probes)
     heights = [bar.get_height() for bar in axes.patches if bar.get_facecolor()[3] and bar.get_y() == 0]
@@ -187,7 +186,7 @@ def test_plot_of_batches(tmp_path):
         sorted([1.0, 1.0, *(answer.batch / answer.plain for answer in answers)]), abs=1e-9
     )
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["unit-chain-4", "unit-chain-6"]
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    words = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert words[:3] == ["no recomputation", "ours", "chen-sqrt"]
     without_bar = max_batch(chain(4), 5, "greedy", options=ONE)  # no batch fits without recomputation
     write_figure(tmp_path / "small.svg", lambda: plot_batches([without_bar]))

@@ -184,7 +184,7 @@ def test_wrong_arguments_are_refused(kind, arguments):
 def test_picture(tmp_path):
     graph = small_graph()
     mine, theirs = (off_chip_traffic(graph, steps(list(order)), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
-    axes = plot_traffic("g", mine, theirs).axes[0]
+    axes = plot_traffic("g", mine, theirs)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
     assert len(axes.patches) == 3 * 4
     assert axes.texts[-1].get_text() == "none"

@@ -194,6 +194,21 @@ def layer_labels(graph: ComputeGraph, by: By | None = None, depth: int | None = 
     return [".".join(parts[:length]) or NO_MODULE for parts, length in zip(split, lengths, strict=True)]
 
 
+def shortened(names: Sequence[str]) -> list[str]:
+    """Return module paths without the parts that all begin with.
+
+    Examples
+    --------
+    >>> shortened(["model.layers.0", "model.layers.1", "model.head"])
+    ['layers.0', 'layers.1', 'head']
+    """
+    split = [name.split(".") for name in names if not name.startswith("(")]
+    common = 0
+    while len(split) > 1 and all(len(parts) > common + 1 and parts[common] == split[0][common] for parts in split):
+        common += 1
+    return [name if name.startswith("(") else ".".join(name.split(".")[common:]) for name in names]
+
+
 def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
     graph, arrays, b = timeline.graph, timeline.graph.arrays, timeline.buffers
     counts: dict[str, Counter[str]] = {labels[op]: Counter() for op in arrays.order.tolist()}

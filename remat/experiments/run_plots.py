@@ -1,0 +1,231 @@
+"""Pictures of methods compared: the gap of schedules and bounds to the best bound, against time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat.experiments.plots import Measure
+from remat.experiments.runs import REFERENCE_ORDER, Run
+from remat.io.figures import (
+    COLOURS,
+    GREY,
+    INK,
+    LABEL,
+    MARKERS,
+    RULED_OUT,
+    TITLE,
+    figure_of,
+    label_ends,
+    new_panels,
+    plain_text,
+    raised,
+    rule,
+)
+from remat.problem.scope import covers
+from remat.runtime.sizes import size_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Least time in seconds on the logarithmic axis.
+_FIRST_SECONDS = 1e-3
+
+
+def plot_runs(groups: Sequence[Sequence[Run]], ax: Axes | None = None) -> Figure:
+    """Draw the gap of each schedule (steps) and bound (dashed) to the best bound against time.
+
+    Both axes are logarithmic. Zero is the best bound that covers every schedule within the rules. Schedules come down
+    to it from above, bounds rise to it from below, through the grey part, in which no schedule exists. The label of a
+    method is its objective: overhead, or peak if that is minimized. Methods that failed or proved that no schedule
+    exists are listed below the title.
+
+    Parameters
+    ----------
+    groups : sequence of sequences of Run
+        Runs of one problem in each; one panel per group, one below another.
+    ax : matplotlib Axes, optional
+        Axes whose place the panels take; default: a new figure.
+    """
+    heights = [3.2 if _curves(runs) else 1.0 for runs in groups] or [1.0]
+    size, ratios = (10, 0.4 + sum(heights)), {"height_ratios": heights}
+    panels = new_panels(ax, size, len(heights), gridspec_kw=ratios)
+    methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
+    for axes, runs in zip(panels, groups, strict=False):
+        _draw_panel(axes, runs, methods)
+    return figure_of(panels[0])
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Scale of a panel: gaps to the best bound."""
+
+    measure: Measure
+    best: int
+    """The best bound of the runs that covers every schedule within the rules."""
+    unit: str
+    """``%``, or the unit of the objective if the best bound is 0."""
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Gaps:
+        problem = runs[0].problem
+        bounds = [
+            run.result.bound for run in runs
+            if run.result is not None and run.result.status != "infeasible" and covers(run.result.scope, problem)
+        ]  # fmt: skip
+        measure = Measure.of(problem)
+        least = 0 if measure.peak else measure.base
+        best = max([least, *bounds])
+        return cls(measure, best, "%" if best else measure.unit.strip())
+
+    def gap(self, value: int) -> float:
+        """Return the gap of a value to the best bound; negative below it."""
+        return 100 * (value - self.best) / self.best if self.best else self.measure.height(value)
+
+    def text(self, value: int) -> str:
+        """Return an objective or a bound with its unit."""
+        return f"{self.measure.height(value):.4g}{self.measure.unit}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Schedules and bounds of a run over time."""
+
+    run: Run
+    found: list[tuple[float, float]]
+    """Time and gap of each schedule."""
+    bounds: list[tuple[float, float]]
+    label: str
+
+    @classmethod
+    def of(cls, run: Run, gaps: Gaps) -> Curve | None:
+        """Return the curve of a run; None if it failed or proved that no schedule exists."""
+        result, method = run.result, run.method
+        if result is None or result.status == "infeasible":
+            return None
+        points = result.incumbents
+        end = max([result.timings["total"], *(point.time for point in points)])
+        found = [(point.time, point.objective) for point in points if point.objective is not None]
+        bounds = [] if gaps.measure.peak else [(0.0, gaps.measure.base)]
+        bounds += [(point.time, point.bound) for point in points if point.bound > 0]
+        bounds.append((end, result.bound))
+        if not found:
+            return cls(run, [], _gaps(bounds, gaps), f"{method.label}: no schedule")
+        value = found[-1][1]
+        proof = "" if result.status != "optimal" else ", optimal"
+        narrow = " in its scope" if proof and not covers(result.scope, run.problem) else ""
+        by = "" if result.source in (method.source, REFERENCE_ORDER) else f", by {result.source}"
+        return cls(
+            run, _gaps([*found, (end, value)], gaps), _gaps(bounds, gaps),
+            f"{method.label}: {gaps.text(value)}{proof}{narrow}{by}",
+        )  # fmt: skip
+
+    @property
+    def improvements(self) -> list[int]:
+        """Positions of schedules better than all before."""
+        return [k for k, (_, y) in enumerate(self.found) if k == 0 or y < self.found[k - 1][1]]
+
+
+def _gaps(values: Sequence[tuple[float, int]], gaps: Gaps) -> list[tuple[float, float]]:
+    return [(max(time, _FIRST_SECONDS), gaps.gap(value)) for time, value in values]
+
+
+def _curves(runs: Sequence[Run]) -> list[Curve]:
+    gaps = Gaps.of(runs)
+    return [curve for run in runs if (curve := Curve.of(run, gaps)) is not None]
+
+
+def _draw_panel(axes: Axes, runs: Sequence[Run], methods: Sequence[str]) -> None:
+    curves = _curves(runs)
+    axes.set_title(plain_text("\n".join([_title(runs[0]), *_without(runs)])), fontsize=TITLE)
+    if not curves:
+        _say_none(axes, runs)
+        return
+    _scale(axes, curves, Gaps.of(runs))
+    right, ends = axes.get_xlim()[1], []
+    for curve in curves:
+        number = methods.index(curve.run.method.label)
+        colour = COLOURS[number % len(COLOURS)]
+        axes.step(*zip(*curve.bounds, strict=True), where="post", color=colour, linestyle="--", linewidth=1)
+        if curve.found:
+            place = raised(axes, 2.2 * number)
+            axes.step(
+                *zip(*curve.found, strict=True), where="post", color=colour, linewidth=1.6, label=curve.label,
+                marker=MARKERS[number % len(MARKERS)], markersize=5, markevery=curve.improvements, zorder=3,
+                transform=place,
+            )  # fmt: skip
+            end = curve.found[-1]
+            axes.plot([end[0], right], [end[1]] * 2, color=colour, linewidth=0.7, linestyle=":", transform=place)
+        ends.append(((curve.found or curve.bounds)[-1][1], curve.label, colour))
+    label_ends(axes, ends)
+
+
+def _without(runs: Sequence[Run]) -> list[str]:
+    """Return lines that list the runs without a curve, by reason."""
+    reasons: dict[str, list[str]] = {}
+    gaps = Gaps.of(runs)
+    for run in runs:
+        if Curve.of(run, gaps) is None:
+            reasons.setdefault("failed" if run.result is None else str(run.result.status), []).append(run.method.label)
+    return [line for why, names in reasons.items() for line in wrap(f"{why}: {', '.join(names)}", 100)]
+
+
+def _scale(axes: Axes, curves: Sequence[Curve], gaps: Gaps) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    heights = np.array([y for curve in curves for _, y in (*curve.found, *curve.bounds)])
+    # no smaller than shown: ten-thousandths of the largest gap, and what the labels can tell apart
+    sizes = np.abs(heights[np.abs(heights) > max(1e-4 * np.abs(heights).max(initial=0), 1e-7)])
+    if len(sizes):
+        least = 10.0 ** math.floor(math.log10(sizes.min()))
+        axes.set_yscale("symlog", linthresh=least, linscale=0.6)
+        low, high = min(heights.min(), -least), max(heights.max(), least)
+        axes.set_ylim(low * (2.5 if low < -least else 1.3), high * (4 if high > least else 1.5))
+    else:
+        axes.set_ylim(-1, 1)
+    axes.set_xscale("log")
+    times = [x for curve in curves for x, _ in (*curve.found, *curve.bounds)]
+    first = [x for x in times if x > _FIRST_SECONDS] or [_FIRST_SECONDS]
+    axes.set_xlim(0.7 * min(first), 1.1 * max(times))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    best = gaps.text(gaps.best)
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:+g} {gaps.unit}".replace("-", "−") if value else "0")
+    )
+    axes.axhspan(axes.get_ylim()[0], 0, color=RULED_OUT, linewidth=0, zorder=0)
+    axes.axhline(0, color=INK, linewidth=0.9)
+    axes.annotate(
+        f"best bound {best}: no schedule below", (0.008, 0), (0, -3), ("axes fraction", "data"), "offset points",
+        va="top", fontsize=LABEL, color=GREY,
+    )  # fmt: skip
+    rule(axes)
+    axes.set_xlabel("seconds", fontsize=LABEL)
+    axes.set_ylabel(f"{'peak' if gaps.measure.peak else 'cost'} above the best bound", fontsize=LABEL)
+
+
+def _say_none(axes: Axes, runs: Sequence[Run]) -> None:
+    """Write that no method found a schedule."""
+    size = runs[0].problem.budget_bytes
+    proved = any(
+        run.result is not None and run.result.status == "infeasible" and covers(run.result.scope, run.problem)
+        for run in runs
+    )
+    within = "" if size is None else f" within {size_text(size)}"
+    text = f"no schedule exists{within}: proved" if proved else f"no schedule found{within}"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
+    axes.set(xticks=[], yticks=[])
+
+
+def _title(run: Run) -> str:
+    size = run.problem.budget_bytes
+    limit = "no budget" if size is None else f"budget {run.budget}"
+    shown = "" if size is None or run.budget.endswith("B") else f" ({size_text(size)})"
+    return f"{run.problem.graph.name}, {limit}{shown}"
