@@ -5,10 +5,10 @@
 
 :data:`SETS` lists the sets; options replace their parts. Graphs are those of :func:`common.graph`. A method is ``name``
 or ``name/backend``; ``depth-N`` and ``groups-FORMULATION/BACKEND`` solve over groups only
-(:func:`bench_regression.contestant`). A line shows the median overheads in % over the seeds (of schedules certified
-within the budget), the best bound that holds for every schedule, time to the first schedule and lateness of the first
-method, and published figures. Each run is a separate process with one thread, one run at a time. On a busy machine
-compare only within a line.
+(:func:`bench_regression.contestant`). A line shows the median overheads in % over the seeds, of schedules certified
+within the budget. The best bound that holds for every schedule follows, then time to the first schedule and lateness of
+the first method, and published figures. Each run is a separate process with one thread, one run at a time. On a busy
+machine compare only within a line.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""MkDocs hooks: pictures drawn by examples, tables of the repository, equations, roles of Sphinx in docstrings."""
+"""MkDocs hooks: pictures drawn by examples, notebooks, tables of the repository, equations, roles in docstrings."""
 
 import re
 from io import BytesIO
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from _examples import drawn_pictures
+from _notebooks import executed, page_of
 from _papers import with_tables
 from latex2mathml.converter import convert
 from matplotlib import rc_context
@@ -20,8 +22,12 @@ from remat.experiments.library.pages import overview, page, picture
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
 #: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
 MATH = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Fenced block or code within a line, which no formula is part of.
+CODE = re.compile(r"^( *)```.*?^\1```$|``.*?``|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+#: Formula within a line, and a reference to a numbered equation.
+INLINE = re.compile(r"(?<![\w\\$])\$([^$\n]+)\$(?![\w$])")
+CITED = re.compile(r"(?<![\w\])[])\((\d+\w?|[a-z]\d)\)(?![\w(\[])")
 EQUATION = re.compile(r"(?:\((\w+)\) )?(.*)")
-ROW = "display:flex;gap:1.5em;align-items:center;overflow-x:auto;margin:.4em 0"
 #: Page of the site with the file of the repository that follows it.
 INCLUDED = {"changelog.md": "CHANGELOG.md"}
 #: Page that ends with the tables of the reference library; its instances have pages in the same folder.
@@ -29,12 +35,18 @@ LIBRARY = "library/index.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Draw the pictures under ``drawn/`` by the Python blocks of the pages that show them."""
+    """Draw pictures by the Python blocks of pages, write the pages of the library, and execute notebooks."""
     for each in files.documentation_pages():
         for name, content in drawn_pictures(Path(str(each.abs_src_path))).items():
             files.append(File.generated(config, f"drawn/{name}", content=content))
     for name, content in _library_pages().items():
         files.append(File.generated(config, f"library/{name}", content=content))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        path = Path(str(notebook.abs_src_path))
+        text, pictures = page_of(executed(path), path.stem)
+        files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=text))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"{Path(notebook.src_uri).parent}/{name}", content=content))
     return files
 
 
@@ -55,7 +67,7 @@ def _library_pages() -> dict[str, str | bytes]:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Convert equations to MathML, and append the included file, without its title."""
-    markdown = MATH.sub(lambda block: "\n".join(map(equation, block[1].splitlines())), markdown)
+    markdown = "".join(map(with_formulas, split_code(markdown), repeat(numbers_of(markdown))))
     markdown = with_tables(markdown)
     if page.file.src_uri == LIBRARY:
         return f"{markdown}\n{overview()}"
@@ -65,13 +77,38 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     return markdown
 
 
+def numbers_of(markdown: str) -> frozenset[str]:
+    """Return the numbers of the equations of a page."""
+    lines = (line for block in MATH.finditer(markdown) for line in block[1].splitlines())
+    return frozenset(found[1] for line in lines if (found := EQUATION.fullmatch(line)) and found[1])
+
+
+def split_code(markdown: str) -> list[str]:
+    """Split a page into code and the text between, in order."""
+    parts, end = [], 0
+    for code in CODE.finditer(markdown):
+        parts += [markdown[end : code.start()], code[0]]
+        end = code.end()
+    return [*parts, markdown[end:]]
+
+
+def with_formulas(part: str, numbers: frozenset[str]) -> str:
+    """Return code or text with its formulas as MathML, and with references to equations as links."""
+    if block := MATH.fullmatch(part):
+        return "\n".join(map(equation, block[1].splitlines()))
+    if CODE.fullmatch(part):
+        return part
+    part = CITED.sub(lambda cited: f"[({cited[1]})](#eq-{cited[1]})" if cited[1] in numbers else cited[0], part)
+    return INLINE.sub(lambda formula: convert(formula[1]), part)
+
+
 def equation(line: str) -> str:
     """Return an equation as MathML with its number, which is its anchor (``eq-1a``)."""
     found = EQUATION.fullmatch(line)
     assert found is not None
     number, latex = found.groups()
     anchor, label = (f' id="eq-{number}"', f"({number})") if number else ("", "")
-    return f'<div{anchor} style="{ROW}"><span style="min-width:2.5em">{label}</span>{convert(latex)}</div>\n'
+    return f'<div class="equation"{anchor}><span>{label}</span>{convert(latex)}</div>\n'
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -253,7 +253,7 @@ def load(group: str, name: str) -> type[Any]:
 
 
 def names_class(text: str, group: str) -> bool:
-    """Return whether a word is ``module:Class`` (:func:`import_class`) rather than a backend with its variant.
+    """Return True if a word is ``module:Class`` (:func:`import_class`) rather than a backend with its variant.
 
     Examples
     --------

@@ -73,9 +73,10 @@ def inner_of(hierarchy: RandomHierarchy, group: int) -> frozenset[str]:
 class _State(NamedTuple):
     """Search state.
 
-    `runs` counts runs of each node as far as limits need it, `slot` is the last slot of the stage, `live` holds tensors
-    that cross borders, `filled` pairs (buffer, writer op), `gone` dropped buffers, `phantoms` triples (group, option,
-    made in this phase), `run` the current run: (node, option, steps done, keeps its phantom, live inner tensors).
+    `runs` counts runs of each node as far as limits need it, and `slot` is the last slot of the stage. `live` holds
+    tensors that cross borders, `filled` pairs (buffer, writer op), `gone` dropped buffers, and `phantoms` triples
+    (group, option, made in this phase). `run` is the current run: (node, option, steps done, keeps its phantom, live
+    inner tensors).
     """
 
     runs: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""Check that STYLE's banned words do not occur in comments, docstrings, messages and pages.
+"""Check that comments, docstrings, messages and pages have none of STYLE's banned words and no long sentences.
 
     python tests/prose.py [PATH ...]
 
-Without paths: all code and pages of the repository. `make lint` runs it. Code in pages, names in
+Without paths: all code, pages and notebooks of the repository. `make lint` runs it. Code in pages, names in
 backquotes and names of documented fields (`mend : bool`) are exempt.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -37,17 +38,24 @@ BANNED = {
 }
 PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(BANNED)), re.IGNORECASE)
 #: First words that summaries must not have.
-SUMMARY = re.compile(r"(What|Whether|How often|Who) ")
+SUMMARY = re.compile(r"(What|Whether|How often|Who|Return whether) ")
+#: Most words of a sentence, by the suffix of the file; a semicolon or colon ends one, too.
+LONGEST = {".md": 30, ".ipynb": 30, ".py": 38}
+WORD = re.compile(r"[^\W\d_]{2,}[\w'-]*")
 #: Parts that names of tests must not have: they state what is checked, without articles and clauses.
 NAME = re.compile(r"test_(what|whether|who|how|an?|the)_|test_.*(nobody|somebody|_(said|told|asked)(_|$))")
 
 
 def faults(path: Path) -> Iterator[tuple[int, str]]:
     """Yield faulty lines with their faults."""
-    for line, text in prose(path) if path.suffix == ".py" else page(path):
+    lines = {".py": prose, ".ipynb": notebook}.get(path.suffix, page)
+    for line, text in lines(path):
         for found in PATTERN.finditer(re.sub(r"``?[^`]*``?", "", text)):
             instead = list(BANNED.values())[int(str(found.lastgroup)[1:])]
             yield line + text[: found.start()].count("\n"), f"{found.group()!r}: {instead}"
+    for line, sentence in sentences(path):
+        if (count := len(WORD.findall(sentence))) > LONGEST[path.suffix]:
+            yield line, f"a sentence of {count} words: {sentence[:50]}"
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -74,11 +82,47 @@ def page(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def notebook(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a notebook's text; line numbers are those of the cells."""
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"], 1):
+        if cell["cell_type"] == "markdown":
+            yield from ((number, line.rstrip("\n")) for line in [*cell["source"], ""])
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of pages and docstrings with the lines of their paragraphs; code is one word."""
+    for line, paragraph in docstrings(path) if path.suffix == ".py" else paragraphs(path):
+        plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"``?[^`]*``?", "code", paragraph))
+        yield from ((line, sentence) for sentence in re.split(r"(?<=[.?!:;])\**\)?\s", plain))
+
+
+def paragraphs(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield paragraphs and items of lists of a page, without tables, headings and HTML."""
+    begin, words = 0, ""
+    for number, line in (notebook if path.suffix == ".ipynb" else page)(path):
+        text = line.strip()
+        if not text or re.match(r"([|#<]|!|\?\?\?|[*-] |\d+\. )", text):
+            yield begin, words
+            begin, words = number, ""
+        if not re.match(r"([|#<]|!|\?\?\?)", text):
+            words += f" {text}"
+    yield begin, words
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of docstrings, without examples and parts that are indented, such as equations."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for paragraph in re.split(r"\n(?: |[*-] |\n)+|\n---+\n", ast.get_docstring(node) or ""):
+                if not paragraph.lstrip().startswith((">>>", "|", "(")):
+                    yield getattr(node, "lineno", 1), " ".join(paragraph.split())
+
+
 def main(given: list[str]) -> int:
-    """Return the exit code: 1 if a word is banned."""
+    """Return the exit code: 1 if there is a fault."""
     folders = ("remat", "tests", "benchmarks", "packages", "examples")
     code = {path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")} - {Path(__file__)}
-    everything = {*code, *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")}
+    everything = {*code, *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.ipynb"), *ROOT.glob("*.md")}
     paths = {Path(name).resolve() for name in given} or everything
     found = [f"{path.relative_to(ROOT)}:{line}: {fault}" for path in sorted(paths) for line, fault in faults(path)]
     print("\n".join(found), end="\n" * bool(found))

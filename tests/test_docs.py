@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from _examples import DRAWN, blocks, drawn_pictures, run_python
+from _hooks import numbers_of, split_code, with_formulas
+from _notebooks import executed, page_of
 
 from remat.solving.auto import STAGES as AUTO_STAGES
 from remat.solving.min_peak_search import STAGES as MIN_PEAK_STAGES
@@ -241,6 +244,42 @@ def test_all_rules_of_the_validator_are_explained() -> None:
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     explained = [name for row in re.findall(r"^\| ([a-z, ]+) \|", page, re.MULTILINE) for name in row.split(", ")]
     assert not {rule.value for rule in Rule} - set(explained)
+
+
+def test_introduction_takes_three_minutes() -> None:
+    """At 230 words a minute, without what is folded, to a certified, drawn schedule of a network."""
+    page = (ROOT / "docs/introduction.md").read_text(encoding="utf-8")
+    assert "$ remat solve unet" in page and "certified" in page and "drawn/unet.svg" in page
+    shown = re.sub(r"^\?\?\? .*\n(?:(?:    .*)?\n)*", "", page, flags=re.MULTILINE)
+    shown = re.sub(r"```text\n.*?```|\]\([^)]*\)", " ", shown, flags=re.DOTALL)
+    assert 400 < len(re.findall(r"[\w%.]*\w[\w%.]*", shown)) <= 3 * 230
+
+
+def test_equations() -> None:
+    """All become MathML without remains of LaTeX, their numbers are unique on a page, and the text cites some."""
+    cited = 0
+    for page in PAGES[1:]:
+        text = page.read_text(encoding="utf-8")
+        numbers, parts = numbers_of(text), split_code(text)
+        shown = "".join(with_formulas(part, numbers) for part in parts if not re.match(r" *```(?!math)|`[^`]", part))
+        if "<math" in shown:
+            assert not re.search(r"\\[a-zA-Z]", shown), page
+            anchors = re.findall(r'id="(eq-\w+)"', shown)
+            assert len(set(anchors)) == len(anchors), page
+            cited += len(set(re.findall(r"\(#(eq-\w+)\)", shown)) & set(anchors))
+    assert cited >= 20
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in a kernel of Jupyter, which shows pictures and tables; the file has no outputs."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    source = nbformat.read(path, as_version=4)
+    nbformat.validate(source)
+    assert not any(cell.get("outputs") for cell in source.cells)
+    text, pictures = page_of(executed(path), path.stem)
+    assert "<table" in text and ("data:image/png" in text or pictures)
+    assert all(content.startswith(b"\x89PNG") for content in pictures.values())
 
 
 def test_drawn_pictures() -> None:

@@ -38,8 +38,8 @@ class AddressFormulation:
     4. ``t_i <= C_m``, or ``t_i <= h_m``, where ``x_im``;
     5. ``h_m`` is at least the largest sum of what must live there at one moment, and their sum at least the bound.
 
-    With `redundant`, the model also states a consequence of (2) (one memory only): at every address the moments of the
-    buffers that cover it sum to at most the number of moments (:class:`Cumulative` over addresses).
+    With `redundant`, the model also states a consequence of (2), for one memory only. At every address, the moments of
+    the buffers that cover it sum to at most the number of moments (:class:`Cumulative` over addresses).
 
     Parameters
     ----------

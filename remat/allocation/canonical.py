@@ -55,9 +55,9 @@ class CanonicalSearch(Allocator):
     """Depth-first search over *canonical* placements, in several orders that take turns.
 
     Push every buffer of a placement down until it rests on another one or on the ground, and list the buffers by
-    offset: each buffer then lies at the lowest offset that earlier buffers allow. Each decision takes the buffer with
-    the lowest such offset. It places the buffer there, or *postpones* it until another one below raises that
-    offset. Each decision propagates bounds on offsets:
+    offset. Each buffer then lies at the lowest offset that earlier buffers allow. Each decision takes the buffer with
+    the lowest such offset. It places the buffer there, or *postpones* it until another one below raises that offset.
+    Each decision propagates bounds on offsets:
 
     * At each moment the unplaced buffers must fit between the next buffer and the capacity. A buffer whose bound is too
       high to be the next one comes after the end of another one; if only one can be the next, all others come after it.

@@ -13,8 +13,8 @@ from remat.runtime.compiled import inner, kernel
 #: Endings of a call: decisions used up, all buffers placed, infeasible, no room left on the trail.
 GOES_ON, PLACED, IMPOSSIBLE, NO_ROOM = 0, 1, 2, 3
 #: Fields of :attr:`Search.state`: frames open, length of the trail, goals made, length of the lists, goal and offset of
-#: the next decision, decisions, capacity, moments queued, number of the decision, whether the next step is back,
-#: whether splits sort lists again, whether buffers are heated, and the heat of the last dead end.
+#: the next decision. Then decisions, capacity, moments queued, number of the decision. Three flags follow: the next
+#: step is back, splits sort lists again, buffers are heated. The last is the heat of the last dead end.
 DEPTH, TRAIL, GOALS, LISTS, CURRENT, AT, TRIED, CAPACITY, QUEUED, STAMP, BACK, SORTS, HEATS, HEAT, STATE = range(15)
 #: Columns of a frame: goal, buffer, whether it is postponed, previous offset, and lengths of trail, goals and lists.
 F_GOAL, F_BUFFER, F_LATER, F_AT, F_TRAIL, F_GOALS, F_LISTS, FRAME = range(8)
@@ -30,8 +30,8 @@ class Search(NamedTuple):
     """Buffers by rank, moments, and the state of a search, all int64 arrays of one dimension.
 
     Of buffers: `first` and `last` moment (exclusive), `size`, `twin` (an identical buffer of lower rank, or -1), `mate`
-    (the next in a ring of buffers that live at the same moments), buffers live at the same time (`near`, a list for
-    each from `near_ptr`). Of moments: their buffers (`members`, from `member_ptr`).
+    (the next in a ring of buffers that live at the same moments). `near` lists the buffers that live at the same time,
+    for each from `near_ptr`. Of moments: their buffers (`members`, from `member_ptr`).
 
     State: `offset` (-1: not placed). `least` has two parts: for each buffer the top of the buffers placed below it,
     then for each a bound on its offset, which is larger if it is postponed. `total` of moments is the size of the

@@ -49,12 +49,12 @@ class Availability:
 
     @property
     def ready(self) -> bool:
-        """Return whether the backend can be used."""
+        """Return True if the backend can be used."""
         return self.state is AvailabilityState.READY
 
 
 def wheel_availability(package: str, versions: str, install: str = "") -> Availability:
-    """Return whether a Python package is installed in a suitable version, without importing it.
+    """Return True if a Python package is installed in a suitable version, without importing it.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def availability(cls) -> Availability:
-        """Return whether it can be used here, and why not; imports nothing heavy."""
+        """Return its availability here, with the reason if not; imports nothing heavy."""
 
     @classmethod
     def variants(cls) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class Backend(ABC):
         return ()
 
     def ready(self) -> Availability:
-        """Return whether this variant can be used, and why not; a failing :meth:`availability` is a conflict."""
+        """Return the availability of this variant; a failing :meth:`availability` is a conflict."""
         try:
             return self.availability()
         except Exception as error:
@@ -246,12 +246,12 @@ class Backend(ABC):
         raise NotImplementedError(f"backend {self.name!r} writes no files")
 
     def reads_rows(self, options: SolveOptions) -> bool:
-        """Return whether models reach the solver as linear rows only."""
+        """Return True if models reach the solver as linear rows only."""
         del options
         return self.native == {PlainLinear}
 
     def takes_linear_form(self, model: Model, options: SolveOptions) -> bool:
-        """Return whether :meth:`solve` replaces the model's records with the formulation's own linear rows."""
+        """Return True if :meth:`solve` replaces the model's records with the formulation's own linear rows."""
         return LinearForm.name in model.overrides and self.reads_rows(options)
 
     def _linear_form(self, model: Model, options: SolveOptions) -> LinearForm | None:

@@ -49,7 +49,7 @@ class Bookkeeping:
 
     @property
     def proved(self) -> bool:
-        """Return whether the bound proves the best solution optimal, up to rounding."""
+        """Return True if the bound proves the best solution optimal, up to rounding."""
         best = self.best
         return (
             best is not None

@@ -191,7 +191,7 @@ class _Run(Run):
         return what + (f": {self.last_line}" if self.last_line else "")
 
     def _out_of_memory(self, child: Supervised) -> bool:
-        """Return whether the child very likely exceeded its memory limit."""
+        """Return True if the child very likely exceeded its memory limit."""
         words = f"{self.failure} {self.last_line}"
         near = self.limit is not None and child.most_memory > 0.8 * self.limit
         return self.limit is not None and (near or "bad_alloc" in words or "MemoryError" in words)

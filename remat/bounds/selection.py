@@ -185,7 +185,7 @@ def best_bound(
 
 
 def applies(bound: Bound, problem: Problem) -> bool:
-    """Return whether the scope of `bound`, found for `problem`, contains every schedule that `problem` allows.
+    """Return True if the scope of `bound`, found for `problem`, contains every schedule that `problem` allows.
 
     Examples
     --------

@@ -31,11 +31,14 @@ class Template:
         Names of the class or object, and of the part.
     checks : str
         Lines of the tests after the imports; ``PART`` is the loaded part.
+    example : str
+        Python code that uses the part by its name; the package's page shows it and its tests run it.
     """
 
     part: str
     label: str
     checks: str
+    example: str
 
 
 _EFFORT = "Effort(most_ops=4, cases=2, grace=5.0)"
@@ -44,6 +47,11 @@ def test_{name}(check):
     """{docstring}"""
     check({arguments})
 '''
+_SOLVE = """from remat import Problem, layered, solve
+
+result = solve(Problem(layered(8, seed=3), "90%"{rules}), {arguments})
+print(result)
+"""
 _ALONE = "Check the part alone."
 TEMPLATES = {
     Kind.FORMULATION: Template(
@@ -57,11 +65,13 @@ TEMPLATES = {
             docstring="Compare with optima found by exhaustive search.",
             arguments=f'PART, registry.make_backend("highs"), {_EFFORT}',
         ),
+        _SOLVE.format(rules="", arguments='"{label}", "highs", stop=60'),
     ),
     Kind.HEURISTIC: Template(
         "RandomOrders",
         "random-orders",
         _LOOP.format(checks="HEURISTIC_CHECKS", name="heuristic", docstring=_ALONE, arguments=f"PART, {_EFFORT}"),
+        _SOLVE.format(rules=', order="free"', arguments='"{label}", stop=10'),
     ),
     Kind.BACKEND: Template(
         "ScipyMilp",
@@ -74,11 +84,17 @@ TEMPLATES = {
             docstring="Compare with optima found by exhaustive search.",
             arguments=f'registry.load("formulations", "checkmate"), PART(), {_EFFORT}',
         ),
+        _SOLVE.format(rules="", arguments='"checkmate", "{label}", stop=60'),
     ),
     Kind.FORMAT: Template(
         "EDGE_LIST",
         "edge-list",
         _LOOP.format(checks="FORMAT_CHECKS", name="format", docstring=_ALONE, arguments="PART, Effort(cases=2)"),
+        """from remat import layered, read_graph, write_graph
+
+write_graph(layered(8, seed=3), "graph.edges")
+print(read_graph("graph.edges"))
+""",
     ),
 }
 GROUPS = {
@@ -116,8 +132,37 @@ The {kind} `{label}` for [remat](https://remat.readthedocs.io), in `{package}/{k
     remat backends    # lists it
     pytest            # the conformance kit
 
-The page *How to add a {kind}* of the documentation explains each part of the file.
+[docs/{label}.md](docs/{label}.md) shows how to use it.
 """
+PAGE = """# {label}
+
+A {kind} for [remat](https://remat.readthedocs.io). Replace this text: what it does, its source, its limits.
+
+    pip install -e .
+
+It is found by its name, in Python and in the shell:
+
+```python
+{example}```
+
+Its code is `{package}/{kind}.py`. The page [How to add a {kind}](https://remat.readthedocs.io/en/latest/extend/{kind}/)
+explains each part of that file. Its tests are the [conformance kit](https://remat.readthedocs.io/en/latest/extend/conformance/).
+"""
+PAGE_TEST = '''"""The page's example runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "docs" / "{label}.md"
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
+def test_example(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(code, {{}})
+'''
 TESTS = '''"""Conformance of `{label}`, found by its entry point."""
 
 import pytest
@@ -159,6 +204,8 @@ def files(kind: Kind, label: str) -> dict[str, str]:
     return {
         "pyproject.toml": PYPROJECT.format(**names),
         "README.md": README.format(**names),
+        f"docs/{label}.md": PAGE.format(example=template.example.format(label=label), **names),
+        "tests/test_page.py": PAGE_TEST.format(**names),
         f"{package}/__init__.py": f'"""The {kind} `{label}` for remat."""\n',
         f"{package}/{kind}.py": source,
         "tests/test_kit.py": tests,

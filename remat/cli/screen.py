@@ -34,7 +34,7 @@ def exact_bytes(wanted: bool) -> Iterator[None]:
 
 
 def on_screen(stream: TextIO | None = None) -> bool:
-    """Return whether a stream (default: standard output) is a terminal, or ``COLUMNS`` gives its width."""
+    """Return True if a stream (default: standard output) is a terminal, or ``COLUMNS`` gives its width."""
     return (sys.stdout if stream is None else stream).isatty() or "COLUMNS" in os.environ
 
 

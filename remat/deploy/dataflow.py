@@ -97,7 +97,7 @@ class _Sequence:
         return found
 
     def is_there(self, position: int) -> bool:
-        """Return whether the inputs of an operator have been computed."""
+        """Return True if the inputs of an operator have been computed."""
         return all(value not in self._writer or self._version[value] for value in self._ops[position].reads)
 
 

@@ -38,7 +38,7 @@ _ARENA = re.compile(rb"Arena allocation head (\d+) bytes[\s\S]*?allocation tail 
 
 
 def is_installed(runtime: Runtime) -> bool:
-    """Return whether the runtime can be imported."""
+    """Return True if the runtime can be imported."""
     return importlib.util.find_spec(RULES[runtime].module) is not None
 
 

@@ -50,9 +50,9 @@ class Eviction(OnlineHeuristic):
     """Eviction as in dynamic tensor rematerialization, with knowledge of future reads.
 
     Ops are computed in the reference order or, if the order is free, in that of the start. When memory is short, a
-    value that no pending compute needs is dropped: first values without further use by later ops, then the one with
-    the most bytes times steps to its next use per unit of its cost. A dropped input is recomputed just before it is
-    read, and so, recursively, are its own inputs; inputs of pending computes stay. Inputs whose recomputation needs
+    value that no pending compute needs is dropped: first values without further use by later ops. Then comes the one
+    with the most bytes times steps to its next use, per unit of its cost. A dropped input is recomputed just before it
+    is read, and so, recursively, are its own inputs; inputs of pending computes stay. Inputs whose recomputation needs
     most memory come first. Accumulation buffers are held from the first contribution to the last read.
 
     After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which ignores future reads. It saves

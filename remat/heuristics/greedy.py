@@ -29,8 +29,8 @@ WORST = 8
 class Greedy(Heuristic):
     """Greedy rematerialization: from the reference order, one drop at a time where memory is highest.
 
-    A *drop* ends an instance at its last use before the worst stage, and recomputes it in the stage of its next use,
-    together with those inputs that would otherwise be held over a stage above the budget. Each round takes the drop
+    A *drop* ends an instance at its last use before the worst stage, and recomputes it in the stage of its next use. It
+    also recomputes those inputs that would otherwise be held over a stage above the budget. Each round takes the drop
     with the least cost per byte of excess removed, where the excess is summed over the stages above the budget. It
     stops when nothing exceeds the budget or no drop helps. Recomputations that prove unnecessary are then taken back,
     the most expensive first.

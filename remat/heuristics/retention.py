@@ -29,16 +29,16 @@ from remat.schedule import Schedule
 def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = None) -> Bool:
     """Return the smallest set of computes for the retention decisions `S`, each of which a constraint forces.
 
-    ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
-    the stage reads is computed before it in the stage unless it is retained into it. Stages are independent, so this is
-    the cheapest R for that S under any costs. Tensors to be kept at the end count as retained after the last stage:
-    without ``S[T - 1, i]`` op i is computed again in the last stage. Exempt are tensors whose op has other outputs,
-    such as the statistics of a batch normalization: each lasts until the next compute of its op, and its readers force
-    no compute. Memory is ignored.
+    ``R[t, t] = 1``. Values retained into stage t + 1 but not into stage t are computed in stage t. Values that an op of
+    the stage reads are computed before it in the stage unless they are retained into it. Stages are independent, so
+    this is the cheapest R for that S under any costs. Tensors to be kept at the end count as retained after the last
+    stage: without ``S[T - 1, i]`` op i is computed again in the last stage. Exempt are tensors whose op has other
+    outputs, such as the statistics of a batch normalization: each lasts until the next compute of its op, and its
+    readers force no compute. Memory is ignored.
 
-    Values that cannot be recomputed are held from their first compute to their last use, for any `S`: those of ops that
-    must not be recomputed, and accumulation buffers, which would need all their writers again. If an op would exceed
-    its limit of computes, its values are held in the same way.
+    Values that cannot be recomputed are held from their first compute to their last use, for any `S`. These are values
+    of ops that must not be recomputed, and accumulation buffers, which would need all their writers again. If an op
+    would exceed its limit of computes, its values are held in the same way.
 
     Parameters
     ----------

@@ -67,8 +67,8 @@ def refined(
 ) -> list[Composite]:
     """Return the composites with further options appended, for the memory left to each.
 
-    Each group is solved for new budgets: its peak plus all free memory, and between its parts all, part or none of the
-    free memory there, or less than it saves now, which frees memory for others.
+    Each group is solved for new budgets: its peak plus all free memory. Between its parts it gets all, part or none of
+    the free memory there, or less than it saves now, which frees memory for others.
 
     Parameters
     ----------

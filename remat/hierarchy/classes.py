@@ -21,9 +21,9 @@ class Classes:
     """Classes of identical groups, built one group at a time.
 
     A group joins the class of the first representative of its kind (form, and kinds of its children) whose costs are
-    near: the differences, op by op, sum to at most a share of the representative's cost. Thus the costs of a schedule
-    that computes no op more than k times differ by at most k times that sum. A group without such a representative
-    becomes one. The same sequence of groups gives the same classes.
+    near. The differences, op by op, then sum to at most a share of the representative's cost. Thus the costs of a
+    schedule that computes no op more than k times differ by at most k times that sum. A group without such a
+    representative becomes one. The same sequence of groups gives the same classes.
 
     `tolerance`: share of the representative's cost; 0: costs are equal.
 

@@ -40,8 +40,8 @@ Word = GetPydanticSchema(lambda _, handler: handler(str | None))
 Words = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...]))
 WordsOrNone = GetPydanticSchema(lambda _, handler: handler(tuple[str, ...] | None))
 #: Default formulation that chooses an option for each group, by backend name with or without variant, and for other
-#: backends. On 40 problems (23 training graphs of the zoo at 60 and 50 %, 9 s, groups only) `h-intervals` is better
-#: on 11 and worse on 5 with CP-SAT; with HiGHS `h-ilp` is better on 13 and worse on 5.
+#: backends. Tested on 40 problems: 23 training graphs of the zoo at 60 and 50 %, 9 s, groups only. With CP-SAT
+#: `h-intervals` is better on 11 and worse on 5; with HiGHS `h-ilp` is better on 13 and worse on 5.
 FORMULATIONS = {"cp-sat": "h-intervals"}
 FORMULATION = "h-ilp"
 #: Shares of the time left: partition, options of all groups, choices among them, each method on the whole problem.

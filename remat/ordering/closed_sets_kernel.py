@@ -120,7 +120,7 @@ def place(ready, count, table):
 
 @inner
 def within(small, row, large, other):
-    """Return whether a set is a subset of another one."""
+    """Return True if a set is a subset of another one."""
     for w in range(small.shape[1]):
         if small[row, w] & ~large[other, w]:
             return False
@@ -129,7 +129,7 @@ def within(small, row, large, other):
 
 @inner
 def meets(some, row, large, other):
-    """Return whether two sets have an op in common."""
+    """Return True if two sets have an op in common."""
     for w in range(some.shape[1]):
         if some[row, w] & large[other, w]:
             return True
@@ -244,7 +244,7 @@ def expand(tables, states, begin, end, budget, store, narrow):
 
 @inner
 def before(heap, live, first_peak, first, second_peak, second):
-    """Return whether a state comes before another one: lower peak, more ops, fewer bytes."""
+    """Return True if a state comes before another one: lower peak, more ops, fewer bytes."""
     if first_peak != second_peak:
         return first_peak < second_peak
     if heap.num_done[first] != heap.num_done[second]:

@@ -149,7 +149,7 @@ def add_tensors(tensors, nodes, arcs, width, tensors_here):
 
 @inner
 def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, work):
-    """Return whether no closed set between two states has a smaller boundary than the later one.
+    """Return True if no closed set between two states has a smaller boundary than the later one.
 
     The later state is the current one; the ops between are `path[row, begin:end]`. If a set has a smaller boundary,
     `nodes[MEMBER]` marks the ops (by place in the path, from 0) between the earlier state and the smallest closed set

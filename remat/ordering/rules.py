@@ -159,8 +159,8 @@ class ExtraUsersFirst(Rule):
     """Depth first from the last ops, many readers first: tensors with many readers are computed early.
 
     The extra users of an op are its readers beyond one, plus those of the ops it depends on, counted once per path. The
-    traversal starts at ops without readers and computes the dependencies of an op before it: first those with most
-    extra users, and of these the ones with most bytes, including the bytes of their own dependencies.
+    traversal starts at ops without readers and computes the dependencies of an op before it. Those with most extra
+    users come first, and of these the ones with most bytes, including the bytes of their own dependencies.
 
     Source: the depth-first memory scheduler of XLA (hlo_memory_scheduler.cc), with its limits of both sums: the number
     of ops, and the bytes of all of them.

@@ -22,9 +22,9 @@ def cut_positions(instance: OrderInstance) -> list[int]:
 
     These are the first k ops of the reference order. The problem thus splits there into independent parts
     (:meth:`~remat.ordering.instance.OrderInstance.part`). Serenity cuts at single ops on which all later ones depend;
-    this generalises it. A set of ops is done first in every order if and only if each of its last ops (no op in the set
-    waits for them) has an edge to each of the first ops outside (all that they wait for is in the set). The function
-    counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
+    this generalises it. No op in the set waits for its *last* ops; the *first* ops outside wait only for ops in it. A
+    set of ops is done first in every order if and only if each last op has an edge to each first op outside. The
+    function counts edges between the two while it takes ops in the reference order, in time O(ops + edges).
 
     Examples
     --------
@@ -265,7 +265,7 @@ class _Search:
         return [part for part in self.parts if part.peak > floor]
 
     def _over(self) -> bool:
-        """Return whether the search is complete or the deadline has passed."""
+        """Return True if the search is complete or the deadline has passed."""
         return self.enough or not self._open or self.floor > self.hard or self.deadline.expired
 
     def _tell(self) -> None:

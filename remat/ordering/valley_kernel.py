@@ -1,8 +1,8 @@
 """Kernel of the depth-first search from valley to valley for an order within a limit of memory.
 
-Tables of int64, one row per quantity: `ops` (n + 1 columns; CSR pointers into `links` first), `tensors`, `frames`
-(states of the path, n + 1 columns), `arena` (ops still to try, frame after frame), `table` (keys of states from which
-the end cannot be reached), `nodes` and `arcs` (room for cuts) and `number`.
+Tables of int64, one row per quantity. `ops` (n + 1 columns; CSR pointers into `links` first) and `tensors` are those of
+the graph. `frames` has the states of the path (n + 1 columns), and `arena` the ops still to try, frame after frame.
+`table` holds the keys of states from which the end cannot be reached; `nodes` and `arcs` are room for cuts.
 """
 
 # Compiled functions carry no types.
@@ -32,12 +32,12 @@ from remat.ordering.least_cut_kernel import (
 )
 from remat.runtime.compiled import inner, kernel
 
-# Rows of `frames`: the op that led there, bytes live, the ops to try (next, end, begin), key of the state, the
-# frames that may have ops to try (a list of its own), room for a path.
+# Rows of `frames`: the op that led there, bytes live, the ops to try (next, end, begin) and key of the state. Then the
+# frames that may have ops to try (a list of its own), and room for a path.
 OP, LIVE, TRY, TRY_END, TRY_BEGIN, FRAME_A, FRAME_B, OPEN, ROOM = range(9)
 # `number`: current frame, bytes live, ops ready, the limit, the least step above it, states, frames in the list, keys
-# in the table, whether nothing is listed yet, most ops of a cut, work done, whether choices were dropped, and their
-# sort key (0: bytes left, 1: bytes at the step).
+# in the table. Then a flag (nothing is listed yet), most ops of a cut, work done, a flag (choices were dropped), and
+# their sort key (0: bytes left, 1: bytes at the step).
 (
     DEPTH, LIVE_NOW, READY_COUNT, LIMIT, ABOVE, STATES, OPEN_COUNT, FILLED, FRESH, WINDOW, WORK, CLIPPED, RULE,
 ) = range(13)  # fmt: skip
@@ -49,7 +49,7 @@ PROBES = 8
 
 @inner
 def is_dead(table, key_a, key_b):
-    """Return whether the table marks a state as one from which the end cannot be reached."""
+    """Return True if the table marks a state as one from which the end cannot be reached."""
     mask = table.shape[1] - 1
     for k in range(PROBES):
         place = (key_a + k) & mask

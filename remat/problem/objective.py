@@ -123,7 +123,7 @@ class Objective(str, metaclass=_Registry):
         return (value if self.lower_is_better else -value), self.other.value(certificate)
 
     def reaches(self, value: float, goal: float) -> bool:
-        """Return whether `value` is at least as good as `goal`."""
+        """Return True if `value` is at least as good as `goal`."""
         return value <= goal if self.lower_is_better else value >= goal
 
     def text(self, value: int) -> str:

@@ -131,7 +131,7 @@ def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
 
 
 def covers(scope: Scope, problem: Problem) -> bool:
-    """Return whether `scope`, that of a claim about `problem`, contains every schedule within its rules."""
+    """Return True if `scope`, that of a claim about `problem`, contains every schedule within its rules."""
     limited = scope.max_computes is not None and any(
         limit is None or limit > scope.max_computes for limit in problem.compute_limits
     )
@@ -140,7 +140,7 @@ def covers(scope: Scope, problem: Problem) -> bool:
 
 
 def restrictions_hold(scope: Scope, certificate: Certificate) -> bool:
-    """Return whether a schedule within the rules of a problem certainly meets the restrictions in `scope.notes`.
+    """Return True if a schedule within the rules of a problem certainly meets the restrictions in `scope.notes`.
 
     Restrictions that a certificate does not show (buffers, stages, text) count as violated.
     """

@@ -41,8 +41,8 @@ class TrainingStep:
     def of(cls, problem: Problem) -> TrainingStep:
         """Find the training step by the phases of the ops; without phases, by edges if the graph mirrors itself.
 
-        It mirrors itself if it has 2 L + 1 ops, where op 2 L - i reads op i for all i < L, and the only edges of op L,
-        the loss, are with ops L - 1 and L + 1.
+        It mirrors itself if it has 2 L + 1 ops and op 2 L - i reads op i for all i < L. The only edges of op L, the
+        loss, are with ops L - 1 and L + 1.
 
         Raises
         ------

@@ -30,7 +30,7 @@ _moment = -float("inf")
 
 
 def interrupted() -> bool:
-    """Return whether the running calls must stop."""
+    """Return True if the running calls must stop."""
     return bool(_unanswered)
 
 

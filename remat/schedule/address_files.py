@@ -142,8 +142,8 @@ def tflite_offsets(addresses: Addresses, tensors: TfliteTensors) -> list[int]:
     ``memory_management.md``, "Offline planned tensor allocations".
 
     Raise FormatError naming the tensor, if the plan cannot express its address: two addresses for one tensor
-    (recomputation), several memories, or an offset of 2 GiB or more; or if the tensor is larger in the runtime than in
-    the graph.
+    (recomputation), several memories, or an offset of 2 GiB or more. Raise it too if the tensor is larger in the
+    runtime than in the graph.
     """
     if tensors.packed:
         raise FormatError(

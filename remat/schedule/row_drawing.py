@@ -53,12 +53,12 @@ def draw_layer_strip(axes: Axes, picture: Picture) -> None:
 
 
 def has_modules(graph: ComputeGraph) -> bool:
-    """Return whether ops have modules."""
+    """Return True if ops have modules."""
     return bool(module_paths(graph))
 
 
 def by_layer(picture: Picture, max_tensors: int | None) -> bool:
-    """Return whether rows are layers rather than tensors."""
+    """Return True if rows are layers rather than tensors."""
     rows = len(np.unique(picture.run.intervals.tensor))
     return max_tensors is None and rows > (NAMED_ROWS if has_modules(picture.graph) else _TENSOR_ROWS)
 

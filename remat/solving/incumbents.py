@@ -38,7 +38,7 @@ class Certified:
 
     @property
     def fits(self) -> bool:
-        """Return whether it is within the budget."""
+        """Return True if it is within the budget."""
         return self.certificate.accepted
 
 
@@ -109,7 +109,7 @@ class Incumbents:
 
 
 def _are_same(one: Schedule, other: Schedule) -> bool:
-    """Return whether two schedules have the same graph, steps and name tables."""
+    """Return True if two schedules have the same graph, steps and name tables."""
     return one is other or (
         one.graph_digest == other.graph_digest
         and np.array_equal(one.kinds, other.kinds)

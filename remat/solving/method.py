@@ -90,7 +90,7 @@ class Method(ABC):
 
     @property
     def needs_backend(self) -> bool:
-        """Return whether this object solves models by the session's backend."""
+        """Return True if this object solves models by the session's backend."""
         return self.uses_backend
 
     @abstractmethod
@@ -309,7 +309,7 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
 
 
 def _is_a(one: Any, kind: type) -> bool:
-    """Return whether `one` is an object or a class of a kind."""
+    """Return True if `one` is an object or a class of a kind."""
     return issubclass(one if isinstance(one, type) else type(one), kind)
 
 

@@ -103,7 +103,7 @@ class MinPeakSearch(Policy):
 
     @property
     def over(self) -> bool:
-        """Return whether the least peak is proved or the stopping criterion reached; time may remain for the cost."""
+        """Return True if the least peak is proved or the stopping criterion reached; time may remain for the cost."""
         return self.bound >= self.peak or self.session.reached is not None
 
     # -- stages ------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class MinPeakSearch(Policy):
         return True
 
     def only_orders(self) -> bool:
-        """Return whether only the order may change, and the graph is small enough to search orders."""
+        """Return True if only the order may change, and the graph is small enough to search orders."""
         return self.problem.order is OrderRule.FREE and self.once and self.num_ops <= ORDERING_OPS
 
     def interpreted_order(self, deadline: Deadline) -> None:

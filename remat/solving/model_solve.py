@@ -120,7 +120,7 @@ class ModelSolve:
         return seen if seen is not None and seen.fits else None
 
     def _fits(self, formulation: Formulation) -> bool:
-        """Return whether the model fits into the remaining memory and time.
+        """Return True if the model fits into the remaining memory and time.
 
         Raise ProblemError if it exceeds the memory and no schedule is known.
         """
@@ -260,7 +260,7 @@ class ModelSolve:
 
     @staticmethod
     def _in_scope(formulation: Formulation, seen: Certified) -> bool:
-        """Return whether claims of the model certainly cover a schedule."""
+        """Return True if claims of the model certainly cover a schedule."""
         return restrictions_hold(formulation.scope(), seen.certificate) and expressed(formulation, seen) is not None
 
 

@@ -122,7 +122,7 @@ class Policy:
 
     @property
     def over(self) -> bool:
-        """Return whether the search should end: decided, stopped or out of time."""
+        """Return True if the search should end: decided, stopped or out of time."""
         return self.session.enough or self.clock.expired
 
     @cached_property
@@ -140,7 +140,7 @@ class Policy:
                 self.run_stage(stage)
 
     def applies(self, stage: Stage) -> bool:
-        """Return whether the graph is small enough for a stage and its conditions hold."""
+        """Return True if the graph is small enough for a stage and its conditions hold."""
         small = stage.max_ops is None or self.num_ops <= stage.max_ops
         return small and all(CONDITIONS[word](self) for word in stage.when)
 
@@ -192,7 +192,7 @@ class Policy:
         begin(*kernels, processes=max(1, available_cpus() - 1))
 
     def loaded(self, name: str) -> bool:
-        """Return whether a heuristic can run at once."""
+        """Return True if a heuristic can run at once."""
         return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
 
     def code_is_ready(self) -> CachedFlag:

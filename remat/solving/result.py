@@ -143,7 +143,7 @@ class Result:
 
     @property
     def asks_peak(self) -> bool:
-        """Return whether the objective is the peak."""
+        """Return True if the objective is the peak."""
         return self.problem.objective.is_memory
 
     @property
@@ -175,12 +175,12 @@ class Result:
 
     @property
     def proved(self) -> bool:
-        """Return whether the schedule is proved optimal in the scope."""
+        """Return True if the schedule is proved optimal in the scope."""
         return self.status is Status.OPTIMAL
 
     @property
     def cost_proved(self) -> bool:
-        """Return whether the cost is proved least: at the least peak, or in the scope, by the objective."""
+        """Return True if the cost is proved least: at the least peak, or in the scope, by the objective."""
         return self.cost_bound == self.cost if self.asks_peak else self.proved
 
     @property

@@ -120,7 +120,7 @@ class Session:
 
     @property
     def asks_peak(self) -> bool:
-        """Return whether the objective is the peak."""
+        """Return True if the objective is the peak."""
         return self.problem.objective.is_memory
 
     @property
@@ -135,18 +135,18 @@ class Session:
 
     @property
     def decided(self) -> bool:
-        """Return whether the best schedule is proved optimal, or that none exists."""
+        """Return True if the best schedule is proved optimal, or that none exists."""
         self.report_progress()
         return self.infeasible or (self.value is not None and self.problem.objective.reaches(self.value, self.bound))
 
     @property
     def enough(self) -> bool:
-        """Return whether to end: decided, within the gap, or at the stopping criterion."""
+        """Return True if to end: decided, within the gap, or at the stopping criterion."""
         return self.decided or self.near or self.reached is not None
 
     @property
     def near(self) -> bool:
-        """Return whether the gap is within its limit."""
+        """Return True if the gap is within its limit."""
         gap = relative_gap(self.value, self.bound)
         return gap is not None and gap <= self.call.relative_gap
 

@@ -30,7 +30,7 @@ class StoppingCriterion(ABC):
 
     @abstractmethod
     def reached(self, moment: Progress) -> bool:
-        """Return whether to end the solve at that moment."""
+        """Return True if to end the solve at that moment."""
 
     @property
     def seconds(self) -> float:

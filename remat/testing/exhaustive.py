@@ -176,7 +176,7 @@ class _Search:
         return None
 
     def _ready(self, tensor: str, state: _State) -> bool:
-        """Return whether a tensor can be read: it is live and, if it is a buffer, complete."""
+        """Return True if a tensor can be read: it is live and, if it is a buffer, complete."""
         return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled
 
     def _frees(self, state: _State) -> Iterator[tuple[None, int, _State]]:

@@ -68,7 +68,7 @@ def require(condition: object, message: str) -> None:
 
 
 def close(first: float, second: float) -> bool:
-    """Return whether two numbers are equal within the accuracy of solvers that compute with floats."""
+    """Return True if two numbers are equal within the accuracy of solvers that compute with floats."""
     return abs(first - second) <= TOLERANCE * max(1.0, abs(first), abs(second))
 
 

@@ -168,7 +168,7 @@ def _best(family: Family, seed: int, most_ops: int, scope: Scope) -> Optimum | N
 
 
 def worth_a_search(case: Case) -> bool:
-    """Return whether a schedule exists, but only with recomputation or, without it, in another order."""
+    """Return True if a schedule exists, but only with recomputation or, without it, in another order."""
     graph, objective = case.problem.graph, case.problem.objective
     if objective.is_memory:
         return case.worth is not None and case.worth < graph.reference_peak
@@ -178,10 +178,10 @@ def worth_a_search(case: Case) -> bool:
 
 
 def is_feasible(case: Case) -> bool:
-    """Return whether the problem is feasible."""
+    """Return True if the problem is feasible."""
     return case.best is not None
 
 
 def has_no_schedule(case: Case) -> bool:
-    """Return whether the search proves the problem infeasible."""
+    """Return True if the search proves the problem infeasible."""
     return case.best is None and case.exact

@@ -118,9 +118,9 @@ def inductor_order(seconds: float = 1.0) -> InductorOrder:
 
     The pass searches for an order with the least peak by Inductor's own estimate, in which a buffer lives from the op
     that allocates it to its last reader. Then it simulates the allocations of the program that Inductor would write,
-    with buffers used again and results in place. An order replaces Inductor's only if that peak is lower, whether the
-    gradients given to a backward pass are freed at their last use or held, and no library call that may have a
-    workspace starts with more bytes than the worst of its kind did. Graphs with collective ops keep their order.
+    with buffers used again and results in place. An order replaces Inductor's only if that peak is lower, both if the
+    gradients given to a backward pass are freed at their last use and if they are held. No library call that may have a
+    workspace may start with more bytes than the worst of its kind did. Graphs with collective ops keep their order.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class Allocated(NamedTuple):
     at_calls: dict[str, tuple[int, int]]
 
     def improves(self, other: Allocated) -> bool:
-        """Return whether both peaks are lower, and would not be higher whatever the sizes of the workspaces are."""
+        """Return True if both peaks are lower, and would not be higher whatever the sizes of the workspaces are."""
         calls = ((self.at_calls[key], other.at_calls[key]) for key in self.at_calls)
         return (
             self.peak < other.peak
@@ -392,7 +392,7 @@ PRODUCTS = ("mm", "addmm", "bias_addmm", "bmm", "baddbmm")
 
 
 def _plain(layout: Any) -> bool:
-    """Return whether BLAS reads matrices where they are: on a CPU, and each with contiguous rows or columns."""
+    """Return True if BLAS reads matrices where they are: on a CPU, and each with contiguous rows or columns."""
     if layout is None or layout.device.type != "cpu" or layout.dtype not in (torch.float32, torch.float64):
         return False
     sizes, strides = (V.graph.sizevars.optimization_hints(each) for each in (layout.size[-2:], layout.stride[-2:]))

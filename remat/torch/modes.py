@@ -71,7 +71,7 @@ def _refill(collection: Any, items: Any) -> None:
 
 
 def same_items(one: Any, other: Any) -> bool:
-    """Return whether two lists or dictionaries have identical objects in the same order, or two sets are equal."""
+    """Return True if two lists or dictionaries have identical objects in the same order, or two sets are equal."""
     if isinstance(one, set):
         return bool(one == other)
     flat = [

@@ -63,8 +63,9 @@ def test_stage_bound_of_the_unit_chain():
         assert stage_bound(Problem(unit_chain(8), budget), threads=1).value == optimum
 
 
-#: Random layered graphs (n, width, seed): cut bound; extra cost at 90, 80, 70 and 60 % of the peak by an independent
-#: interval relaxation, which the stage bound reaches soon; and by the joint bound of three ops. None: infeasible.
+#: Random layered graphs (n, width, seed) with their cut bound, and extra costs at 90, 80, 70 and 60 % of the peak. The
+#: first are by an independent interval relaxation, which the stage bound reaches soon, the second by the joint bound of
+#: three ops. None: infeasible.
 LAYERED = [
     ((30, 0.3, 1), 15_890, [1186, 2727, 4580, None], [33, 33, 194, None]),
     ((60, 0.35, 2), 23_990, [340, 1128, 2834, 4572], [0, 315, 696, 1233]),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_files_have_the_name(kind: Kind) -> None:
     written = files(kind, "my-own")
     assert set(written) == {"pyproject.toml", "README.md", f"remat_my_own/{kind}.py", "remat_my_own/__init__.py",
-                            "tests/test_kit.py"}  # fmt: skip
+                            "docs/my-own.md", "tests/test_kit.py", "tests/test_page.py"}  # fmt: skip
     for path, text in written.items():
         assert "my-own" in text, path
         assert not {"LiveInSlots", "live-in-slots", "RandomOrders", "ScipyMilp", "EDGE_LIST"} & set(text.split()), path

@@ -31,8 +31,8 @@ def conv(**options):
     return ("Conv2DOptions", {"StrideH": 1, "StrideW": 1, "Padding": SAME, **options})
 
 
-#: Type, options, shape of the first input, shapes of constants, shape of the output, and for each axis of the first
-#: input but that of samples the rewrite of a concatenation along it: p(arts), s(um), or - for none.
+#: Type, options, shape of the first input, shapes of constants, and shape of the output. Then, for each axis of the
+#: first input but that of samples, the rewrite of a concatenation along it: p(arts), s(um), or - for none.
 CASES = [
     ("CONV_2D", conv(**STRIDES), IMAGE, [(5, 3, 2, 4), (5,)], (1, 3, 7, 5), "--s"),
     ("CONV_2D", conv(**STRIDES, Padding=VALID, FusedActivationFunction=RELU), IMAGE, [(5, 3, 2, 4), (5,)],

@@ -13,7 +13,8 @@ from remat.schedule.schedule import Schedule
 from remat.schedule.validate import validate
 
 #: Forward ops, all ops, all ops with buffers for sums of gradients, and forward and all ops of Table 3(a) of HiRemate
-#: (None: not in it); parameters that are published (None: the network has other layers around it, or they are not).
+#: (None: not in it). Then the published parameters (None: the network has other layers around it, or they are not
+#: published).
 COUNTS = {
     "gpt": (187, 375, 375, None, None),
     "gpt-medium": (367, 735, 735, (367, 734), None),

@@ -95,10 +95,10 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     """Return a lower bound on ``offset + cost x`` over all x of the linear relaxation, from any row duals `y`.
 
     For every y, weak duality gives ``cost x = y A x + (cost − y A) x >= sum_i min over row i of y_i r + sum_j min over
-    column j of d_j x_j``; the minima are at the sides of the row and the bounds of the column that the signs choose.
-    Nothing is required of y: its quality decides only the quality of the bound. Rounding errors of this computation
-    are estimated and subtracted (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear
-    programming, section 3, with error terms in place of directed rounding).
+    column j of d_j x_j``. The minima are at the sides of the row and the bounds of the column that the signs choose.
+    Nothing is required of y: its quality decides only the quality of the bound. Rounding errors of this computation are
+    estimated and subtracted (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear programming,
+    section 3, with error terms in place of directed rounding).
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def _limit(solver: Any, options: SolveOptions) -> None:
 
 
 def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bool:
-    """Return whether a ray of the dual, checked here, proves that there is no solution."""
+    """Return True if a ray of the dual, checked here, proves that there is no solution."""
     for again in (False, True):
         if again:  # presolve leaves no ray; the simplex method alone does
             solver.clearSolver()

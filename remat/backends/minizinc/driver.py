@@ -52,7 +52,7 @@ class Solver:
 
     @property
     def mip(self) -> bool:
-        """Return whether it accepts linear rows only."""
+        """Return True if it accepts linear rows only."""
         return "mip" in self.tags
 
 
@@ -127,7 +127,7 @@ _importing = threading.Lock()
 
 
 def _usable(config: Mapping[str, Any]) -> bool:
-    """Return whether a solver reads FlatZinc, opens no window, and has the library that it needs."""
+    """Return True if a solver reads FlatZinc, opens no window, and has the library that it needs."""
     extra = config.get("extraInfo") or {}
     missing = set(config.get("requiredFlags") or ()) - {flag for flag, *_ in extra.get("defaultFlags") or ()}
     return bool(config.get("id")) and not config.get("isGUIApplication") and not missing and "gist" not in config["id"]

@@ -142,9 +142,9 @@ class Node:
 class CompositeProblem:
     """Problem with composites; every other op is a node with a single option.
 
-    Raise ProblemError if an op does not exist or is in two composites, if groups depend on each other both ways, if a
-    group is not contiguous in the reference order although the problem fixes it, or if an option is invalid (a missing
-    or foreign op, an input that is not available).
+    Raise ProblemError if an op does not exist or is in two composites, or if groups depend on each other both ways.
+    Raise it too if a group is not contiguous in the reference order although the problem fixes it, or if an option is
+    invalid (a missing or foreign op, an input that is not available).
 
     Attributes
     ----------

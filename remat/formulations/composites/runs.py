@@ -22,8 +22,8 @@ MOST_ROWS = 64
 class Row:
     """Sub-steps of a run at which the same of its interfaces are live, with the largest memory among them.
 
-    The memory of the schedule at such a sub-step is the memory held after the run, plus `memory`, plus all interfaces
-    that are freed with the run, less those of them in `freed`, less those in `not_made` that the run makes.
+    The memory of the schedule at such a sub-step is a sum: the memory held after the run, `memory`, and all interfaces
+    that are freed with the run. Those of them in `freed` are subtracted, and those in `not_made` that the run makes.
     """
 
     memory: int

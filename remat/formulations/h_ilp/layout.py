@@ -40,8 +40,8 @@ class HIlpOptions(Options):
 class NodeRow:
     """Memory row of a node, for all its choices.
 
-    Its value is the memory of all data that are live before or after the node, plus `memory` of the choice, less data
-    in `freed` that are freed with the node, less data in `hidden` that the node makes.
+    Its value is the memory of all data that are live before or after the node, plus `memory` of the choice. Data in
+    `freed` that are freed with the node are subtracted, and data in `hidden` that the node makes.
     """
 
     memory: Int

@@ -48,11 +48,11 @@ class HierarchicalIntervals(RetentionIntervals):
 
     **Sets.** Nodes k ∈ K: a single op, or the forward or backward part of a composite. Options o ∈ O_k, each a sequence
     of ops with a cost w_{k,o}. Copies i = 1..C_k of each node. A run with option o is divided into *segments*
-    0..Q_{k,o} − 1 at each sub-step where one of its interfaces is made or freed; p_{k,o,q} is the peak of the bytes
+    0..Q_{k,o} − 1 at each sub-step where one of its interfaces is made or freed. p_{k,o,q} is the peak of the bytes
     that it holds in segment q in addition to interfaces. Q is the largest Q_{k,o}. Time is a set D of events, and event
     d is the *window* of the Q units of time from (d − 1) Q + 1 on. *Tensors* t with size m_t are those that cross
     borders, and the phantoms: phantom (j, o) is the memory that layer j holds between its parts with option o. In a run
-    with option o, tensor t is made at segment b_{o,t} and last touched at l_{o,t}; a phantom is made at b = Q_{F_j,o},
+    with option o, tensor t is made at segment b_{o,t} and last touched at l_{o,t}. A phantom is made at b = Q_{F_j,o},
     after the last, and read at l = −1, before the first.
 
     **Variables.** s_k^i: start of copy i, at the start of a window; a_k^i ∈ {0, 1}: it runs; x_{k,o}^i ∈ {0, 1}: it
@@ -72,11 +72,12 @@ class HierarchicalIntervals(RetentionIntervals):
         (8)  sum_o x_{k,o}^i = a_k^i
         (14) sum over copies and options of (computes of op v in option o) x_{k,o}^i ≤ limit of op v
 
-    (5) for phantoms links the parts of a layer: a backward part runs with option o only if a forward part with option o
-    ran before and its phantom is held, an interval whose demand depends on the option (HiRemate's (7)–(9)). A tensor
-    that only some options need binds these alone. (4) is one `Cumulative`. It includes HiRemate's correction terms,
-    since an interface is live from the segment that makes it to the last that touches it. With the **fixed order**,
-    nodes replace ops in Moccasin's stages: stage n of the grid has n events, the k-th for node k alone.
+    (5) for phantoms links the parts of a layer. A backward part runs with option o only if a forward part with option o
+    ran before and its phantom is held. The phantom is an interval whose demand depends on the option (HiRemate's
+    (7)–(9)). A tensor that only some options need binds these alone. (4) is one `Cumulative`. It includes HiRemate's
+    correction terms, since an interface is live from the segment that makes it to the last that touches it. With the
+    **fixed order**, nodes replace ops in Moccasin's stages: stage n of the grid has n events, the k-th for node k
+    alone.
 
     Without composites Q = 1, every op is a node, and the model is that of retention intervals, built by the same code.
     A Boolean chooses the instance of a kept tensor that only some options make.

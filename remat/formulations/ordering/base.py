@@ -35,7 +35,7 @@ class OrderFormulation(Formulation):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         if problem.order is not OrderRule.FREE:
-            raise ProblemError(f"the {self.name} formulation looks for an order; ask for order 'free'", "order-rule")
+            raise ProblemError(f"the {self.name} formulation searches for an order; ask for order 'free'", "order-rule")
         scale = MemoryScale.of(problem, standing_buffers(problem)[1])
         if self.objective.is_memory:  # a budget, if any, is compared with the result
             total = problem.graph.arrays.size.sum() + problem.graph.arrays.workspace.max(initial=0)

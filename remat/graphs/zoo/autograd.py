@@ -92,10 +92,11 @@ _MOVE = _Work()
 class Tape:
     """Recorder of a forward pass and builder of its training graph: forward, loss and backward ops.
 
-    Costs are in FLOPs, by the roofline: the larger of the FLOPs of matrix products and convolutions (a multiply-add is
-    two FLOPs) and :data:`FLOPS_PER_BYTE` times the bytes of inputs and outputs (inputs of the network included). Bytes
-    of parameters and their gradients are added at the same rate, so that costs are affine in the batch. A backward op
-    has its forward op's FLOPs once for each input with a gradient and once for parameters. Tensors are float32.
+    Costs are in FLOPs, by the roofline: the larger of two numbers. One is the FLOPs of matrix products and convolutions
+    (a multiply-add is two FLOPs), the other :data:`FLOPS_PER_BYTE` times the bytes of inputs and outputs (inputs of the
+    network included). Bytes of parameters and their gradients are added at the same rate, so that costs are affine in
+    the batch. A backward op has its forward op's FLOPs once for each input with a gradient and once for parameters.
+    Tensors are float32.
 
     Constant memory is the inputs of the network, the parameters, their gradients and other state. Backward ops add to
     gradients of parameters in place, so these are not tensors. The loss and the values that an op keeps (running

@@ -15,8 +15,9 @@ CHANNELS = 48
 LAYERS = 14
 
 
-#: The two cells: two ops per step, each with the number of the state that it reads. 0 and 1 are the outputs of the
-#: last two cells, 2 is the sum of the first step, and so on; the output concatenates the sums of all four steps.
+#: The two cells: two ops per step, each with the number of the state that it reads. States 0 and 1 are the outputs of
+#: the last two cells, state 2 is the sum of the first step, and so on. The output concatenates the sums of all four
+#: steps.
 NORMAL = "sep3 0, sep3 1; sep3 0, sep3 1; sep3 1, skip 0; skip 0, dil3 2"
 REDUCTION = "max3 0, max3 1; skip 2, max3 1; max3 0, skip 2; skip 2, max3 1"
 

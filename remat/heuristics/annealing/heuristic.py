@@ -42,8 +42,8 @@ ROUNDS = 4
 HALFWAY = 0.5
 #: Fewest moves of a cooling step.
 BATCH = 5_000
-#: Most moves between two checks of the clock; with a deadline, seconds between them, but at least the moves of
-#: the smallest step: on 20,000 ops, the most moves would take a quarter of a second.
+#: Most moves between two checks of the clock; with a deadline, seconds between them, but at least the moves of the
+#: smallest step. On 20,000 ops, the most moves would take a quarter of a second.
 PIECE, CHECK_INTERVAL = 20_000, 0.05
 #: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
 #: of a kind alternate between the two ranges, since each misses schedules that the other finds.
@@ -101,8 +101,9 @@ class Annealing(Heuristic):
     """Simulated annealing on the sequence of computes, order and recomputation together.
 
     After FastSA (Imanishi et al., NeurIPS 2023), reimplemented from its description. A state is an array of slots that
-    hold an op or nothing. A move shifts a run of an op, recomputes an op shortly before a read (with a random part of
-    those ancestors that would have to be held for it), or takes a recomputation back. The energy is
+    hold an op or nothing. A move shifts a run of an op, recomputes an op shortly before a read, or takes a
+    recomputation back. With the op it recomputes a random part of those ancestors that would have to be held for it.
+    The energy is
 
         cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
 
@@ -117,7 +118,7 @@ class Annealing(Heuristic):
     gives the same search. In a fixed order, first computes stay in the reference order, and recomputations may be
     anywhere. Ops that write accumulation buffers are not recomputed.
 
-    A run with a horizon is one turn of several: the next run of the same object on the same problem resumes the round,
+    A run with a horizon is one turn of several. The next run of the same object on the same problem resumes the round,
     and takes its start if that is better than its best schedule.
 
     Examples

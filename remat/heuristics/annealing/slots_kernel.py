@@ -5,9 +5,9 @@ compute to its last read before the op runs again. Two numbers summarize the mem
 soft excess log(1 + sum of exp((memory - budget) / tau)), to which every slot near the peak contributes. A segment tree
 has both at its root; changing a range costs O(log N) for N slots.
 
-A change has four steps: :func:`begin`; move ops with :func:`insert` and :func:`remove`, after :func:`touch_op`;
-:func:`apply`, which recomputes the lifetimes of the touched tensors and changes the tree only where they differ; and
-:func:`undo`, which reverts the tree once the slots are restored.
+A change has four steps. After :func:`begin`, move ops with :func:`insert` and :func:`remove`, each after
+:func:`touch_op`. :func:`apply` recomputes the lifetimes of the touched tensors and changes the tree only where they
+differ. :func:`undo` reverts the tree once the slots are restored.
 """
 
 # numba's compiled functions carry no types, and their arguments hold the whole state.
@@ -48,9 +48,9 @@ class SlotGraph(NamedTuple):
     """Graph without graph inputs, in few arrays, since each array adds compile time to all functions.
 
     `ops` has for each op cost, workspace, most runs, position in the reference order, and the op at that position
-    (`ORDER`); and the indices in `links` where its inputs, outputs, predecessors (`BEFORE`) and successors (`AFTER`)
-    begin. `tensors` has for each tensor its size, whether it is kept, and where its writers and readers begin. Both
-    have one extra row, the end of the last entries.
+    (`ORDER`). It also has the indices in `links` where its inputs, outputs, predecessors (`BEFORE`) and successors
+    (`AFTER`) begin. `tensors` has for each tensor its size, whether it is kept, and where its writers and readers
+    begin. Both have one extra row, the end of the last entries.
     """
 
     ops: Int

@@ -141,9 +141,9 @@ class BlockCheckpointing(Heuristic):
     Practitioners do this by hand (``torch.utils.checkpoint``, ``jax.checkpoint`` with a policy, "full recomputation" of
     Megatron). The forward pass is a chain of *blocks*, for example layers of a transformer, and k consecutive blocks
     are a *segment*. Values that only the ops of a segment read are dropped in the forward pass, and those that their
-    gradients need are recomputed together before them. It tries every k; segments for the first m blocks only, with the
-    last ones held, for every m; and segments whose parts are dropped again, which takes less memory and one more
-    forward pass. The answer is the cheapest schedule that fits, or else the one of least peak.
+    gradients need are recomputed together before them. It tries every k, and for every m segments for the first m
+    blocks only, with the last ones held. It also tries segments whose parts are dropped again, which takes less memory
+    and one more forward pass. The answer is the cheapest schedule that fits, or else the one of least peak.
 
     Only necessary ops are recomputed: none whose results are still live, and none without a reader. Tensors that reach
     beyond a segment (skip connections, masks, the output of an encoder) are held; so are kept tensors, buffers, and

@@ -15,9 +15,9 @@ from remat.runtime.compiled import kernel
 class SequenceTables(NamedTuple):
     """Graph without graph inputs and buffers without readers; all arrays of ops by position.
 
-    `writers` is the number of contributions to each tensor (0: ignored), `again` the most recomputations of its op (0
-    also for kept tensors and accumulation buffers), `last_forward` the position of its last reader in forward and loss,
-    `first_backward` that of its first reader in the backward pass.
+    `writers` is the number of contributions to each tensor (0: ignored). `again` is the most recomputations of its op
+    (0 also for kept tensors and accumulation buffers). `last_forward` is the position of its last reader in forward and
+    loss, `first_backward` that of its first reader in the backward pass.
     """
 
     size: Int

@@ -310,8 +310,8 @@ def change_many(net, state, heap, number, steps, factors, again):
 def take(net, state, heap, number, steps, factors):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` drops were evaluated.
 
-    `factors` are leaning and slack: the factor of the rate at which inputs are recomputed instead of held, and that of
-    the least possible price of the next drop, above which a drop is not taken.
+    `factors` are leaning and slack. Leaning is the factor of the rate at which inputs are recomputed instead of held.
+    Slack is that of the least possible price of the next drop, above which a drop is not taken.
 
     Returns
     -------

@@ -183,7 +183,7 @@ class Programme:
         return bisect_left(range(self.most), True, key=self._feasible)
 
     def _feasible(self, budget: int) -> bool:
-        """Return whether a chain fits the budget, at any cost."""
+        """Return True if a chain fits the budget, at any cost."""
         memory = np.full(len(self.sets), np.inf)
         memory[0] = 0.0
         for row in self.deadline.each(range(1, len(self.sets)), 16):

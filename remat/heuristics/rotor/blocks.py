@@ -58,9 +58,9 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     """Return the position that ends the backward part of each cut of the forward part and of its end; never increasing.
 
     The backward part of the blocks from a cut on ends where the fewest bytes are held in addition to tensors that cross
-    the cut anyway. These bytes are gradients that are read later, values of these blocks that are read later, and
-    values of earlier blocks that no forward op after the cut reads, but a backward op before that place. Ties go to the
-    last place, so a backward op that reads tensors across the cut belongs to the block after it.
+    the cut anyway. These bytes are gradients that are read later, and values of these blocks that are read later.
+    Values of earlier blocks count if no forward op after the cut reads them, but a backward op before that place. Ties
+    go to the last place, so a backward op that reads tensors across the cut belongs to the block after it.
 
     Positions, shape (cuts + 1,); for the first cut, the end of the graph.
     """

@@ -26,7 +26,7 @@ class ChainTables(NamedTuple):
     `above` : shape (L + 1,); at t + 1, live bytes once blocks t + 1 .. are reversed, except those of earlier blocks.
     `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``. Each has the
     bytes it saves in addition to `between`, the peak of its forward part in addition to `above`, the peak of its
-    backward part, and its cost; and peak of the forward part and cost if no later block is to be reversed.
+    backward part, and its cost. It also has peak of the forward part and cost if no later block is to be reversed.
     """
 
     sweep_cost: Float
@@ -136,9 +136,9 @@ class Programme:
         \end{cases}
 
     over options o and s < k <= t. Option o costs c forward and backward together, saves w bytes between, and needs f
-    and r bytes forward and backward; u and v are cost and peak of running forward without saving; b is the memory of
-    blocks before k held for those from k on; and g is the memory of live gradients. For s = t the first line has no C,
-    and has cost and peak of running the block alone.
+    and r bytes forward and backward. The cost and the peak of running forward without saving are u and v. Blocks before
+    k hold the memory b for those from k on, and live gradients take g. For s = t the first line has no C, and has cost
+    and peak of running the block alone.
 
     Notes
     -----

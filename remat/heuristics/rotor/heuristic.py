@@ -33,8 +33,8 @@ MOST = 1.25
 LEAST_STEP = 0.8
 #: Number of ops from which the search tries fewer schedules.
 MANY = 1_500
-#: Each for few ops and for many: least number of ways to cut, the most promising by their programmes first; memory
-#: beyond the budget, as a share of it, of the plans that drops then shorten; and leanings of these drops.
+#: Each for few ops and for many. First the least number of ways to cut, the most promising by their programmes first.
+#: Then the memory beyond the budget, as a share of it, of the plans that drops shorten, and leanings of these drops.
 LEVELS = 4, 2
 EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2), (0.0, 0.03, 0.1)
 LEANINGS = (2.0, 6.0), (6.0,)

@@ -160,9 +160,9 @@ def block_chain(
 ) -> list[Group]:
     """Return the forward ops of a training graph, or all ops of another graph, as a chain of blocks.
 
-    Every op is in one block. Blocks read their own values, those of the block before, graph inputs, and *side tensors*:
-    values that live across a block that neither writes nor last reads them, such as masks, the output of an encoder,
-    and the skips of a U-Net.
+    Every op is in one block. Blocks read their own values, those of the block before, graph inputs, and *side tensors*.
+    These live across a block that neither writes nor last reads them, such as masks, the output of an encoder, and the
+    skips of a U-Net.
 
     Parameters
     ----------

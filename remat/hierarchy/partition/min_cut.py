@@ -17,7 +17,7 @@ from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.deadline import Deadline
 
-#: Target number of groups on a small graph, and bounds of the group size in ops: with some fifteen groups, a model that
+#: Target number of groups on a small graph, and bounds of the group size in ops. With some fifteen groups, a model that
 #: chooses options is solved in seconds, and small groups offer it more choices.
 GROUPS, FEW = 16, 3
 #: Fewest ops to cut into groups, or into a further level of groups: fewer are solved at once.
@@ -42,7 +42,7 @@ class MinCutOptions(Options):
 class MinCut(Partitioner):
     """Partition that cuts an order where the fewest bytes are alive, in the largest part first.
 
-    Among places with about as few bytes it cuts after an expensive op: a value that crosses a cut is held or needs the
+    Among places with about as few bytes it cuts after an expensive op. A value that crosses a cut is held or needs the
     whole group to run again, while a cheap value inside a group can be freed and recomputed.
 
     The order is the reference order, or, in a free order, a depth-first topological order.

@@ -22,10 +22,10 @@ def no_overlap_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[
     Reformulation
     -------------
     The bounds of positions separate some pairs already, and rule out some of the four ways to separate the others. Each
-    remaining pair i < j gets a Boolean for each remaining way, which enforces the row
-    ``first[i] + width[i] <= first[j]`` (and so on), and a clause: one of the Booleans is true, or one of the rectangles
-    is absent. If two ways remain and both rectangles are always present, one Boolean and its negation suffice. If the
-    first coordinates are fixed, as the steps of buffers are, that holds for all pairs.
+    remaining pair i < j gets a Boolean for each remaining way, which enforces the row ``first[i] + width[i] <=
+    first[j]`` (and so on). A clause states that one of the Booleans is true, or one of the rectangles is absent. If two
+    ways remain and both rectangles are always present, one Boolean and its negation suffice. If the first coordinates
+    are fixed, as the steps of buffers are, that holds for all pairs.
 
     Source
     ------

@@ -54,7 +54,7 @@ class Algorithm(ABC):
 
     @classmethod
     def compiled(cls) -> bool:
-        """Return whether the kernels are compiled, so that :meth:`prepared` returns quickly."""
+        """Return True if the kernels are compiled, so that :meth:`prepared` returns quickly."""
         return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
 
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:

@@ -97,7 +97,7 @@ def writable() -> Path | None:
 
 
 def _trusted(folder: Path) -> bool:
-    """Return whether only this user, root or the owner of the package's source can write to a folder.
+    """Return True if only this user, root or the owner of the package's source can write to a folder.
 
     A user who can replace a parent folder can replace this one too, but not by a folder of a trusted owner.
     """

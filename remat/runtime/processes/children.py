@@ -162,5 +162,5 @@ def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequ
 
 
 def possible() -> bool:
-    """Return whether this system has a fork server."""
+    """Return True if this system has a fork server."""
     return "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"

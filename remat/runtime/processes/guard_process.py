@@ -64,7 +64,7 @@ def working_in(folders: Collection[str]) -> set[int]:
 
 
 def is_guard(pid: int) -> bool:
-    """Return whether a process runs this program."""
+    """Return True if a process runs this program."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
         return os.fsencode(__file__) in file.read().split(b"\0")
     return False

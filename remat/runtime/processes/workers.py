@@ -113,7 +113,7 @@ def _begin(interrupted: Any) -> None:
 
 
 def _has_begun(process: multiprocessing.process.BaseProcess) -> bool:
-    """Return whether a worker is past the start, during which SIGINT kills it."""
+    """Return True if a worker is past the start, during which SIGINT kills it."""
     try:
         return not hasattr(os, "getsid") or os.getsid(process.pid or 0) == process.pid
     except ProcessLookupError:

@@ -68,8 +68,8 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
 
     `computed` is R, of shape (stages, ops): 1 where the node is computed in the stage. `retained` is S, of the same
     shape: 1 where its value is retained from the previous stage. Raise FormatError for a wrong shape, an entry that is
-    neither 0 nor 1 (up to the integrality tolerance of solvers), a stage that retains a value that the previous stage
-    does not have, or too many computes. Each op must have exactly one output of its own.
+    neither 0 nor 1 (up to the integrality tolerance of solvers), or too many computes. Raise it too for a stage that
+    retains a value that the previous stage does not have. Each op must have exactly one output of its own.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
     order. A schedule of Checkmate's kind therefore has one stage per op, and any other schedule has more.
 
     Raise FormatError if an op does not have exactly one output of its own, there are too many stages, or matrices
-    cannot express a free: one that is neither right after the last read in a stage nor between stages. Raise
+    cannot express a free. They express frees right after the last read in a stage, and between stages. Raise
     ScheduleError naming the first violation, if the schedule does not run on `graph`.
 
     Examples
@@ -211,8 +211,8 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
 
     ``["alloc", register, node, bytes]`` allocates a register, ``["compute", node, register, {input node: register},
     cost]`` fills it, ``["free", register, node]`` releases it. An alloc belongs to the compute that follows. Raise
-    FormatError, naming the operation, if it is malformed, uses a register with another value, contradicts the graph's
-    sizes or costs, or holds one value in two registers at once (which a schedule cannot express).
+    FormatError, naming the operation, if it is malformed, uses a register with another value, or contradicts the
+    graph's sizes or costs. Holding one value in two registers at once is refused, too: a schedule cannot express it.
     """
     values = node_values(graph)
     order = graph.arrays.order.tolist()

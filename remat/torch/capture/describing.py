@@ -54,7 +54,7 @@ def description(ops: Sequence[Op], nodes: Sequence[torch.fx.Node | None], homes:
 
 
 def _is_plain(value: Any, home: torch.Tensor) -> bool:
-    """Return whether a value fills its storage row by row, as its writer wrote it."""
+    """Return True if a value fills its storage row by row, as its writer wrote it."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype == home.dtype

@@ -109,7 +109,7 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
 
 
 def depends_on_data(error: BaseException | None) -> bool:
-    """Return whether control flow, or a size, depends on the values of tensors."""
+    """Return True if control flow, or a size, depends on the values of tensors."""
     while error is not None:
         if isinstance(error, _DEPENDS_ON_DATA) or "data-dependent" in first_line(error).lower():
             return True

@@ -81,7 +81,7 @@ def _copied_out(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _is_scattered(node: torch.fx.Node) -> bool:
-    """Return whether a copy is read only as the source of a scatter, which copies it again."""
+    """Return True if a copy is read only as the source of a scatter, which copies it again."""
     source, kept = _value(node.args[1]), _value(node)
     alike = (source.dtype, source.device) == (kept.dtype, kept.device)
     return alike and all(user.target in _SCATTERS and user.args.index(node) == 1 for user in node.users)
@@ -223,7 +223,7 @@ def lower(
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Return whether a node draws random numbers; attention without dropout draws none, though torch marks it."""
+    """Return True if a node draws random numbers; attention without dropout draws none, though torch marks it."""
     target = node.target
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False

@@ -123,7 +123,7 @@ def _rounds(kind: str) -> tuple[dict[str, list[float]], bool]:
 
 
 def _agree(name: str, figures: list[float]) -> bool:
-    """Return whether the best two figures differ by at most :data:`AGREE`."""
+    """Return True if the best two figures differ by at most :data:`AGREE`."""
     best = sorted(figures)[:2] if name == "launch" else sorted(figures)[-2:]
     return max(best) <= AGREE * min(best)
 

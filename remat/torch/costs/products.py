@@ -28,7 +28,7 @@ def product_flops(call: Call) -> int | None:
 
 
 def is_product(call: Call) -> bool:
-    """Return whether a call runs on a device's units for matrix products, if it has any."""
+    """Return True if a call runs on a device's units for matrix products, if it has any."""
     return (call.key in OWN or call.packet in flop_registry) and not call.key.startswith("linalg_")
 
 

@@ -31,18 +31,18 @@ _VIEWS = ("aten::view", "aten::_unsafe_view", "aten::alias", "aten::detach")
 
 
 def is_memory(node: fx.Node, kind: str) -> bool:
-    """Return whether a node is ExecuTorch's ``memory.alloc``, ``memory.view`` or ``memory.free``."""
+    """Return True if a node is ExecuTorch's ``memory.alloc``, ``memory.view`` or ``memory.free``."""
     target = node.target
     return getattr(target, "__module__", "") == "executorch.exir.memory" and getattr(target, "__name__", "") == kind
 
 
 def is_leader(node: fx.Node) -> bool:
-    """Return whether a node computes nothing and stands before its first reader: memory, a view or a constant."""
+    """Return True if a node computes nothing and stands before its first reader: memory, a view or a constant."""
     return node.op == "get_attr" or is_memory(node, "alloc") or is_memory(node, "view")
 
 
 def is_item(node: fx.Node) -> bool:
-    """Return whether a node is an item of the one before it."""
+    """Return True if a node is an item of the one before it."""
     return node.target is operator.getitem
 
 
@@ -301,7 +301,7 @@ def effects(node: fx.Node) -> list[Hashable]:
 
 
 def may_write_over(node: fx.Node) -> bool:
-    """Return whether the kernel of an op computes each element of its first output from the same element of inputs."""
+    """Return True if the kernel of an op computes each element of its first output from the same element of inputs."""
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
@@ -314,7 +314,7 @@ def may_write_over(node: fx.Node) -> bool:
 
 
 def _same_elements(node: fx.Node, source: fx.Node) -> bool:
-    """Return whether an input has shape, type, order of elements and memory of the first output."""
+    """Return True if an input has shape, type, order of elements and memory of the first output."""
 
     def layout(of: fx.Node) -> Any:
         spec = of.meta.get("spec", of.meta.get("val"))
@@ -328,7 +328,7 @@ def _same_elements(node: fx.Node, source: fx.Node) -> bool:
 
 
 def is_mutable_buffer(node: fx.Node, signature: Any) -> bool:
-    """Return whether a placeholder is a buffer that the program changes, which ExecuTorch keeps to the end."""
+    """Return True if a placeholder is a buffer that the program changes, which ExecuTorch keeps to the end."""
     name = signature.inputs_to_buffers.get(node.target) if signature is not None else None
     return name is not None and name in signature.buffers_to_mutate.values()
 

@@ -80,7 +80,7 @@ def tagged_saved_set(captured: Captured) -> list[str]:
 
 
 def _at_boundary(node: torch.fx.Node) -> bool:
-    """Return whether a later checkpointed region begins with a value; torch saves it (``cleanup_recompute_tags``)."""
+    """Return True if a later checkpointed region begins with a value; torch saves it (``cleanup_recompute_tags``)."""
     region = node.meta.get("ac_graph_id")
     return region is not None and any(
         user.meta.get("recompute") in _AGAIN and user.meta.get("ac_graph_id", region) > region for user in node.users

@@ -94,7 +94,7 @@ class Sample:
 
 
 def same_number_or_text(one: Any, other: Any) -> bool:
-    """Return whether two plain values are equal and of one type."""
+    """Return True if two plain values are equal and of one type."""
     return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
 
 

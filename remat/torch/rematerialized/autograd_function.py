@@ -139,7 +139,7 @@ def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[i
 
 
 def _of_inputs(captured: Captured, node: torch.fx.Node | None) -> bool:
-    """Return whether a node is an input, parameter or buffer, or a view of one."""
+    """Return True if a node is an input, parameter or buffer, or a view of one."""
     if node is None or node.op == "get_attr" or any(captured.homes[node]):
         return False
     return node.op == "placeholder" or all(_of_inputs(captured, each) for each in node.all_input_nodes)

@@ -136,8 +136,9 @@ class Module:
 def read_module(text: str) -> Module:
     """Parse the module in a text.
 
-    Raise FormatError, naming the line that cannot be parsed or is wrong: duplicate names, operands or computations that
-    are not yet defined, numbers or nesting beyond the limits, no entry computation, more than one module.
+    Raise FormatError, naming the line that cannot be parsed or is wrong. Examples are duplicate names, operands or
+    computations that are not yet defined, numbers or nesting beyond the limits, no entry computation, and more than one
+    module.
     """
     check_count(text.count("\n"), "lines")
     return ModuleReader(text).module()

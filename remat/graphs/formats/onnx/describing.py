@@ -34,8 +34,9 @@ _LAYOUT = "NCHW"
 def describe(node: Node, network: Network, root: Callable[[str], str], names: Mapping[str, str]) -> Description | None:
     """Return the description of a node; None if it is not fully known, in which case the node must not be rewritten.
 
-    A node has no description if it is of a foreign domain or has an unexpected attribute; if it reads or writes more
-    than real numbers, or reads a tensor in another shape than it was written in; or if weights depend on the inputs.
+    A node has no description if it is of a foreign domain or has an unexpected attribute. It has none if it reads or
+    writes more than real numbers, reads a tensor in another shape than it was written in, or if weights depend on the
+    inputs.
 
     `root` returns the value that a view renames; `names` maps values to tensors of the graph.
     """
