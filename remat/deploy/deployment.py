@@ -23,6 +23,7 @@ from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.tflite import BODIES_REMARK
+from remat.io.limits import completing
 from remat.ordering.rewriting_search import best_rewriting
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
@@ -126,7 +127,8 @@ def deploy(file: ModelFile | ProgramFile, runtime: str | None = None, search: Se
     chosen = runtime_for(file, runtime)
     plan = _PLANNERS[chosen]
     if not search.rewrite:
-        return plan(file, search)
+        with completing():
+            return plan(file, search)
     if isinstance(file, ProgramFile):
         raise only_deployed("--rewrite")
     check_can_be_rewritten(file)

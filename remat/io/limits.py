@@ -58,6 +58,8 @@ class Budget:
                 "read-memory",
             )
         if interrupted():
+            if _completes.get():
+                return
             raise KeyboardInterrupt
         if self._deadline.remaining <= seconds:
             raise ReadLimitError(
@@ -70,6 +72,7 @@ class Budget:
 _memory: ContextVar[int | None] = ContextVar("memory", default=None)
 _seconds: ContextVar[float | None] = ContextVar("seconds", default=None)
 _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+_completes: ContextVar[bool] = ContextVar("completes", default=False)
 
 
 @contextmanager
@@ -100,6 +103,16 @@ def read_limits(seconds: float | None = None, memory: int | str | None = None) -
     finally:
         _memory.reset(tokens[0])
         _seconds.reset(tokens[1])
+
+
+@contextmanager
+def completing() -> Iterator[None]:
+    """Let reads within the ``with`` block end after Ctrl-C: they check an answer that is about to be written."""
+    token = _completes.set(True)
+    try:
+        yield
+    finally:
+        _completes.reset(token)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from remat.deploy.litert import LitertPlanner
 from remat.deploy.scratch import kernel_scratch, reference_scratch
 from remat.deploy.tflite_file import TfliteFile
 from remat.graphs.formats.tflite import RESOURCES
+from remat.runtime import interruption
 from remat.schedule import Schedule, validate
 
 #: Models, scratch by operator, and heads as measured with tflite_micro 0.dev20261023, in bytes.
@@ -316,3 +317,16 @@ def test_irregular_networks_are_proved_least() -> None:
     assert (found.before, found.after, found.proved) == (40_960, 20_480, True)
     assert isinstance(found.file, TfliteFile)
     assert np.array(found.file.plan()).max() < 20_480
+
+
+def test_interrupted_search_still_writes_a_model() -> None:
+    """After Ctrl-C the best order so far is written and read back."""
+
+    def stop(progress: object) -> None:
+        interruption.request()
+
+    with interruption.interrupts():
+        found = deploy(TfliteFile(two_pools()), search=Search(time_limit=20, measure=False, on_progress=stop))
+        assert interruption.interrupted()
+    assert found.after <= found.before
+    assert isinstance(found.file, TfliteFile)
