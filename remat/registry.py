@@ -26,6 +26,12 @@ GROUPS = {
     "formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method",
     "allocators": "allocator", "partitioners": "partitioner",
 }  # fmt: skip
+#: Solvers by the names under which people know them, with the backends that reach them.
+SOLVERS = {
+    **{name: f"pyomo:{name}" for name in ("gurobi", "cplex", "scip", "cbc", "glpk", "xpress", "mosek", "copt")},
+    **{name: f"minizinc:{name}" for name in ("gecode", "chuffed", "coin-bc")},
+    **dict.fromkeys(("ortools", "or-tools", "cpsat", "cp_sat", "sat"), "cp-sat"),
+}
 #: Attributes that a class of each group must have; "or" separates alternatives.
 PARTS = {
     "formulations": ("options_type", "build", "encode", "decode"),
@@ -102,12 +108,22 @@ class Registered(Mapping[str, type[Any]]):
 
     def unknown(self, name: str) -> RematError:
         """Return the error for an unknown name; it lists the registered names, nearest first."""
-        near = difflib.get_close_matches(name, self._entries, n=len(self._entries) or 1, cutoff=0.6)
+        near = difflib.get_close_matches(name.lower(), self._entries, n=len(self._entries) or 1, cutoff=0.6)
         names = [*near, *(other for other in self._entries if other not in near)]
         known = f"known are {', '.join(names)}" if names else "none is installed"
+        known = self._other_kind(name) or known
         return _error(
             f"remat.{self.group}", f"there is no {GROUPS[self.group]} {name!r}; {known}", "unknown-name", name
         )
+
+    def _other_kind(self, name: str) -> str:
+        """Return what an unknown backend is instead: a solver of another name, or a method; else ""."""
+        if self.group != "backends":
+            return ""
+        if solver := SOLVERS.get(name.lower()):
+            return f"write {solver}"
+        kinds = [GROUPS[group] for group in ("formulations", "heuristics", "methods") if name in Registered(group)]
+        return f"that is a {kinds[0]}: give it as the method" if kinds else ""
 
 
 def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
@@ -158,6 +174,8 @@ def import_class(text: str, group: str) -> type[Any]:
     """
     module, _, name = text.partition(":")
     kind, group_name = GROUPS[group], f"remat.{group}"
+    if name in Registered("backends") and any(module in Registered(each) for each in ("formulations", group)):
+        raise _error(group_name, f"{kind} {text!r}: write {module}/{name}", "no-class-name", text)
     if not all(part.isidentifier() for path in (module, name) for part in path.split(".")):
         raise _error(
             group_name, f"{kind} {text!r} is neither a name that is registered nor MODULE:CLASS", "no-class-name", text

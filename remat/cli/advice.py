@@ -3,32 +3,182 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
-_EXTRA = re.compile(r"Got unexpected extra argument\(s\) \((?P<words>.*)\)")
-_BUDGET = re.compile(r"[0-9.,_]+ ?(%|[kmgt]?i?b?)", re.ASCII | re.IGNORECASE)
-_TIME = re.compile(r"[0-9.]+ ?(s|m|h)", re.ASCII)
+from remat.io.files import exists
+
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)", re.DOTALL)
+_BUDGET = re.compile(r"[0-9.,_]+(%|[kmgt]?i?b?)", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(r"([0-9.]+(ms|s|sec|m|min|h|d))+", re.ASCII)
+_UNIT = re.compile(r"%|percent|ms|s|secs?|seconds?|m|mins?|minutes?|h|hours?|[kKmMgGtT]i?[bB]?|bytes", re.ASCII)
+#: Options of other programs, with the one that is meant here.
+_SYNONYMS = {
+    **dict.fromkeys(("timeout", "time", "limit", "max-time", "tl"), "time-limit"),
+    **dict.fromkeys(("memory", "mem", "constraint"), "budget"),
+    **dict.fromkeys(("out", "file", "save", "csv"), "output"),
+    **dict.fromkeys(("jobs", "cores", "workers"), "thread"),
+    **dict.fromkeys(("algorithm", "algo"), "method"),
+    **dict.fromkeys(("figure", "image"), "plot"),
+    "solver": "backend", "silent": "quiet", "budget": "memory", "b": "memory", "method": "partitioner",
+    "m": "partitioner",
+}  # fmt: skip
+#: A value of each option, for the remedy of a missing one; others show their metavar.
+_VALUES = {
+    "budget": "80%", "time-limit": "10s", "method": "greedy", "backend": "highs", "memory": "16GiB", "on-chip": "1MiB",
+}  # fmt: skip
+#: Words of the parser, with plainer ones.
+_PLAIN = (
+    (r"Input should be a valid integer.*", "should be a whole number"),
+    (r"Input should be a valid number.*", "should be a number"),
+    (r"Input should be greater than or equal to (\S+)", r"should be \1 or more"),
+    (r"Input should be (.*)", r"should be \1"),
+    (r"Value error, (.*?) is not one of (.*)\.", r"\1 is not one of \2"),
+)
 
 
-def advice(message: str) -> str:
-    """Return the remedy for a usage error, to be added to its message; empty if there is none.
+def usage_message(error: Any, words: Sequence[str]) -> str:
+    """Return the message of a usage error, with its remedy.
 
-    Examples
-    --------
-    >>> advice("Got unexpected extra argument(s) (80%)"), advice("Got unexpected extra argument(s) (5m)")
-    ('; write --budget 80%', '; write --time-limit 5m')
+    Parameters
+    ----------
+    error : UsageError
+        Error of the parser, or a BadParameter of a command.
+    words : sequence of str
+        Command line.
     """
+    message = error.format_message().removeprefix("Invalid value: ")
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    for pattern, plain in _PLAIN:
+        if (changed := re.sub(pattern, plain, message)) != message:
+            given = _given(getattr(error, "param", None), words)
+            message = changed if not given or given in changed else f"{changed}, not {given[:60]!r}"
+            break
+    if command is None:
+        return message
+    option = getattr(error, "option_name", None)
+    if hasattr(command, "commands"):
+        return f"No such option: {option}{_early(option, command)}" if option else message + _no_command(words, command)
+    path = error.ctx.command_path
+    if message.startswith("No such option"):
+        return f"No such option: {option}{_near(str(option), command) or f'; `{path} --help` lists them'}"
+    if message.endswith("requires an argument."):
+        return f"{message.removesuffix('.')}; write {option} {_value(str(option), command)}"
+    if message.startswith("Missing"):
+        example = next(iter(command.examples), "")
+        return message.removesuffix(".") + (f"; for example: {example}" if example else "")
+    return message + _extra(message, words, command, path)
+
+
+def _given(param: Any, words: Sequence[str]) -> str:
+    """Return the value of an option on the command line, or ""."""
+    names = getattr(param, "opts", ())
+    for name, value in zip(words, [*words[1:], ""], strict=False):
+        if name in names:
+            return value
+        if name.partition("=")[0] in names:
+            return name.partition("=")[2]
+    return ""
+
+
+def _no_command(words: Sequence[str], group: Any) -> str:
+    """Return the remedy if a word is no command."""
+    from remat.graphs.zoo import ZOO
+
+    word = next((word for word in words if not word.startswith("-") and word not in group.commands), "")
+    near = get_close_matches(word, group.commands, n=1)
+    if near:
+        return ""  # the parser names it
+    if "solve" in group.commands and (word in ZOO or (word and exists(word))):
+        return f" To solve a graph, write: remat solve {word} --budget 80%"
+    return " `remat --help` lists the commands." if "solve" in group.commands else " `remat study --help` lists them."
+
+
+def _early(option: str, group: Any) -> str:
+    """Return the remedy for an option before the command."""
+    users = [name for name, each in group.commands.items() if any(option in param.opts for param in each.params)]
+    if near := get_close_matches(option, [name for param in group.params for name in param.opts], n=1):
+        return f"; did you mean {near[0]}?"
+    if not users:
+        return "; options of a command follow it: remat solve GRAPH --budget 80%"
+    value = _value(option, group.commands[users[0]])
+    return f"; it follows the command: remat {users[0]} ... {option} {value}".rstrip()
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Return the options of a command by long name."""
+    return {max(each.opts, key=len).lstrip("-"): each for each in command.params if each.param_type_name == "option"}
+
+
+def _near(option: str, command: Any) -> str:
+    known = _options(command)
+    word = option.lstrip("-").lower()
+    named = next((name for name in known if name.removesuffix("s") == _SYNONYMS.get(word)), None)
+    short = {each.lower(): each for param in known.values() for each in param.opts if len(each) == 2}
+    if named is not None:
+        return f"; did you mean --{named}?"
+    if option.lower() in short:
+        return f"; did you mean {short[option.lower()]}?"
+    near = [name for name in known if len(word) > 2 and name.startswith(word)]
+    near = near or get_close_matches(word, [*known, *(f"{name}s" for name in known)], n=1, cutoff=0.7)
+    near = [name if name in known else name.removesuffix("s") for name in near]
+    return f"; did you mean --{near[0]}?" if near else ""
+
+
+def _value(option: str, command: Any) -> str:
+    """Return a value for an option, for a remedy."""
+    param = next((each for each in command.params if option in each.opts), None)
+    if param is None or getattr(param, "is_flag", False):
+        return ""
+    name = max(param.opts, key=len).lstrip("-").removesuffix("s")
+    return _VALUES.get(name, (param.metavar or "VALUE").split("|")[0])
+
+
+def _extra(message: str, words: Sequence[str], command: Any, path: str) -> str:
+    """Return the remedy for words that no argument takes."""
     found = _EXTRA.fullmatch(message)
     if found is None:
         return ""
-    words = found["words"]
-    if words == "%":
-        return "; write the budget as one word (80%)"
-    for option, form in (("--time-limit", _TIME), ("--budget", _BUDGET)):
-        if form.fullmatch(words):
-            return f"; write {option} {words.replace(' ', '')}"
-    return ""
+    parts = re.sub(rf"(?<!\S)([0-9.]+) ({_UNIT.pattern})(?!\S)", r"\1\2", found["words"]).split(" ")
+    first = parts[0]
+    before = words[words.index(first) - 1] if first in words[1:] else ""
+    if _UNIT.fullmatch(first) and re.fullmatch(r"[0-9.]+", before):
+        unit = "%" if first == "percent" else first
+        short = unit[0] if re.match("sec|min|hour", unit) else unit
+        return f"; write {before}{short} as one word"
+    options = [option for word in parts if (option := misplaced(word, command, outputs=not exists(word)))]
+    if not options and "warm-start" in _options(command) and exists(first):
+        return f"; write --warm-start {first} to start from a schedule"
+    return f"; write {' '.join(options)}" if options else f"; `{path} --help` shows what it takes"
+
+
+def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
+    """Return the option that a word is meant for, with the word, if the command has it; else "".
+
+    Budgets, times, methods, backends and, with `outputs`, files to write need their options.
+    """
+    from remat import registry
+    from remat.solving.method import known_methods
+
+    options = _options(command)
+    names = {name.removesuffix("s"): name for name in options}
+    reads_files = any(each.nargs == -1 or each.metavar == "SCHEDULE" for each in command.params)
+    suffix = r"\.(png|svg|pdf|html|csv|lp|mps|mzn)$" if reads_files else r".\.[a-z]+$"
+    kinds = {
+        "time-limit": bool(_TIME.fullmatch(word)),
+        "budget": bool(_BUDGET.fullmatch(word)),
+        "memory": bool(_BUDGET.fullmatch(word)) and "%" not in word,
+        "method": word.partition("/")[0] in known_methods(),
+        "backend": word.partition(":")[0] in registry.backends(),
+        "output": outputs and bool(re.search(suffix, word)),
+    }
+    fits = next((names[kind] for kind, fits in kinds.items() if fits and kind in names), None)
+    if fits is None:
+        return ""
+    if fits.startswith("budget") and word.isdecimal() and int(word) <= 100:
+        word += "%"
+    return f"--{fits} {word}"
 
 
 def swapped(arguments: Mapping[str, Any]) -> str:

@@ -9,9 +9,23 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from remat.cli.common import load_graph, load_schedule, option_bytes, print_json
-from remat.cli.options import Json, Quiet, Seed, Threads, shared, time_option
+from remat.cli.closing import closing_allocation
+from remat.cli.common import load_graph, load_schedule, option_bytes, print_json, print_rows
+from remat.cli.options import (
+    Json,
+    Quiet,
+    Seed,
+    Threads,
+    complete_backend,
+    complete_graph,
+    complete_schedule,
+    one_of,
+    shared,
+    size_option,
+    time_option,
+)
 from remat.cli.saving import Outputs
+from remat.cli.screen import say_sentence
 from remat.cli.signals import rescued_by, writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import FormatError
@@ -31,27 +45,41 @@ TIME_LIMIT = 60.0
 class Layout:
     """Options of the command."""
 
-    capacity: str | None = typer.Option(None, help="Capacity in bytes (256KiB); default: minimize the arena.")
+    capacity: Annotated[int | None, size_option("Capacity; default: minimize the arena", "--capacity")] = None
     memory: list[str] | None = typer.Option(
         None, metavar="NAME[=SIZE]", help="One of several memories, e.g. fast=256KiB and slow; repeatable."
     )
-    alignment: int = typer.Option(
-        1, min=1, help="Offsets are multiples of this number of bytes; at least 16 for a TFLite plan."
+    alignment: Annotated[
+        int, size_option("Offsets are multiples of this size; at least 16 for a TFLite plan", "--alignment")
+    ] = 1
+    method: str = typer.Option(
+        "auto",
+        "--method",
+        "-m",
+        metavar="METHOD",
+        autocompletion=one_of("auto", "first-fit", "best-fit", "canonical", "model"),
+        help="auto, first-fit, best-fit, canonical or model.",
     )
-    method: str = typer.Option("auto", help="auto, first-fit, best-fit, canonical or model.")
-    backend: str | None = typer.Option(None, help="Solver of the method `model`.")
-    time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT
+    backend: str | None = typer.Option(
+        None, metavar="BACKEND", autocompletion=complete_backend, help="Solver of the method `model`."
+    )
+    time_limit: Annotated[float, time_option("Time for everything")] = TIME_LIMIT
     seed: Seed = None
     threads: Threads = None
     inputs: bool = typer.Option(True, help="Allocate graph inputs.")
     workspaces: bool = typer.Option(True, help="Allocate workspaces.")
     constant_memory: bool = typer.Option(False, help="Allocate the graph's constant memory.")
-    check: Path | None = typer.Option(None, help="Only check the addresses in this file.")
+    check: Path | None = typer.Option(None, metavar="FILE", help="Only check the addresses in this file.")
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan)."
+        None, "--output", "-o", metavar="FILE", help="Write the addresses here (.json, .csv, .bin: TFLite's plan)."
     )
-    to: str | None = typer.Option(None, metavar="FORMAT", help="json, csv or tflite, regardless of the suffix.")
-    plot: Path | None = typer.Option(None, help="Draw addresses over time (.png, .svg, .pdf).")
+    to: str | None = typer.Option(
+        None,
+        metavar="FORMAT",
+        autocompletion=one_of("json", "csv", "tflite"),
+        help="json, csv or tflite, regardless of the suffix.",
+    )
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw addresses over time (.png, .svg, .pdf).")
     as_json: Json = False
     quiet: Quiet = False
 
@@ -59,10 +87,20 @@ class Layout:
 @shared()
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="GRAPH|TABLE", help="A graph, or a table id,lower,upper,size[,offset] (.csv).")
+        str,
+        typer.Argument(
+            metavar="GRAPH|TABLE",
+            autocompletion=complete_graph,
+            help="A graph, or a table id,lower,upper,size[,offset] (.csv).",
+        ),
     ],
     schedule: Annotated[
-        Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule of the graph; default: its reference order.")
+        Path | None,
+        typer.Argument(
+            metavar="SCHEDULE",
+            autocompletion=complete_schedule,
+            help="Schedule of the graph; default: its reference order.",
+        ),
     ] = None,
     *,
     layout: Layout,
@@ -71,6 +109,11 @@ def command(
 
     Exit code 0: found within the capacity (also after Ctrl-C); 1: none exist, none were found, or --check finds a
     fault; 2: an error.
+
+    Examples
+    --------
+    remat allocate unet schedule.json -o addresses.csv
+    remat allocate buffers.csv --capacity 256KiB
     """
     from remat.allocation import AllocationProblem, allocate
     from remat.allocation.by_model import ModelOptions
@@ -81,7 +124,8 @@ def command(
 
     output, to, check = layout.output, layout.to, layout.check
     names = (None if source == "-" else source, schedule, check)
-    check_outputs((output, ()), (layout.plot, SUFFIXES), inputs=names)
+    suffixes = () if output is None or to is not None or is_special(output) else (".json", ".csv", ".bin")
+    check_outputs((output, suffixes), (layout.plot, SUFFIXES), inputs=names)
     if output is not None:
         format_for(output, to)
     buffers, given, tensors = _buffers(source, schedule, layout)
@@ -150,7 +194,7 @@ def _buffers(
 
     if Path(source).suffix.lower() == ".csv":
         if schedule is not None:
-            raise typer.BadParameter("a table has no schedule")
+            raise typer.BadParameter(f"{schedule}: {source} is a table, to which no schedule belongs; leave it out")
         buffers, given = read_table(source)
         return buffers, given, None
     graph = load_graph(source)
@@ -161,13 +205,13 @@ def _buffers(
     return buffers, None, TfliteTensors.of(graph)
 
 
-def _memories(capacity: str | None, memory: list[str] | None) -> tuple[Memory, ...]:
+def _memories(capacity: int | None, memory: list[str] | None) -> tuple[Memory, ...]:
     from remat.schedule import Memory
 
     if memory and capacity is not None:
         raise typer.BadParameter("--capacity is for one memory; with --memory say NAME=SIZE")
     if not memory:
-        return (Memory(capacity=None if capacity is None else option_bytes(capacity, "--capacity")),)
+        return (Memory(capacity=capacity),)
     found = []
     for word in memory:
         name, equals, size = word.partition("=")
@@ -219,13 +263,15 @@ def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -
         }  # fmt: skip
         print_json(facts, stream)
     else:
-        print("\n".join([*([str(certificate)] if certificate else []), *_words(found)]), file=stream)
+        print_rows([*(certificate.rows() if certificate else []), *_words(found)], stream, least=13)
+        print(file=stream)
+        say_sentence(closing_allocation(found), stream)
     if addresses is not None and layout.plot is not None:
         outputs.plot(layout.plot, found.plot)
     outputs.leave(OK if certificate is not None and certificate.accepted else INTERRUPTED if stopped else NO)
 
 
-def _words(found: Allocation) -> list[str]:
+def _words(found: Allocation) -> list[tuple[str, str]]:
     rows = []
     if found.addresses is None:
         rows.append(("addresses", f"none: {found.impossible}" if found.impossible else "none found"))
@@ -238,4 +284,4 @@ def _words(found: Allocation) -> list[str]:
     if found.addresses is not None:
         rows.append(("method", f"{found.method} ({found.addresses.source})"))
     rows.extend(("note", note) for note in found.notes)
-    return [f"{word:<13} {text}" for word, text in rows]
+    return rows

@@ -11,7 +11,12 @@ from remat.errors import RematError
 
 
 def command(as_json: Json = False) -> None:
-    """List backends with their state, formulations, heuristics and other methods, and file formats."""
+    """List backends with their state, formulations, heuristics and other methods, and file formats.
+
+    Examples
+    --------
+    remat backends
+    """
     facts = installed()
     if as_json:
         print_json(facts)

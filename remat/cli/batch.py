@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remat.cli.closing import closing_batch
 from remat.cli.compare import Watched, methods_of
-from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
+from remat.cli.options import FILE, TABLES, Given, Methods, Tables, complete_graph, shared, size_option
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
@@ -35,18 +36,20 @@ class Scaling:
     """Growth of graph files with the batch size."""
 
     others: list[Path] | None = typer.Option(
-        None, "--with", help="Graph file of the same network at another batch size; repeatable."
+        None, "--with", metavar="FILE", help="Graph file of the same network at another batch size; repeatable."
     )
-    batch_size: int | None = typer.Option(None, min=1, help="Batch size of the graph file; default: its meta.batch.")
+    batch_size: int | None = typer.Option(
+        None, min=1, metavar="N", help="Batch size of the graph file; default: its meta.batch."
+    )
     independent: list[str] | None = typer.Option(
         None, metavar="NAME", help="Tensor (or op, for its workspace) that does not grow with the batch; repeatable."
     )
     constant_costs: bool = typer.Option(
         False, "--constant-costs", help="Keep the costs of a single file (measured times)."
     )
-    sample_bytes: int | None = typer.Option(
-        None, min=0, help="Part of a single file's constant memory for each sample."
-    )
+    sample_bytes: Annotated[
+        int | None, size_option("Part of a single file's constant memory for each sample", "--sample-bytes")
+    ] = None
 
 
 @shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
@@ -55,18 +58,27 @@ class Scaling:
 def command(
     graphs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="GRAPH...", help="Graph files, or names of zoo graphs (unet).", show_default=False),
+        typer.Argument(
+            metavar="GRAPH...",
+            autocompletion=complete_graph,
+            show_default=False,
+            help="Graph files, or names of zoo graphs (unet).",
+        ),
     ] = None,
     *,
-    memory: str = typer.Option(..., help="Bytes (123456, 16GiB)."),
+    memory: Annotated[int, size_option("Memory of the device", "--memory")],
     methods: Methods = None,
     scaling: Scaling,
     count_constant_memory: bool = typer.Option(
         True, "--count-constant-memory/--no-constant-memory", help="Count the constant memory."
     ),
     tables: Tables = None,
-    schedules: Path | None = typer.Option(None, help="Write graph and schedule of each answer to this folder."),
-    plot: Path | None = typer.Option(None, help="Draw the batch sizes to this file (.png, .svg, .pdf)."),
+    schedules: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Write graph and schedule of each answer to this folder."
+    ),
+    plot: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw the batch sizes to this file (.png, .svg, .pdf)."
+    ),
     given: Given,
 ) -> None:
     """Find the largest batch of each GRAPH that fits --memory with at most one extra forward pass, for each method.
@@ -78,12 +90,15 @@ def command(
     Ctrl-C keeps the results so far.
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
+
+    Examples
+    --------
+    remat batch unet resnet50 --memory 16GiB -m greedy -t 1m
     """
-    from remat.experiments.max_batch import max_batch, read_memory
+    from remat.experiments.max_batch import max_batch
     from remat.io.figures import SUFFIXES
     from remat.io.views import table_csv
 
-    read_memory(memory)
     names = graphs or []
     run = given.run(names[0] if names else None)
     names = names or [run.problem.graph]
@@ -221,6 +236,7 @@ def print_batches(done: Sequence[BatchResult]) -> None:
         print_columns(out, title, columns, map(cells, answers))
         for answer in answers:
             say(out, f"{answer.method.label}: {answer.claim}")
+        say(out, closing_batch(answers))
         out.print()
     if done[-1].interrupted:
         out.print("interrupted: the table is not complete")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import print_json, print_table
-from remat.cli.options import RULES, Given, Graph, Order, shared, time_option
+from remat.cli.options import RULES, Given, Graph, Order, complete_formulations, shared, time_option, words
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO
 
@@ -16,33 +16,42 @@ if TYPE_CHECKING:
     from remat.problem import Problem
 
 
-@shared("budget", *RULES, "time_limit", "relaxation", "threads", "isolate", "memory_limit", "json")
+@shared("budget", *RULES, "time_limit", "relaxations", "threads", "isolate", "memory_limit", "json")
 def command(
     graph: Graph,
     *,
     order: Order = "fixed",
-    time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: unlimited")] = None,
-    relaxation: list[str] | None = typer.Option(
-        None, metavar="FORMULATION", help="Add the bound of this formulation's linear relaxation; repeatable."
+    time_limit: Annotated[float | None, time_option("Time for all bounds; default: unlimited")] = None,
+    relaxations: list[str] | None = typer.Option(
+        None, metavar="FORMULATION,...", autocompletion=complete_formulations,
+        help="Add bounds of the linear relaxations of these formulations; separate by commas or repeat.",
     ),
     given: Given,
-) -> None:
+) -> None:  # fmt: skip
     """Bound the peak of schedules of GRAPH, and their cost within a budget, from below.
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds so far.
+
+    Examples
+    --------
+    remat bounds unet -b 80%
     """
+    from remat import registry
     from remat.bounds.selection import applies, bounds
     from remat.cli.clock import from_start
     from remat.runtime.deadline import Deadline
     from remat.runtime.interruption import interrupted, interrupts
 
     clock = from_start(Deadline.after(time_limit))  # includes reading
+    named = words(relaxations)
+    for word in named:
+        registry.load("formulations", word)
     options = given.solve_options()
     problem = given.problem(graph, order=order)
     with interrupts():
         found = bounds(
             problem, clock, threads=options.threads, memory_limit=options.memory_bytes, isolate=options.isolate,
-            relaxations=tuple(relaxation or ()),
+            relaxations=tuple(named),
         )  # fmt: skip
         infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
         cut_short = interrupted()

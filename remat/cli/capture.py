@@ -41,16 +41,25 @@ def command(
         ),
     ],
     *,
-    output: Path | None = typer.Option(None, "--output", "-o", help="Graph file to write (-: standard output)."),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", metavar="FILE", help="Graph file to write (-: standard output)."
+    ),
     loss: str | None = typer.Option(
         None, metavar="ITEM", help="Item of the module's return value to use as the loss, by name or position."
     ),
-    route: Route = typer.Option(Route.AUTO, help="Technique that records the step."),
-    mode: Mode = typer.Option(Mode.TRAINING, help="The training step, or the forward pass alone."),
+    route: Route = typer.Option(Route.AUTO, metavar="auto|joint|make_fx", help="Technique that records the step."),
+    mode: Mode = typer.Option(
+        Mode.TRAINING, metavar="training|inference", help="The training step, or the forward pass alone."
+    ),
     costs: str = typer.Option("roofline", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ..."),
     as_json: Json = False,
 ) -> None:
-    """Capture the training step of a PyTorch module as a graph, and show its figures."""
+    """Capture the training step of a PyTorch module as a graph, and show its figures.
+
+    Examples
+    --------
+    remat capture my_model:training_step -o step.json
+    """
     if output is not None:
         check_output(output)
     from remat.torch.versions import check_version

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from remat.runtime.solve_options import Status, StopReason
-from remat.schedule import OrderRule
+from remat.schedule import OrderRule, Verdict
 
 if TYPE_CHECKING:
+    from remat.allocation import Allocation
+    from remat.deploy import Deployment
+    from remat.experiments.frontier import Frontier
+    from remat.experiments.max_batch_result import BatchResult
+    from remat.experiments.runs import Run
     from remat.problem.scope import Scope
+    from remat.schedule import Certificate
     from remat.solving.result import Result
 
 
@@ -83,3 +90,79 @@ def _of(scope: Scope) -> str:
     if scope.max_computes == 1:
         return f"{order} without recomputation"
     return f"{order} with at most {scope.max_computes} computes per op"
+
+
+def closing_certificate(found: Certificate) -> str:
+    """Return what the certificate of a schedule means."""
+    if found.verdict is Verdict.INVALID:
+        return "The schedule is not valid: computing in this order fails."
+    need = f"needs {found.peak:,} bytes"
+    more = "" if found.overhead is None else f" for {found.overhead:.3g} % more compute"
+    more = more if found.recomputations else " without recomputation"
+    if found.verdict is Verdict.VALID:
+        return f"The schedule is valid and {need}{more}."
+    return f"The schedule can be executed but {need}{more}, more than the budget."
+
+
+def closing_comparison(runs: Sequence[Run]) -> str:
+    """Return the best method at one budget, and what is proved there."""
+    where = "" if runs[0].budget is None else f"At {runs[0].budget}, "
+    results = [(run.method.label, run.result) for run in runs if run.result is not None]
+    found = [(label, result) for label, result in results if result.certificate is not None]
+    if not found:
+        proofs = [label for label, result in results if result.status is Status.INFEASIBLE]
+        known = f"{proofs[0]} proved that there is none" if proofs else "none is ruled out"
+        return _capital(f"{where}no method found a schedule, and {known}.")
+    label, best = min(found, key=lambda one: one[1].problem.objective.rank(one[1].certificate))
+    word = "needs least memory" if best.asks_peak else "is cheapest"
+    size = f": {best.peak:,} bytes" if best.asks_peak else f", {best.overhead or 0:.3g} % more compute"
+    proof = f" No schedule{_of(best.scope)} is better." if best.proved and not best.gap else ""
+    return _capital(f"{where}{label} {word}{size}.{proof}")
+
+
+def closing_frontier(found: Frontier) -> str:
+    """Return the smallest budget with a schedule, and its price."""
+    fits = [cell for cell in found.cells.values() if cell.value is not None]
+    if not fits:
+        return "No method found a schedule at any of these budgets."
+    least = min(cell.budget for cell in fits)
+    best = min((cell for cell in fits if cell.budget == least), key=lambda cell: cell.value or 0)
+    overhead = best.row["overhead_percent"]
+    price = "" if overhead is None else f" for {overhead:.3g} % more compute"
+    below = " No method found a schedule for a smaller one." if least > min(found.budgets) else ""
+    return f"The smallest of these budgets with a schedule is {least:,} bytes, by {best.method}{price}.{below}"
+
+
+def closing_batch(answers: Sequence[BatchResult]) -> str:
+    """Return the largest batch of a network, and its price."""
+    best = max(answers, key=lambda answer: answer.batch)
+    if best.certificate is None:
+        return f"{best.family.name}: no method found a schedule, even for one sample."
+    times = f", {best.batch / best.plain:.3g} times as many as without recomputation" if best.plain else ""
+    more = "" if best.certificate.overhead is None else f" for {best.certificate.overhead:.3g} % more compute"
+    return f"{best.family.name} fits with {best.batch:,} samples{times},{more}.".replace(",.", ".")
+
+
+def closing_allocation(found: Allocation) -> str:
+    """Return what addresses mean for the memory."""
+    if found.addresses is None:
+        return "No addresses exist." if found.impossible else "No addresses were found, and none are ruled out."
+    fits = f"The buffers fit in {found.addresses.arena:,} bytes"
+    if not found.problem.open_memories:
+        return f"{fits}, within the capacity."
+    if found.proved:
+        return f"{fits}. No arena is smaller."
+    return f"{fits}. No arena is smaller than {found.bound:,} bytes."
+
+
+def closing_deployment(found: Deployment) -> str:
+    """Return what a deployed model needs, and what is proved."""
+    end = "No order needs less." if found.proved else f"No order needs less than {found.bound:,} bytes."
+    if found.after >= found.before:
+        return f"The model needs {found.before:,} bytes, and no better order was found. {end}"
+    saved = 100 * (1 - found.after / found.before)
+    return f"The model needs {found.after:,} instead of {found.before:,} bytes, {saved:.3g} % less. {end}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

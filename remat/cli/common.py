@@ -194,5 +194,5 @@ def option_bytes(size: str, option: str) -> int:
 
     try:
         return memory_bytes(size)
-    except ProblemError as error:
-        raise ProblemError(f"{option}: {error}") from None
+    except ProblemError:
+        raise ProblemError(f"{option}: {size[:60]!r} is not a size above 0 (1000, 512KiB, 8G)") from None

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remat.cli.budgets import read_budgets
+from remat.cli.closing import closing_comparison
 from remat.cli.common import class_or_name
-from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, complete_method, shared
+from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs, write_plot_or_page
 from remat.cli.screen import memory
 from remat.cli.signals import writing
@@ -28,29 +30,25 @@ if TYPE_CHECKING:
     from remat.solving.progress import OnProgress
 
 
-@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "json_file", "csv_file", "plot", "peaks", "quiet")
+@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "tables", "plot", "peaks", "json", "quiet")
 def command(
     graph: OptionalGraph = None,
     schedules: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of other tools to compare with the methods."),
+        typer.Argument(metavar="SCHEDULE", help="Schedule files of other tools to compare with the methods."),
     ] = None,
     *,
     budgets: list[str] | None = typer.Option(
-        None, "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB); separate by commas or repeat."
+        None, "--budgets", "-b", metavar="BUDGET[,BUDGET...]",
+        help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
     ),
-    methods: list[str] | None = typer.Option(
-        None, "--method", "-m", metavar="METHOD[/BACKEND]", autocompletion=complete_method,
-        help="Method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; repeatable. "
-        "METHOD and BACKEND may be MODULE:CLASS.",
-    ),
-    json_file: Path | None = typer.Option(None, "--json", help="Write everything to this JSON file."),
-    csv_file: Path | None = typer.Option(None, "--csv", help="Write the table to this CSV file."),
+    methods: Methods = None,
+    tables: Tables = None,
     plot: Path | None = typer.Option(
-        None, help="Draw overhead or peak against time to this file (.png, .svg, .pdf, or .html: interactive)."
+        None, metavar="FILE", help="Draw overhead or peak against time (.png, .svg, .pdf, or .html: interactive)."
     ),
     peaks: Path | None = typer.Option(
-        None, "--trade-off", help="Draw overhead against peak of files and methods to this file (.png, .svg, .pdf)."
+        None, "--trade-off", metavar="FILE", help="Draw overhead against peak of files and methods (.png, .svg, .pdf)."
     ),
     given: Given,
 ) -> None:  # fmt: skip
@@ -67,6 +65,11 @@ def command(
 
     Exit code 0: some method found a schedule, or a file has a valid one; 1: none; 2: an error in the input; 130:
     Ctrl-C.
+
+    Examples
+    --------
+    remat compare unet -b 90%,80% -m greedy,checkmate/highs -t 1m
+    remat compare unet mine.json theirs.json --trade-off both.png
     """
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
@@ -75,21 +78,19 @@ def command(
 
     run = given.run(graph)
     files = schedules or []
-    outs = ((json_file, ()), (csv_file, ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES)), (peaks, SUFFIXES))
+    outs = (*((path, TABLES) for path in tables or ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES)), (peaks, SUFFIXES))
     check_outputs(*outs, inputs=(run.problem.graph, given.config, *files))
     only_files = bool(files) and not budgets and not methods and given.config is None
 
     outputs = Outputs()
 
-    tables = [path for path in (json_file, csv_file) if path is not None]
-
     def text_of(path: Path, comparison: Comparison) -> str:
-        if path == json_file:
+        if path.suffix.lower() == ".json":
             return with_points(comparison, points)
         return trade_off(comparison, points).to_csv() if only_files else comparison.to_csv()
 
     def write(comparison: Comparison) -> None:
-        for path in tables:
+        for path in tables or ():
             outputs.attempt_text(path, text_of(path, comparison))
         if plot is not None:
             outputs.attempt(plot, lambda where: write_plot_or_page(where, comparison))
@@ -106,11 +107,13 @@ def command(
                 watch=Watched(run.output.quiet), on_run=write,
             )  # fmt: skip
         writing()
-        for path in tables:
+        for path in tables or ():
             outputs.save_text(path, text_of(path, done))
-        if done.runs:
+        if given.json:
+            print(with_points(done, points), end="")
+        elif done.runs:
             print_comparison(done)
-        if points:
+        if points and not given.json:
             print_trade_off(trade_off(done, points))
         if plot is not None:
             outputs.plot_or_page(plot, done)
@@ -122,9 +125,9 @@ def command(
 
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
-    budgets: list[str | int | float | None] = [part.strip() for text in given or () for part in text.split(",")]
+    budgets: list[str | int | float | None] = [budget for word in words(given) for budget in read_budgets(word)]
     if not budgets and run.problem.budget is None and not Objective(run.problem.objective).is_memory:
-        raise typer.BadParameter("Missing option '--budget'.")
+        raise typer.BadParameter("Missing option '--budgets'.")
     return budgets or [run.problem.budget]
 
 
@@ -134,10 +137,10 @@ def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
 
     from remat.experiments.contestant import Contestant
 
-    words = [part.strip() for text in given or () for part in text.split(",")]
+    named = words(given)
     backend = run.named(run.solve.backend, "backends")
-    if words:
-        methods = [Contestant.parse(word, backend, class_or_name) for word in words]
+    if named:
+        methods = [Contestant.parse(word, backend, class_or_name) for word in named]
     else:
         methods = [Contestant.of(run.named(run.solve.method, "methods"), default=backend)]
     return [
@@ -182,6 +185,7 @@ def print_comparison(comparison: Comparison) -> None:
         print_notes(
             out, ((label, "; ".join(filter(None, (f"{result.scope}", result.message)))) for label, result in done)
         )
+        say(out, closing_comparison(runs))
         out.print()
     limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
     say(out, f"limits of each run: {', '.join(limits)}")

@@ -11,7 +11,12 @@ def command(
     schema: bool = typer.Option(False, "--schema", help="Print the JSON Schema of configuration files."),
     example: bool = typer.Option(False, "--example", help="Print a commented example with every key."),
 ) -> None:
-    """Explain the configuration files of `remat solve --config`."""
+    """Explain the configuration files of `remat solve --config`.
+
+    Examples
+    --------
+    remat config --example > run.toml
+    """
     from remat import config
 
     if schema == example:

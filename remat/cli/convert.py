@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.common import load_graph
-from remat.cli.options import Costs, Device
-from remat.io.files import check_output
+from remat.cli.options import Costs, Device, complete_format, complete_graph
+from remat.io.files import check_output, exists
 from remat.runtime.text import short
 
 
@@ -24,17 +24,24 @@ class Frees(StrEnum):
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its content determines the format.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="File to read; its content determines the format. Or a zoo graph.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix determines the format.")],
     *,
-    graph: str | None = typer.Option(None, metavar="GRAPH", help="IN is a schedule of this graph."),
+    graph: str | None = typer.Option(
+        None, metavar="GRAPH", autocompletion=complete_graph, help="IN is a schedule of this graph."
+    ),
     to: str = typer.Option(
         "remat-json",
         metavar="FORMAT",
+        autocompletion=complete_format,
         help="Schedule format: remat-json, plan, plan-text, plain-list, checkmate, rockmate, hlo, ...",
     ),
     frees: Frees | None = typer.Option(
-        None, help="Frees of a schedule: write them out, move them forward, or leave them implied."
+        None,
+        metavar="given|early|implied",
+        help="Frees of a schedule: write them out, move them forward, or leave them implied.",
     ),
     dim: list[str] | None = typer.Option(
         None, metavar="NAME=SIZE", help="Size of an open dimension of a model; repeatable."
@@ -48,6 +55,11 @@ def command(
     """Convert a graph file, or with --graph a schedule file.
 
     With --costs, the graph has the costs of a profile, or the schedule belongs to such a graph.
+
+    Examples
+    --------
+    remat convert model.onnx graph.json --dim batch=8
+    remat convert theirs.json schedule.json --graph graph.json
     """
     check_output(target, inputs=(graph, costs))
     if graph is None:
@@ -56,7 +68,9 @@ def command(
 
         if to != "remat-json" or frees is not None:
             raise typer.BadParameter("--to and --frees are for schedules, which need --graph")
-        write_graph(load_profiled(read_graph(source, **_options(dim, option)), costs, device), target)
+        options = _options(dim, option)
+        read = read_graph(source, **options) if options or exists(source) else load_graph(str(source))
+        write_graph(load_profiled(read, costs, device), target)
     else:
         if dim or option:
             raise typer.BadParameter("--dim and --option are for graphs, not for schedules")

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import option_bytes, print_json, print_rows, search_backend
+from remat.cli.closing import closing_deployment
+from remat.cli.common import print_json, print_rows, search_backend
 from remat.cli.fitting import fit_facts, fit_lines
-from remat.cli.options import Json, Quiet, SearchBackend, SearchSeed, Threads, time_option
+from remat.cli.options import (
+    Json,
+    Quiet,
+    SearchBackend,
+    SearchSeed,
+    Threads,
+    complete_graph,
+    one_of,
+    size_option,
+    time_option,
+)
+from remat.cli.screen import say_sentence
 from remat.cli.terminal import NO, OK
 
 if TYPE_CHECKING:
@@ -18,18 +30,24 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX or TensorFlow Lite model, or .pt2 file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", autocompletion=complete_graph, help="ONNX or TensorFlow Lite model, or .pt2 file."
+        ),
+    ],
     *,
     output: Path | None = typer.Option(
-        None, "--output", "-o", show_default=False,
+        None, "--output", "-o", metavar="FILE", show_default=False,
         help="Model to write, of the same format (.pte for .pt2); optional with --memory.",
     ),
-    memory: str | None = typer.Option(
-        None, metavar="SIZE", help="Memory of the device (256KiB): print if the model fits, and what needs most."
-    ),
+    memory: Annotated[
+        int | None, size_option("Memory of the device: print if the model fits, and what needs most", "--memory")
+    ] = None,
     runtime: str | None = typer.Option(
         None,
         metavar="NAME",
+        autocompletion=one_of("tflm", "litert", "onnxruntime", "executorch"),
         help="tflm (the default of .tflite), litert, onnxruntime (of .onnx), or executorch (of .pt2).",
     ),
     in_place: bool = typer.Option(
@@ -46,7 +64,7 @@ def command(
         None, metavar="NAME=SIZE", help="Size of an open dimension of an ONNX model, repeatable; batch=SIZE for litert."
     ),
     backend: SearchBackend = "cp-sat",
-    time_limit: Annotated[float, time_option("Seconds for order and addresses")] = 60.0,
+    time_limit: Annotated[float, time_option("Time for order and addresses")] = 60.0,
     threads: Threads = None,
     seed: SearchSeed = 0,
     as_json: Json = False,
@@ -59,6 +77,11 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 1: the model does not fit the memory; 2: an error, or --check finds a
     difference.
+
+    Examples
+    --------
+    remat deploy model.onnx -o smaller.onnx --check
+    remat deploy model.tflite --memory 256KiB
     """
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
@@ -68,8 +91,7 @@ def command(
     from remat.runtime.interruption import interrupts
     from remat.runtime.solve_options import SolveOptions
 
-    size = None if memory is None else option_bytes(memory, "--memory")
-    if output is None and size is None:
+    if output is None and memory is None:
         raise typer.BadParameter("a model to write is needed: -o FILE (or --memory SIZE, to see if the model fits)")
     check_outputs((output, model_suffixes(model)), inputs=(model,))
     if check and (output is None or is_standard_stream(output)):
@@ -83,7 +105,7 @@ def command(
                 search_backend(backend), options, time_limit, reporter, in_place=in_place, rewrite=rewrite
             )  # fmt: skip
             found = deploy(file, runtime, search)
-        fitted = None if size is None else fit(file, found, size)
+        fitted = None if memory is None else fit(file, found, memory)
         if output is not None:
             write_model(found.file, output, model)
     stream = sys.stderr if is_standard_stream(output) else sys.stdout
@@ -94,6 +116,8 @@ def command(
         print_json(_facts(found, checked) | ({} if fitted is None else {"fit": fit_facts(fitted)}), stream)
     else:
         print_rows([*_lines(found, checked), *([] if fitted is None else fit_lines(fitted))], stream)
+        print(file=stream)
+        say_sentence(closing_deployment(found), stream)
     raise typer.Exit(OK if fitted is None or fitted.fits else NO)
 
 

@@ -10,6 +10,7 @@ import typer
 from remat.cli.common import option_values, print_rows
 from remat.cli.options import FILE, RULES, Given, Graph, MethodOptions, OptionalGraph, shared
 from remat.cli.saving import Outputs
+from remat.cli.screen import say_sentence
 from remat.cli.terminal import NO, OK
 from remat.problem.objective import Objective
 
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 ModelPath = Annotated[
     Path,
     typer.Option(
-        "--output", "-o",
+        "--output", "-o", metavar="FILE",
         help="Model file: .lp, .mps (linear), .pb, .proto, .pbtxt (CP-SAT) or .mzn (MiniZinc, with its .dzn).",
     ),
 ]  # fmt: skip
 #: No settings but those of the command.
 NO_BASE: tuple[dict[str, Any], str] = ({}, "options")
-SchedulePath = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
+SchedulePath = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the schedule to this file.")
+]
 
 
 @shared(*FILE, "budget", "objective", "method", "option", *RULES)
@@ -36,7 +39,9 @@ def command(graph: OptionalGraph = None, *, output: ModelPath, option: MethodOpt
     Names of variables are made of stages, ops and tensors; OUTPUT with the suffix .names.json lists what they stand
     for. `remat import` reads a solution back.
 
-    Example: remat export vgg16 -b 80% -m checkmate -o model.lp
+    Examples
+    --------
+    remat export vgg16 -b 80% -m checkmate -o model.lp
     """
     from remat.io.files import check_output
 
@@ -70,8 +75,11 @@ def read(
 
     Exit code 0: the schedule is valid and within the budget; 1: it is not; 2: a file cannot be read.
 
-    Example: remat import vgg16 model.lp model.sol -o schedule.json
+    Examples
+    --------
+    remat import vgg16 model.lp model.sol -o schedule.json
     """
+    from remat.cli.closing import closing_certificate
     from remat.io.files import check_output
     from remat.schedule.io import SUFFIXES
     from remat.schedule.validate import validate
@@ -86,6 +94,8 @@ def read(
     if output is not None:
         outputs.save_schedule(output, schedule)
     print_rows(certificate.rows(), least=13)
+    print()
+    say_sentence(closing_certificate(certificate))
     outputs.leave(OK if certificate.accepted else NO)
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from remat.cli.budgets import read_budgets
+from remat.cli.closing import closing_frontier
 from remat.cli.compare import Watched, methods_of
-from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
+from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
 from remat.cli.terminal import INTERRUPTED, NO, OK
-from remat.errors import ProblemError
 from remat.io.files import check_outputs
 from remat.io.page import SUFFIXES as PAGE_SUFFIXES
 from remat.runtime.interruption import interrupts
@@ -28,24 +27,22 @@ if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
     from remat.experiments.frontier_cell import Cell
 
-#: Most budgets of a range.
-MAX_STEPS = 1000
-_RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
-
 
 @shared(*FILE, "budgets", "methods", *RULES, *LIMITS, "workers", "state", "tables", "plot", "quiet")
 def command(
     graph: OptionalGraph = None,
     *,
     budgets: list[str] | None = typer.Option(
-        None, "--budgets", "--budget", "-b", metavar="B[,B...]",
+        None, "--budgets", "-b", metavar="BUDGET[,BUDGET...]",
         help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
     ),
     methods: Methods = None,
-    workers: int = typer.Option(1, min=1, help="Methods to run in parallel processes."),
-    state: Path | None = typer.Option(None, help="Folder for finished runs; the same command resumes from it."),
+    workers: int = typer.Option(1, min=1, metavar="N", help="Methods to run in parallel processes."),
+    state: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Folder for finished runs; the same command resumes from it."
+    ),
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw overhead against budget to this file (.png, .svg, .pdf, .html)."),
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw overhead by budget (.png, .svg, .pdf, .html)."),
     given: Given,
 ) -> None:  # fmt: skip
     """Compute overhead against budget for GRAPH, one line per method.
@@ -57,6 +54,11 @@ def command(
     command resumes from there.
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
+
+    Examples
+    --------
+    remat frontier unet -b 50%:95%:5% -m greedy,auto -t 10s
+    remat frontier unet -b 80%,90% -o curve.csv --plot curve.png
     """
     from remat.experiments.frontier import frontier
     from remat.io.figures import SUFFIXES
@@ -66,7 +68,7 @@ def command(
     run = given.run(graph)
     files = [*((table, TABLES) for table in tables or ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES))]
     check_outputs(*files, inputs=(run.problem.graph, given.config))
-    asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
+    asked = [budget for word in words(budgets) for budget in read_budgets(word)]
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
 
@@ -106,37 +108,6 @@ def command(
         outputs.fail(f"{fault}; the table has the result, and the same command computes that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())
     outputs.leave(INTERRUPTED if found.interrupted else OK if some else NO)
-
-
-def read_budgets(text: str) -> list[str]:
-    """Return one budget, or those of a range ``LOW:HIGH:STEP``, whose unit may follow the last number only.
-
-    Raise ProblemError for a range with several units, without end, or with too many budgets.
-
-    Examples
-    --------
-    >>> read_budgets("80%"), read_budgets("50%:60%:5%"), read_budgets("1:2:0.5GiB")
-    (['80%'], ['50%', '55%', '60%'], ['1GiB', '1.5GiB', '2GiB'])
-    """
-    text = text.strip()
-    if ":" not in text:
-        return [text]
-    match = _RANGE.fullmatch(text)
-    try:
-        if match is None:
-            raise ValueError
-        low, high, step = (Decimal(match[number]) for number in (1, 3, 5))
-        units = {match[number] for number in (2, 4, 6)} - {""}
-    except (ValueError, InvalidOperation):
-        raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
-    if len(units) > 1:
-        raise ProblemError(f"budgets {text[:60]!r} have several units")
-    if step <= 0 or high < low:
-        raise ProblemError(f"budgets {text[:60]!r} are none: LOW must not exceed HIGH, and STEP must be above 0")
-    if (high - low) / step > MAX_STEPS:
-        raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
-    unit = units.pop() if units else ""
-    return [f"{(low + number * step).normalize():f}{unit}" for number in range(int((high - low) / step) + 1)]
 
 
 def shown(cell: Cell, base: int | None = None) -> str:
@@ -196,5 +167,6 @@ def print_frontier(found: Frontier) -> None:
         say(out, line)
     if found.resumed:
         out.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
+    say(out, closing_frontier(found))
     if found.interrupted:
         out.print("interrupted: the table is not complete")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.options import shared
+from remat.cli.options import complete_generator, shared
 from remat.errors import GraphError
 from remat.io.files import check_output
 
@@ -18,29 +18,42 @@ from remat.io.files import check_output
 class Sizes:
     """Options of generators, by the names of their parameters."""
 
-    batch: int | None = typer.Option(None, min=1, help="Batch size of a zoo graph.")
+    batch: int | None = typer.Option(None, min=1, metavar="N", help="Batch size of a zoo graph.")
     image: str | None = typer.Option(None, metavar="HxW", help="Image size of a zoo graph.")
     n: int | None = typer.Option(
-        None, "-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member."
+        None, "-n", "--ops", min=1, metavar="N", help="Ops of a layered graph, or the size of a family's member."
     )
-    width: float | None = typer.Option(None, help="Width factor of a layered graph, or features of a transformer.")
-    layers: int | None = typer.Option(None, min=1, help="Layers of a transformer (gpt).")
-    heads: int | None = typer.Option(None, min=1, help="Attention heads of a transformer.")
-    sequence: int | None = typer.Option(None, min=1, help="Tokens of a sample.")
+    width: float | None = typer.Option(
+        None, metavar="X", help="Width factor of a layered graph, or features of a transformer."
+    )
+    layers: int | None = typer.Option(None, min=1, metavar="N", help="Layers of a transformer (gpt).")
+    heads: int | None = typer.Option(None, min=1, metavar="N", help="Attention heads of a transformer.")
+    sequence: int | None = typer.Option(None, min=1, metavar="N", help="Tokens of a sample.")
     accumulation: str | None = typer.Option(
         None, metavar="sums|buffers", help="Accumulation of gradients in a training graph op by op."
     )
-    seed: int | None = typer.Option(None, min=0, help="Seed of a random graph.")
+    seed: int | None = typer.Option(None, min=0, metavar="N", help="Seed of a random graph.")
 
 
 @shared()
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A zoo graph (resnet50), layered, or a family.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=complete_generator, help="A zoo graph (resnet50), layered, or a family."
+        ),
+    ],
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write."),
+    output: Path = typer.Option(..., "--output", "-o", metavar="FILE", help="Graph file to write."),
     sizes: Sizes,
 ) -> None:
-    """Write the graph NAME to a file."""
+    """Write the graph NAME to a file.
+
+    Examples
+    --------
+    remat generate resnet50 --batch 64 -o resnet50.json
+    remat generate layered -n 100 --seed 3 -o layered.json
+    """
     from remat.graphs.generators import generate
     from remat.graphs.io import write_graph
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import end_of_solve
-from remat.cli.options import FILE, LIMITS, RULES, Given, Graph, shared
+from remat.cli.options import FILE, LIMITS, RULES, Given, Graph, complete_schedule, shared
 
 if TYPE_CHECKING:
     from remat.problem import Problem
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         "schedule", "plot", "json", "quiet")  # fmt: skip
 def command(
     graph: Graph,
-    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file, in any format.")],
+    schedule: Annotated[
+        Path, typer.Argument(metavar="SCHEDULE", autocompletion=complete_schedule, help="Schedule file, in any format.")
+    ],
     *,
     given: Given,
 ) -> None:
@@ -32,6 +34,10 @@ def command(
 
     Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (also after Ctrl-C); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
+
+    Examples
+    --------
+    remat improve unet schedule.json -b 80% -t 1m -o better.json
     """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter

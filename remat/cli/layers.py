@@ -26,13 +26,13 @@ def command(
         None, metavar="module|type", help="Rows by module or by type of op; default: module, if the graph has modules."
     ),
     depth: int | None = typer.Option(
-        None, min=1, help="Parts of a module path that form a row; default: up to its first number."
+        None, min=1, metavar="N", help="Parts of a module path that form a row; default: up to its first number."
     ),
     collapse: bool = typer.Option(True, "--collapse/--all", help="Join equal layers in one row."),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
     tables: list[Path] | None = typer.Option(
-        None, "--output", "-o", help="Write the table to this file (.md, .csv); repeatable."
+        None, "--output", "-o", metavar="FILE", help="Write the table to this file (.md, .csv); repeatable."
     ),
     plot: Path | None = typer.Option(
         None, help="Draw the bytes and the time of each layer to this file (.png, .svg, .pdf)."
@@ -42,6 +42,10 @@ def command(
     """Show bytes and time that SCHEDULE saves and recomputes in each layer of GRAPH.
 
     Exit code 0: done; 2: an error.
+
+    Examples
+    --------
+    remat layers unet schedule.json
     """
     from remat.io.figures import SUFFIXES as PICTURES
     from remat.schedule.layer_plots import plot_layers

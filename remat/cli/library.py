@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.options import Json
+from remat.cli.command import Command, Group
+from remat.cli.options import Json, SearchSeed, complete_method, time_option
 from remat.cli.terminal import NO
 from remat.errors import ProblemError, RematError
 from remat.runtime.text import one_line
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from remat.experiments.library.ledger import Ledger, Standing
 
 app = typer.Typer(
-    help="Instances with stable names, their best known schedules, and bounds.", no_args_is_help=True,
-    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Group, help="Instances with stable names, their best known schedules, and bounds.",
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 Patterns = Annotated[list[str] | None, typer.Argument(
@@ -26,11 +27,11 @@ Patterns = Annotated[list[str] | None, typer.Argument(
 )]  # fmt: skip
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Instance (unet) or problem (unet/fixed-70).")]
 Folder = Annotated[Path | None, typer.Option(
-    "--folder", envvar="REMAT_LIBRARY", help="Folder of the records; default: that of the package."
+    "--folder", envvar="REMAT_LIBRARY", metavar="FOLDER", help="Folder of the records; default: that of the package."
 )]  # fmt: skip
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def show_list(
     names: Patterns = None,
     *,
@@ -42,6 +43,10 @@ def show_list(
 
     The class of a problem is the time in which its optimum was found and proved: toy (at most 1 s), easy (1 min),
     medium (10 min), hard (1 h), closed (longer or unknown), open (not proved).
+
+    Examples
+    --------
+    remat library list unet --problems
     """
     from remat.cli.common import print_json, print_table
 
@@ -63,9 +68,14 @@ def show_list(
         print_table([("instance", "family", "ops", "problems", "closed"), *lines], right=(2, 3, 4))
 
 
-@app.command()
+@app.command(cls=Command)
 def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
-    """Show an instance with its problems, or a problem with the records that improved it."""
+    """Show an instance with its problems, or a problem with the records that improved it.
+
+    Examples
+    --------
+    remat library show unet/fixed-70
+    """
     from remat.cli.common import print_json, print_table
     from remat.cli.screen import with_units
     from remat.experiments.library.instances import instance
@@ -88,7 +98,7 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
         _print_history(standings[0].problem, folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
     names: Patterns = None,
     *,
@@ -101,6 +111,10 @@ def check(
     Instances whose graphs are not available are left out; REMAT_LIBRARY_GRAPHS names their folder.
 
     Exit code 0: all are right; 1: a bound was not reached again; 2: a record is wrong.
+
+    Examples
+    --------
+    remat library check unet
     """
     from remat.experiments.library.ledger import check_strays
 
@@ -119,14 +133,16 @@ def check(
         raise typer.Exit(NO)
 
 
-@app.command()
+@app.command(cls=Command)
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Schedule in any format.")],
     *,
-    method: Annotated[str, typer.Option("--method", help="Who or what found it.")],
-    instance: Annotated[str | None, typer.Option("--instance", help="Default: by the digest in FILE.")] = None,
-    machine: Annotated[str, typer.Option("--machine", help="Where it was found.")] = "",
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="How long it took.")] = None,
+    method: Annotated[str, typer.Option("--method", "-m", metavar="METHOD", help="Who or what found it.")],
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="NAME", help="Default: by the digest in FILE.")
+    ] = None,
+    machine: Annotated[str, typer.Option("--machine", metavar="TEXT", help="Where it was found.")] = "",
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, metavar="N", help="How long it took.")] = None,
     folder: Folder = None,
 ) -> None:
     """Certify a schedule and add it to the records if it is better than the best known one of a problem.
@@ -135,6 +151,10 @@ def submit(
     request carries.
 
     Exit code 0: added; 1: not better or infeasible; 2: an error.
+
+    Examples
+    --------
+    remat library submit schedule.json -m rotor
     """
     from remat.experiments.library.submission import Verdict, submit, submitted
 
@@ -145,14 +165,21 @@ def submit(
     print(f"changed: {_ledger(decision.instance.name, folder).path}")
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     name: Name,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write; its suffix selects the format.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; its suffix selects the format.")
+    ],
     folder: Folder = None,
 ) -> None:
-    """Write the graph of an instance, or the best known schedule of a problem."""
+    """Write the graph of an instance, or the best known schedule of a problem.
+
+    Examples
+    --------
+    remat library export unet/fixed-70 -o schedule.json
+    """
     from remat.experiments.library.instances import instance
     from remat.experiments.library.records import to_schedule
     from remat.graphs.io import write_graph
@@ -169,21 +196,32 @@ def export(
     write_schedule(to_schedule(ledger.graph, standing.best, str(ledger.path)), output)
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     names: Patterns = None,
     *,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="Method of `remat solve`, or bounds, exhaustive, least-peak.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="METHOD",
+            autocompletion=complete_method,
+            help="Method of `remat solve`, or bounds, exhaustive, least-peak.",
+        ),
     ] = "auto",
-    time_limit: Annotated[float, typer.Option("--time-limit", "-t", min=0.01, help="Seconds for each problem.")] = 10.0,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    time_limit: Annotated[float, time_option("Time for each problem")] = 10.0,
+    seed: SearchSeed = 0,
     warm: Annotated[bool, typer.Option("--warm", help="Start from the best known schedules.")] = False,
     folder: Folder = None,
 ) -> None:
     """Run a method on the open problems among NAME, and add what is better to the records.
 
     Every finished problem is written at once; Ctrl-C loses only the one that runs.
+
+    Examples
+    --------
+    remat library run unet -m auto -t 1m
     """
     from remat.experiments.library.runs import Call, attempt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from remat.cli.common import class_or_name, end_of_solve, search_backend
-from remat.cli.options import RULES, Given, Graph, Order, SearchBackend, SearchSeed, SearchTime, shared
+from remat.cli.options import RULES, Given, Graph, Order, SearchBackend, SearchSeed, SearchTime, complete_method, shared
 
 
 @shared(*RULES, "method", "backend", "time_limit", "gap", "threads", "isolate", "memory_limit", "seed",
@@ -18,6 +18,8 @@ def command(
         "auto",
         "--method",
         "-m",
+        metavar="METHOD",
+        autocompletion=complete_method,
         help="auto, retention-intervals, a heuristic that runs at lower and lower budgets, or MODULE:CLASS.",
     ),
     backend: SearchBackend = "cp-sat",
@@ -30,6 +32,10 @@ def command(
     The output has a feasible budget and a bound below which no schedule exists; `proved least` if both are equal.
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search started.
+
+    Examples
+    --------
+    remat minimize unet -t 30s -o least.json
     """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter

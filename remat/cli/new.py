@@ -218,10 +218,15 @@ def command(
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="New folder; default: remat-NAME.", show_default=False),
+        typer.Option("--output", "-o", metavar="FOLDER", help="New folder; default: remat-NAME.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a package with a part of your own: code, entry point, page and tests."""
+    """Write a package with a part of your own: code, entry point, page and tests.
+
+    Examples
+    --------
+    remat new heuristic my-slots
+    """
     from importlib.metadata import entry_points
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -20,17 +21,122 @@ if TYPE_CHECKING:
     from remat.problem import Problem
     from remat.runtime.solve_options import SolveOptions
 
+#: Suffixes of graph files that completion offers.
+GRAPH_SUFFIXES = (".json", ".onnx", ".tflite", ".dot", ".gv", ".hlo", ".log", ".pb", ".txt")
+
+
+def _registered(*groups: str) -> list[str]:
+    from remat import registry
+
+    return [name for group in groups for name in registry.Registered(group)]
+
+
+def complete_backend(incomplete: str) -> list[str]:
+    """Return the backends that begin so, with those known by their solver's name."""
+    from remat.registry import SOLVERS
+
+    return _begin(incomplete, dict.fromkeys([*_registered("backends"), *SOLVERS.values()]))
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Return the methods that begin so; after a slash, formulations with the backends that begin so."""
+    method, slash, backend = incomplete.partition("/")
+    if slash:
+        return [f"{method}/{name}" for name in complete_backend(backend)]
+    return _begin(incomplete, _registered("methods", "heuristics", "formulations"))
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Return the methods that begin like the last word between commas, after the others."""
+    others, comma, word = incomplete.rpartition(",")
+    return [f"{others}{comma}{name}" for name in complete_method(word)]
+
+
+def complete_graph(incomplete: str) -> list[str]:
+    """Return the graphs of the zoo, folders and graph files that begin so."""
+    from remat.graphs.zoo import VARIANTS, ZOO
+
+    short = [name for name in ZOO if not name.endswith(VARIANTS) or (incomplete and name.startswith(incomplete))]
+    return [*_begin(incomplete, short), *_paths(incomplete, GRAPH_SUFFIXES)]
+
+
+def complete_generator(incomplete: str) -> list[str]:
+    """Return the generators that begin so."""
+    from remat.graphs.generators import generators
+
+    return _begin(incomplete, generators())
+
+
+def complete_schedule(incomplete: str) -> list[str]:
+    """Return folders and files that begin so and may be schedules."""
+    return _paths(incomplete, (".json", ".txt", ".csv", ".pickle", ".hlo"))
+
+
+def complete_format(incomplete: str) -> list[str]:
+    """Return the schedule formats that begin so."""
+    from remat.schedule.formats.base import schedule_formats
+
+    return _begin(incomplete, [each.name for each in schedule_formats()])
+
+
+def _several(group: str) -> Callable[[str], list[str]]:
+    """Return the completion of the last of several names between commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        others, comma, word = incomplete.rpartition(",")
+        return [f"{others}{comma}{name}" for name in _begin(word, _registered(group))]
+
+    return complete
+
+
+complete_partitioners, complete_formulations = _several("partitioners"), _several("formulations")
+
+
+def one_of(*choices: str) -> Callable[[str], list[str]]:
+    """Return the completion of an option with these values."""
+    return lambda incomplete: _begin(incomplete, choices)
+
+
+def _paths(incomplete: str, suffixes: Iterable[str]) -> list[str]:
+    folder, slash, name = incomplete.rpartition("/")
+    with suppress(OSError):
+        found = sorted(Path(f"{folder}{slash}" or ".").iterdir())
+        named = (each for each in found if each.name.startswith(name) and (name or not each.name.startswith(".")))
+        return [
+            f"{folder}{slash}{each.name}{'/' * each.is_dir()}"
+            for each in named
+            if each.is_dir() or each.suffix.lower() in suffixes
+        ]
+    return []
+
+
+def _begin(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
 _GRAPH_HELP = "Graph file (-: standard input), or the name of a zoo graph (resnet50)."
-Graph = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
-OptionalGraph = Annotated[str | None, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP, show_default=False)]
-ScheduleFile = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")]
+Graph = Annotated[str, typer.Argument(metavar="GRAPH", autocompletion=complete_graph, help=_GRAPH_HELP)]
+OptionalGraph = Annotated[
+    str | None, typer.Argument(metavar="GRAPH", autocompletion=complete_graph, help=_GRAPH_HELP, show_default=False)
+]
+ScheduleFile = Annotated[
+    Path, typer.Argument(metavar="SCHEDULE", autocompletion=complete_schedule, help="Schedule file.")
+]
 OptionalSchedule = Annotated[
-    Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
+    Path | None,
+    typer.Argument(
+        metavar="SCHEDULE", autocompletion=complete_schedule, help="Schedule file; default: the reference order."
+    ),
 ]
 _ORDER_HELP = "Order of first computes: the reference order, or free"
-Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{_ORDER_HELP}.")]
+Order = Annotated[
+    str, typer.Option("--order", metavar="fixed|free", autocompletion=one_of("fixed", "free"), help=f"{_ORDER_HELP}.")
+]
 Budget = Annotated[
-    str | None, typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%).")
+    str | None,
+    typer.Option(
+        "--budget", "-b", metavar="BUDGET", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."
+    ),
 ]
 Keep = Annotated[
     list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; repeatable.")
@@ -42,7 +148,8 @@ ConstantMemory = Annotated[
     ),
 ]
 Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs replace the graph's own.")
+    Path | None,
+    typer.Option("--costs", metavar="FILE", help="Profile (CSV or JSON) whose costs replace the graph's own."),
 ]
 Values = Annotated[
     list[str] | None,
@@ -68,20 +175,12 @@ def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def _names(*groups: str) -> Callable[[str], list[str]]:
-    """Return a completion of registered names in the shell."""
-
-    def complete(incomplete: str) -> list[str]:
-        from remat import registry
-
-        names = (name for group in groups for name in getattr(registry, group)())
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
-
-
-complete_method = _names("methods", "heuristics", "formulations")
-complete_backend = _names("backends")
+def words(given: Iterable[str] | None) -> list[str]:
+    """Return the words of an option that is repeated or has several words between commas."""
+    found = [part.strip() for text in given or () for part in text.split(",")]
+    if "" in found:
+        raise typer.BadParameter(f"{', '.join(given or ())!r} has an empty word between commas")
+    return found
 
 
 def _threads(word: str) -> int:
@@ -105,17 +204,32 @@ def _tolerance(word: str) -> float:
     return tolerance
 
 
+def _size(word: str) -> int:
+    from remat.errors import ProblemError
+    from remat.runtime.sizes import memory_bytes
+
+    try:
+        return memory_bytes(word)
+    except ProblemError:
+        raise ValueError(f"a size above 0 (1000, 512KiB, 8G), not {word[:60]!r}") from None
+
+
+def size_option(text: str, *names: str) -> Any:
+    """Return an option of a size with its help."""
+    return typer.Option(*names, metavar="SIZE", parser=_reader(_size), help=f"{text} (1000, 512KiB, 8G).")
+
+
 def time_option(text: str, *names: str) -> Any:
     """Return an option of a time limit with its help."""
     return typer.Option(
-        *names or ("--time-limit", "-t"), metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 2h)."
+        *names or ("--time-limit", "-t"), metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 1h30m)."
     )
 
 
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: all.")
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Random seed; default 0.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Random seed; default: 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MethodOptions = Annotated[
     list[str] | None,
@@ -136,38 +250,42 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--methods", "--method", "-m", metavar="METHOD[/BACKEND]", autocompletion=complete_method,
-        help="Methods, such as checkmate/highs or greedy; separate by commas or repeat.",
+        "--methods", "-m", metavar="METHOD[/BACKEND],...", autocompletion=complete_methods,
+        help="Methods, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy, or MODULE:CLASS; "
+        "separate by commas or repeat.",
     ),
 ]  # fmt: skip
 Tables = Annotated[
-    list[Path] | None, typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable.")
+    list[Path] | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the table to this file (.csv, .json); repeatable."),
 ]
 #: Suffixes of these tables.
 TABLES = (".csv", ".json")
 #: Seed of searches for the least peak, which read no configuration.
-SearchSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
+SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
 SearchBackend = Annotated[
     str,
     typer.Option(
         "--backend",
+        metavar="BACKEND",
         autocompletion=complete_backend,
         help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search only.",
     ),
 ]
-SearchTime = Annotated[float | None, time_option("Seconds for everything; default: until the search is complete")]
+SearchTime = Annotated[float | None, time_option("Time for everything; default: until the search is complete")]
 
 #: Options by section and key of a configuration (:mod:`remat.config.sections`), which they override.
 SECTIONS: dict[str, dict[str, Any]] = {
     "problem": {
         "budget": Budget,
         "objective": Annotated[str | None, typer.Option(
-            "--objective", metavar="|".join(Objective),
+            "--objective", metavar="|".join(Objective), autocompletion=one_of(*Objective),
             help=f"{Objective.described()}; default: {Objective.DEFAULT}.")],
         "order": Annotated[str | None, typer.Option(
-            "--order", metavar="fixed|free", help=f"{_ORDER_HELP}; default: fixed.")],
+            "--order", metavar="fixed|free", autocompletion=one_of("fixed", "free"),
+            help=f"{_ORDER_HELP}; default: fixed.")],
         "max_computes": Annotated[int | None, typer.Option(
-            "--max-computes", min=1, help="Limit of computes for every op.")],
+            "--max-computes", min=1, metavar="N", help="Limit of computes for every op.")],
         "keep": Keep,
         "count_constant_memory": ConstantMemory,
         "costs": Costs,
@@ -175,15 +293,15 @@ SECTIONS: dict[str, dict[str, Any]] = {
     },
     "solve": {
         "method": Annotated[str | None, typer.Option(
-            "--method", "-m", autocompletion=complete_method,
+            "--method", "-m", metavar="METHOD", autocompletion=complete_method,
             help="auto (the default), a formulation, heuristic or method (`remat backends` lists them), or "
             "MODULE:CLASS.")],
         "backend": Annotated[str | None, typer.Option(
-            "--backend", autocompletion=complete_backend,
+            "--backend", metavar="BACKEND", autocompletion=complete_backend,
             help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
-        "time_limit": Annotated[float | None, time_option("Seconds for everything; default: until proved")],
+        "time_limit": Annotated[float | None, time_option("Time for everything; default: until proved")],
         "gap": Annotated[float | None, typer.Option(
-            "--gap", metavar="GAP", parser=_reader(share),
+            "--gap", metavar="SHARE", parser=_reader(share),
             help="Stop at this relative gap (0.05, 5%); default 1e-6; 0: prove optimality.")],
         "threads": Threads,
         "seed": Seed,
@@ -193,21 +311,22 @@ SECTIONS: dict[str, dict[str, Any]] = {
             "alone: nothing, without the reference order as an answer.")],
         "isolate": Annotated[bool | None, typer.Option(
             "--isolate/--no-isolate", help="Run the solver in its own process.")],
-        "memory_limit": Annotated[str | None, typer.Option(
-            "--memory-limit", help="Memory limit of this process (4GiB); implies --isolate.")],
+        "memory_limit": Annotated[int | None, size_option(
+            "Memory limit of this process; implies --isolate", "--memory-limit")],
         "warm_start": Annotated[Path | None, typer.Option(
-            "--warm-start", help="Schedule file to start from, in any format.")],
+            "--warm-start", metavar="FILE", help="Schedule file to start from, in any format.")],
     },
     "output": {
         "schedule": Annotated[Path | None, typer.Option(
-            "--output", "-o", help="Write the schedule to this file (-: standard output).")],
-        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule (.png, .svg, .pdf).")],
+            "--output", "-o", metavar="FILE", help="Write the schedule to this file (-: standard output).")],
+        "plot": Annotated[Path | None, typer.Option(
+            "--plot", metavar="FILE", help="Draw the schedule (.png, .svg, .pdf).")],
         "json": Json,
         "quiet": Quiet,
     },
     "file": {
         "config": Annotated[Path | None, typer.Option(
-            "--config", "-c", help="Read the run from this TOML file; other options take precedence.")],
+            "--config", "-c", metavar="FILE", help="Read the run from this TOML file; other options take precedence.")],
         "allow_solver_files": Annotated[bool, typer.Option(
             "--allow-solver-files", help="Allow solver options in the configuration to name files.")],
         "allow_imports": Annotated[bool, typer.Option(

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.common import class_or_name, end_of_solve, option_values, search_backend
-from remat.cli.options import Given, Graph, MethodOptions, SearchBackend, SearchSeed, SearchTime, shared
+from remat.cli.options import (
+    Given,
+    Graph,
+    MethodOptions,
+    SearchBackend,
+    SearchSeed,
+    SearchTime,
+    complete_method,
+    shared,
+)
 
 if TYPE_CHECKING:
     from remat.solving.result import Result
@@ -24,7 +33,7 @@ def command(
     graph: Graph,
     *,
     method: str = typer.Option(
-        "auto", "--method", "-m",
+        "auto", "--method", "-m", metavar="METHOD", autocompletion=complete_method,
         help="auto, serenity, kahn or another method for the least peak (`remat backends` lists them), "
         "or MODULE:CLASS.",
     ),
@@ -32,10 +41,10 @@ def command(
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
     seed: SearchSeed = 0,
-    plot: Path | None = typer.Option(None, help="Draw the memory before and after to this file (.png, .svg, .pdf)."),
-    sample: int = typer.Option(10_000, min=1, metavar="ORDERS", help="Random orders for --plot-samples."),
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw the memory before and after (.png, .svg, .pdf)."),
+    sample: int = typer.Option(10_000, min=1, metavar="N", help="Random orders for --plot-samples."),
     plot_samples: Path | None = typer.Option(
-        None, help="Draw the distribution of the peaks of random orders to this file."
+        None, metavar="FILE", help="Draw the distribution of the peaks of random orders to this file."
     ),
     given: Given,
 ) -> None:  # fmt: skip
@@ -47,6 +56,10 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
+
+    Examples
+    --------
+    remat order swiftnet-c -t 10s -o order.json
     """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.common import class_or_name, option_values, print_json, print_table
-from remat.cli.options import CostTolerance, Given, Graph, Json, MethodOptions, shared, time_option
+from remat.cli.options import (
+    CostTolerance,
+    Given,
+    Graph,
+    Json,
+    MethodOptions,
+    Order,
+    complete_partitioners,
+    shared,
+    time_option,
+    words,
+)
 from remat.cli.screen import say_sentence
 
 
@@ -15,41 +26,46 @@ from remat.cli.screen import say_sentence
 def command(
     graph: Graph,
     *,
-    partitioner: list[str] | None = typer.Option(
-        None, "--partitioner", "-p", help="Name or MODULE:CLASS; repeatable. Default: all registered."
+    partitioners: list[str] | None = typer.Option(
+        None, "--partitioners", "-p", metavar="NAME[,NAME...]", autocompletion=complete_partitioners,
+        help="Names or MODULE:CLASS; separate by commas or repeat. Default: all registered.",
     ),
     option: MethodOptions = None,
-    order: str = typer.Option("fixed", metavar="fixed|free", help="Order of first computes."),
-    time_limit: Annotated[float | None, time_option("Seconds for each partitioner")] = None,
+    order: Order = "fixed",
+    time_limit: Annotated[float | None, time_option("Time for each partitioner")] = None,
     cost_tolerance: CostTolerance = None,
     outline: bool = typer.Option(False, "--outline", help="Also print the groups."),
     as_json: Json = False,
     given: Given,
-) -> None:
+) -> None:  # fmt: skip
     """Show depth, groups, unique groups and largest group of the hierarchies of GRAPH.
 
     These are the columns of HiRemate's Table 3(b). The depth counts the whole graph as a level, the groups exclude it.
     The largest group has the most nodes: forward ops, and groups of the level below.
 
     Exit code 0: done; 1: no partitioner applies; 2: an error.
+
+    Examples
+    --------
+    remat partition resnet50 -p h-partition --outline
     """
+    from remat import registry
     from remat.config import make_options
     from remat.errors import ProblemError
     from remat.hierarchy.classes import COST_TOLERANCE
     from remat.hierarchy.outline import figures
     from remat.hierarchy.outline import outline as outlined
     from remat.hierarchy.partition.base import as_partitioner
-    from remat.registry import load, partitioners
     from remat.runtime.deadline import Deadline, OverdueError
 
-    words, values = partitioner or sorted(partitioners()), option_values(option)
-    if values and len(words) != 1:
+    named_words, values = words(partitioners) or sorted(registry.partitioners()), option_values(option)
+    if values and len(named_words) != 1:
         raise typer.BadParameter("--option is for one partitioner; name it with --partitioner")
     problem, found, left_out = given.problem(graph, order=order), dict[str, Any](), dict[str, str]()
     tolerance = COST_TOLERANCE if cost_tolerance is None else cost_tolerance
-    for word in words:
+    for word in named_words:
         named = class_or_name(word, "partitioners")
-        kind = named if isinstance(named, type) else load("partitioners", named)
+        kind = named if isinstance(named, type) else registry.load("partitioners", named)
         made = kind(make_options(word, values, kind=kind, group="partitioners")) if values else as_partitioner(named)
         try:
             hierarchy = made.partition(problem, Deadline.after(time_limit))

@@ -19,11 +19,18 @@ def command(
     graph: Graph,
     schedule: ScheduleFile,
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Picture to write (.png, .svg, .pdf)."),
+    output: Path = typer.Option(..., "--output", "-o", metavar="FILE", help="Picture to write (.png, .svg, .pdf)."),
     budget: Budget = None,
-    axis: Axis = typer.Option("time", help="Horizontal axis: time (cost of the computes) or steps."),
+    axis: Axis = typer.Option(
+        "time", metavar="time|step", help="Horizontal axis: time (cost of the computes) or steps."
+    ),
 ) -> None:
-    """Draw the memory and the retention intervals of SCHEDULE."""
+    """Draw the memory and the retention intervals of SCHEDULE.
+
+    Examples
+    --------
+    remat plot unet schedule.json -o unet.png
+    """
     from remat.io.figures import SUFFIXES
     from remat.problem import Problem
     from remat.schedule.io import read_schedule

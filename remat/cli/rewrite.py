@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import load_graph, print_json
-from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, time_option
+from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, size_option, time_option
 from remat.cli.terminal import INTERRUPTED, OK
 from remat.runtime.text import printable, together
 
@@ -32,18 +32,19 @@ class Rewriting:
     """Options of rewrites and their search."""
 
     rules: str | None = typer.Option(
-        None, metavar="NAMES",
+        None, metavar="RULE[,RULE...]",
         help="zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, separated by commas; default: all.",
     )  # fmt: skip
-    min_parts: int = typer.Option(3, help="Fewest parts for partial sums, at least 2.")
-    parts: int | None = typer.Option(None, help="Most parts of a split op; default: one for each tensor.")
-    accumulator_bytes: int | None = typer.Option(
-        None, help="Bytes of an element of partial sums (int32: 4); default: as in the output."
-    )
+    min_parts: int = typer.Option(3, metavar="N", help="Fewest parts for partial sums, at least 2.")
+    parts: int | None = typer.Option(None, metavar="N", help="Most parts of a split op; default: one for each tensor.")
+    accumulator_bytes: Annotated[
+        int | None,
+        size_option("Size of an element of partial sums, 4 of int32; default: as in the output", "--accumulator-bytes"),
+    ] = None
     split_workspace: bool = typer.Option(False, "--split-workspace", help="Split the workspace among the parts.")
     kernels: str | None = typer.Option(
         None,
-        metavar="WORD",
+        metavar="in-place|whole",
         help="in-place: kernels read and write slices and add to their output; whole: they do not. "
         "Default: whole for models of ONNX, TensorFlow Lite, PyTorch and JAX, otherwise in-place.",
     )
@@ -52,14 +53,16 @@ class Rewriting:
         False, "--check", help="Compute both graphs with numpy, and run a written model; an error if they differ."
     )
     seed: SearchSeed = 0
-    time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0
+    time_limit: Annotated[float, time_option("Time for the search of orders and rewrites")] = 60.0
 
 
 @shared()
 def command(
     graph: Graph,
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Graph file to write (-: standard output), or a model."),
+    output: Path = typer.Option(
+        ..., "--output", "-o", metavar="FILE", help="Graph file to write (-: standard output), or a model."
+    ),
     wanted: Rewriting,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -72,6 +75,10 @@ def command(
 
     Exit code 0: done, also after Ctrl-C or without any rewrite; 2: an error; 130: Ctrl-C during the check, with the
     graph written.
+
+    Examples
+    --------
+    remat rewrite swiftnet-c -o rewritten.json --search
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing

@@ -48,33 +48,19 @@ from remat.cli import (
     warm_up,
     zoo,
 )
-from remat.cli.advice import advice, swapped
-from remat.cli.options import Bytes, Values, time_option
+from remat.cli.advice import usage_message
+from remat.cli.command import Command, Group, UsageError
+from remat.cli.options import Bytes, Values, size_option, time_option
 from remat.cli.screen import exact_bytes
 from remat.cli.terminal import BROKEN_PIPE, ERROR, INTERRUPTED, OK, guarded, say, unguarded
-from remat.errors import FormatError, FormatRemark, RematError
+from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
 from remat.runtime.compiled.sets import CompilingRemark
 
-#: Base class of usage errors in typer's copy of click, or in click itself.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 #: Environment variable that shows the traceback of an internal error.
 TRACEBACK = "REMAT_TRACEBACK"
 #: Environment variable by which the script of ``--show-completion`` requests the completions of a line.
 COMPLETION = "_REMAT_COMPLETE"
-
-
-class _Command(typer.core.TyperCommand):
-    """Command whose limits of time and memory also apply to reading each of its files."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            with read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
-                return super().invoke(ctx)
-        except FormatError as error:
-            if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
-                raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
-            raise
 
 
 def _with_bytes(command: Callable[..., None]) -> Callable[..., None]:
@@ -115,7 +101,7 @@ def _with_values(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app = typer.Typer(
-    name="remat", pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="remat", cls=Group, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
@@ -125,16 +111,21 @@ for module in (
 ):  # fmt: skip
     reads_models = module not in (config, generate, capture, backends, warm_up, zoo, new)
     function = _with_bytes(_with_values(module.command)) if reads_models else module.command
-    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(function)
+    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=Command)(function)
 
-app.command("import", cls=_Command)(_with_values(export.read))
+app.command("import", cls=Command)(_with_values(export.read))
 app.add_typer(library.app, name="library")
 app.add_typer(study.app, name="study")
 
 
-@app.command("help")
+@app.command("help", cls=Command)
 def _help(ctx: typer.Context, command: Annotated[str | None, typer.Argument(help="A command.")] = None) -> None:
-    """Show the help of a command, as its option `--help`."""
+    """Show the help of a command, as its option `--help`.
+
+    Examples
+    --------
+    remat help solve
+    """
     parent = ctx.parent
     assert parent is not None
     if command is None:
@@ -146,9 +137,14 @@ def _help(ctx: typer.Context, command: Annotated[str | None, typer.Argument(help
     print(found.get_help(type(ctx)(found, info_name=command, parent=parent)))
 
 
-@app.command("version")
+@app.command("version", cls=Command)
 def _show_version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    Examples
+    --------
+    remat version
+    """
     print(f"remat {remat.__version__}")
 
 
@@ -167,10 +163,10 @@ def _remat(
         )
     ] = None,
     read_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--read-memory", metavar="SIZE",
-            help="Most memory for reading each file; default: the memory limit, or a quarter of the available memory.",
+        int | None,
+        size_option(
+            "Most memory for reading each file; default: the memory limit, or a quarter of the available memory",
+            "--read-memory",
         ),
     ] = None,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
@@ -201,9 +197,11 @@ def _run_guarded(words: list[str]) -> int:
         sys.stdout.flush()
     except RematError as error:
         return _complain(str(error))
-    except _UsageError as error:
-        message = error.format_message()  # type: ignore[attr-defined]
-        return _complain(message + advice(message))
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # type: ignore[attr-defined]
+            return OK
+        return _complain(usage_message(error, words))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 def command(
     graph: Graph,
-    top: int = typer.Option(5, min=0, help="Number of largest tensors to list."),
+    top: int = typer.Option(5, min=0, metavar="N", help="Number of largest tensors to list."),
     costs: Costs = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Show size, memory, cost and largest tensors of GRAPH."""
+    """Show size, memory, cost and largest tensors of GRAPH.
+
+    Examples
+    --------
+    remat show resnet50
+    """
     facts = graph_facts(load_graph(graph, costs, device), top)
     if as_json:
         print_json(facts)

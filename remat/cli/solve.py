@@ -18,6 +18,12 @@ def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given:
 
     Exit code 0: a schedule was found (also after Ctrl-C); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
+
+    Examples
+    --------
+    remat solve unet -b 80%
+    remat solve step.onnx -b 16GiB -t 5m -o schedule.json
+    remat solve unet -b 80% -m checkmate/highs --plot a.png
     """
     from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remat.cli.command import Command, Group
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 
@@ -18,25 +19,30 @@ if TYPE_CHECKING:
     from remat.studies.study import Study
 
 app = typer.Typer(
-    help="Run instances × problems × methods × seeds into a database; export and report them.", no_args_is_help=True,
-    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Group, help="Run instances × problems × methods × seeds into a database; export and report them.",
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="Study in TOML.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a study in the store.")]
 Url = Annotated[str, typer.Option(
-    "--store", envvar="REMAT_STORE", help="Database (sqlite:///study.db, postgresql+psycopg://user@host/base)."
+    "--store", envvar="REMAT_STORE", metavar="URL",
+    help="Database (sqlite:///study.db, postgresql+psycopg://user@host/base)."
 )]  # fmt: skip
 Folder = Annotated[Path | None, typer.Option(
-    "--folder", help="Folder of graphs and schedules; default: next to the SQLite file, or study.files."
+    "--folder", metavar="FOLDER",
+    help="Folder of graphs and schedules; default: next to the SQLite file, or study.files."
 )]  # fmt: skip
-Executor = Annotated[str, typer.Option("--executor", help="processes:N, dask://host:port, or slurm:JOBS,OPTION=VALUE.")]
+Executor = Annotated[
+    str,
+    typer.Option("--executor", metavar="EXECUTOR", help="processes:N, dask://host:port, or slurm:JOBS,OPTION=VALUE."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Solve failed cells again.")]
 DEFAULT_URL = "sqlite:///study.db"
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     file: StudyFile,
     *,
@@ -55,7 +61,12 @@ def run(
     Ctrl-C keeps finished cells; the same command continues.
 
     Exit code 0: all cells have a result; 1: some failed; 2: an error; 130: Ctrl-C.
+
+    Examples
+    --------
+    remat study run study.toml --executor processes:4
     """
+    from remat.studies.executors import check_executor
     from remat.studies.plan import Plan
     from remat.studies.store import Store
     from remat.studies.study import Study
@@ -64,11 +75,12 @@ def run(
     if dry_run:
         _print_plan(plan)
         return
+    check_executor(executor)
     with Study(plan, Store(store, folder)) as study:
         _run(study, executor, retry=retry_failed, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=Command)
 def resume(
     name: Name,
     *,
@@ -78,19 +90,29 @@ def resume(
     retry_failed: Retry = False,
     quiet: Quiet = False,
 ) -> None:
-    """Solve the cells of study NAME that have no result, as `remat study run`, without its file."""
+    """Solve the cells of study NAME that have no result, as `remat study run`, without its file.
+
+    Examples
+    --------
+    remat study resume first
+    """
     with _study(name, store, folder) as study:
         _run(study, executor, retry=retry_failed, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=Command)
 def status(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A study; default: all.")] = None,
     *,
     store: Url = DEFAULT_URL,
     folder: Folder = None,
 ) -> None:
-    """Show the cells of a study by state, and its methods by result."""
+    """Show the cells of a study by state, and its methods by result.
+
+    Examples
+    --------
+    remat study status first
+    """
     from remat.studies.store import Store
     from remat.studies.study import Study
 
@@ -104,15 +126,22 @@ def status(
                 _print_methods(Study.resume(name, opened))
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     name: Name,
     *,
-    output: Annotated[list[Path], typer.Option("--output", "-o", help="File (.csv, .json, .parquet); repeatable.")],
+    output: Annotated[
+        list[Path], typer.Option("--output", "-o", metavar="FILE", help="File (.csv, .json, .parquet); repeatable.")
+    ],
     store: Url = DEFAULT_URL,
     folder: Folder = None,
 ) -> None:
-    """Write the results of study NAME to files. Every schedule is certified again."""
+    """Write the results of study NAME to files. Every schedule is certified again.
+
+    Examples
+    --------
+    remat study export first -o results.csv
+    """
     from remat.studies.export import SUFFIXES
 
     check_outputs(*((path, SUFFIXES) for path in output))
@@ -120,18 +149,27 @@ def export(
         study.export(*output)
 
 
-@app.command()
+@app.command(cls=Command)
 def report(
     name: Name,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write (.html).")],
-    figures: Annotated[Path | None, typer.Option(help="Folder for the figures, as .pdf and .svg.")] = None,
-    tables: Annotated[Path | None, typer.Option(help="Folder for the tables in LaTeX (booktabs).")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Page to write (.html).")],
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the figures, as .pdf and .svg.")
+    ] = None,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the tables in LaTeX (booktabs).")
+    ] = None,
     pages: Annotated[bool, typer.Option("--pages/--no-pages", help="Include an interactive page per schedule.")] = True,
     store: Url = DEFAULT_URL,
     folder: Folder = None,
 ) -> None:
-    """Write a report of study NAME as one page that needs no network. Every schedule is certified again."""
+    """Write a report of study NAME as one page that needs no network. Every schedule is certified again.
+
+    Examples
+    --------
+    remat study report first -o report.html
+    """
     from remat.io.page import SUFFIXES
 
     check_outputs((output, SUFFIXES))
@@ -144,14 +182,19 @@ def report(
             found.save_tables(tables)
 
 
-@app.command()
+@app.command(cls=Command)
 def rm(
     name: Name,
     *,
     store: Url = DEFAULT_URL,
     folder: Folder = None,
 ) -> None:
-    """Remove study NAME from the store, with the results that no other study shares. Files of schedules stay."""
+    """Remove study NAME from the store, with the results that no other study shares. Files of schedules stay.
+
+    Examples
+    --------
+    remat study rm first
+    """
     with _study(name, store, folder) as study:
         print(f"removed {name} with the results of {study.remove():,} cells")
 

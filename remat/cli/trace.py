@@ -21,12 +21,12 @@ def command(
     schedule: OptionalSchedule = None,
     *,
     output: list[Path] = typer.Option(
-        ..., "--output", "-o",
+        ..., "--output", "-o", metavar="FILE",
         help="File to write: .json for Perfetto and Chrome, .pickle for memory_viz; repeatable.",
     ),
     budget: Budget = None,
     addresses: Path | None = typer.Option(
-        None, help="Addresses from `remat allocate` for memory_viz; default: a simple allocator."
+        None, metavar="FILE", help="Addresses from `remat allocate` for memory_viz; default: a simple allocator."
     ),
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
@@ -34,6 +34,10 @@ def command(
     """Write SCHEDULE as a trace for other tools: steps over time and the bytes that they hold.
 
     Exit code 0: done; 2: an error.
+
+    Examples
+    --------
+    remat trace unet schedule.json -o unet.json
     """
     from remat.problem import Problem
     from remat.schedule.address_files import read_addresses

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from remat.cli.common import load_graph, option_bytes, print_json, print_table
-from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables
+from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables, size_option, words
 from remat.cli.saving import Outputs
 from remat.cli.terminal import OK
 from remat.io.files import check_outputs
@@ -24,12 +24,14 @@ def command(
     schedule: ScheduleFile,
     *,
     on_chip: list[str] = typer.Option(
-        ..., metavar="BYTES", help="On-chip memory (256KiB); several by commas or repetition."
+        ..., metavar="SIZE[,SIZE...]", help="On-chip memory (512KiB, 1MiB); separate by commas or repeat."
     ),
-    block: str | None = typer.Option(None, metavar="BYTES", help="Bytes per transfer; default: 512."),
+    block: Annotated[int | None, size_option("Size of a transfer; default: 512 bytes", "--block")] = None,
     keep: Keep = None,
     tables: Tables = None,
-    plot: Path | None = typer.Option(None, help="Draw it with the reference order to this file (.png, .svg, .pdf)."),
+    plot: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw it with the reference order to this file (.png, .svg, .pdf)."
+    ),
     as_json: Json = False,
 ) -> None:
     """Show the bytes that SCHEDULE fetches and writes with each on-chip memory, next to those of the reference order.
@@ -38,14 +40,18 @@ def command(
     fetched once in any case; these compulsory bytes are listed separately.
 
     Exit code 0: done; 2: an error.
+
+    Examples
+    --------
+    remat traffic unet schedule.json --on-chip 1MiB,4MiB
     """
     from remat.io.figures import SUFFIXES
     from remat.schedule.io import read_schedule
     from remat.schedule.schedule import Schedule
     from remat.schedule.traffic import BLOCK, off_chip_traffic
 
-    sizes = [option_bytes(size, "--on-chip") for words in on_chip for size in words.split(",")]
-    unit = BLOCK if block is None else option_bytes(block, "--block")
+    sizes = [option_bytes(word, "--on-chip") for word in words(on_chip)]
+    unit = BLOCK if block is None else block
     check_outputs(*((table, TABLES) for table in tables or ()), (plot, SUFFIXES), inputs=(graph, schedule))
     loaded = load_graph(graph)
     mine = off_chip_traffic(loaded, read_schedule(schedule, loaded), sizes, block=unit, keep=keep or ())

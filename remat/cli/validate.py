@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remat.cli.closing import closing_certificate
 from remat.cli.common import print_json, print_rows
 from remat.cli.options import RULES, Given, OptionalGraph, Order, shared
 from remat.cli.saving import Outputs
-from remat.cli.screen import memory
+from remat.cli.screen import memory, say_sentence
 from remat.cli.terminal import ERROR, NO, OK
 from remat.io.files import check_outputs
 
@@ -28,11 +29,17 @@ def command(
     *,
     order: Order = "free",
     manifest: Path | None = typer.Option(
-        None, help="Check the lines of this file (.toml, .json, .csv): graph, schedule, budget."
+        None, metavar="FILE", help="Check the lines of this file (.toml, .json, .csv): graph, schedule, budget."
     ),
-    addresses: Path | None = typer.Option(None, help="Also check the addresses in this file (see `remat allocate`)."),
+    addresses: Path | None = typer.Option(
+        None, metavar="FILE", help="Also check the addresses in this file (see `remat allocate`)."
+    ),
     reports: list[Path] | None = typer.Option(
-        None, "--output", "-o", help="Write a certificate (.json), table (.csv), JUnit (.xml) or SARIF (.sarif) report."
+        None,
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write a certificate (.json), table (.csv), JUnit (.xml) or SARIF (.sarif) report.",
     ),
     given: Given,
 ) -> None:
@@ -42,7 +49,11 @@ def command(
 
     Exit code 0: all are valid; 1: a rule is violated; 2: a file cannot be read.
 
-    Examples: remat validate unet.json a.json b.json --budget 80% -o report.xml; remat validate --manifest all.toml
+    Examples
+    --------
+    remat validate unet schedule.json -b 80% -o certificate.json
+    remat validate unet a.json b.json -b 80% -o report.xml
+    remat validate --manifest all.toml
     """
     from remat.experiments.audit import SUFFIXES, Costs, Line, audit, read_manifest
 
@@ -104,10 +115,12 @@ def _print_single(single: Audited, placed: AddressCertificate | None, *, as_json
     verdict, graph, *others = found.rows()
     rows = [verdict, graph, ("read as", single.record.schedule.format), *others, *single.context]
     print_rows([*rows, *(placed.rows() if placed else [])], least=13)
+    print()
+    say_sentence(closing_certificate(found))
 
 
 def _print_all(checked: Audit, *, as_json: bool) -> None:
-    from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.cli.console import NUMBER, TEXT, console, print_columns, print_notes, say
     from remat.schedule.certificate_files import certificates_text
 
     if as_json:
@@ -121,10 +134,13 @@ def _print_all(checked: Audit, *, as_json: bool) -> None:
             budget = "-" if found.budget is None else memory(found.budget)
             overhead = "-" if found.overhead is None else f"{found.overhead:.4g} %"
             numbers = [memory(found.peak), budget, overhead]
-        return [each.record.schedule.file, each.verdict, *numbers, each.record.schedule.format or "-", each.fault]
+        return [each.record.schedule.file, each.verdict, *numbers, each.record.schedule.format or "-"]
 
     numbers = ("peak", "budget", "overhead")
-    columns = [("schedule", TEXT), ("verdict", TEXT), *((word, NUMBER) for word in numbers), ("read as", TEXT),
-               ("first fault", TEXT)]  # fmt: skip
+    columns = [("schedule", TEXT), ("verdict", TEXT), *((word, NUMBER) for word in numbers), ("read as", TEXT)]
     graphs = dict.fromkeys(each.record.graph.file for each in checked.checks)
-    print_columns(console(), ", ".join(graphs), columns, map(cells, checked.checks))
+    out = console()
+    print_columns(out, ", ".join(graphs), columns, map(cells, checked.checks))
+    print_notes(out, ((each.record.schedule.file, each.fault) for each in checked.checks if each.fault))
+    accepted = sum(each.certificate is not None and each.certificate.accepted for each in checked.checks)
+    say(out, f"{accepted:,} of {len(checked.checks):,} schedules are accepted.")

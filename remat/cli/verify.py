@@ -32,7 +32,9 @@ def command(
     Exit code 0: nothing has changed, and all schedules are valid; 1: something has, or a rule is broken; 2: a file
     cannot be read.
 
-    Example: remat verify cert.json
+    Examples
+    --------
+    remat verify cert.json
     """
     from remat._version import __version__
     from remat.schedule.certificate_files import check_named_files, read_certificates

@@ -17,7 +17,7 @@ def command(
     graph: Graph,
     schedule: OptionalSchedule = None,
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="Page to write (.html)."),
+    output: Path = typer.Option(..., "--output", "-o", metavar="FILE", help="Page to write (.html)."),
     budget: Budget = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
@@ -25,6 +25,10 @@ def command(
     """Write SCHEDULE as an interactive page: memory and tensors over time, in one file that needs no network.
 
     Exit code 0: done; 2: an error.
+
+    Examples
+    --------
+    remat view unet schedule.json -o unet.html
     """
     from remat.io.page import SUFFIXES
     from remat.problem import Problem

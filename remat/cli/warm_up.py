@@ -8,7 +8,12 @@ from remat.errors import RematError
 
 
 def command() -> None:
-    """Compile the kernels of searches and bounds now rather than during the first solve on a machine."""
+    """Compile the kernels of searches and bounds now rather than during the first solve on a machine.
+
+    Examples
+    --------
+    remat warm-up
+    """
     from remat.registry import Registered, load
     from remat.runtime.compiled import KernelSet, begin
     from remat.runtime.compiled.places import candidates, writable

@@ -14,6 +14,10 @@ def command(
     """List the built-in graphs: name, number of ops, peak without recomputation, and origin.
 
     Names that end in `-folded` (no concatenations) are left out; `remat zoo swiftnet` lists those that begin so.
+
+    Examples
+    --------
+    remat zoo swiftnet
     """
     from remat.graphs.zoo import VARIANTS, ZOO
     from remat.runtime.sizes import size_text

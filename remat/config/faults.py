@@ -35,8 +35,10 @@ def first_fault(error: ValidationError, given: Any) -> tuple[list[str], str]:
         return place, "is missing"
     if here[0]["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return place, "must be a table"
-    wanted = dict.fromkeys(_WORDS.get(fault["msg"], fault["msg"].removeprefix("Input should be ")) for fault in here)
-    return place, f"should be {' or '.join(wanted)}, not {repr(here[0]['input'])[:60]}"
+    words = (_WORDS.get(fault["msg"], fault["msg"].removeprefix("Input should be ")) for fault in here)
+    wanted = " or ".join(dict.fromkeys(word.removeprefix("Value error, ") for word in words))
+    given_text = f", not {repr(here[0]['input'])[:60]}"
+    return place, f"should be {wanted.removesuffix(given_text)}{given_text}"
 
 
 def shown(kind: Any, place: list[str], fault: str) -> str:

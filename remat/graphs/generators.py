@@ -45,9 +45,10 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
 
     known, given = generators(), dict(options)
     if name not in known:
-        near = get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}" if near else f"known are {', '.join(sorted(known))}"
-        raise GraphError(f"there is no generator {name!r}; {hint}; `remat zoo` lists networks")
+        near = get_close_matches(name.lower(), known, n=3)
+        families = sorted(name for name in known if name not in ZOO)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"families are {', '.join(families)};"
+        raise GraphError(f"there is no generator {name!r}; {hint} `remat zoo` lists networks")
     parameters = inspect.signature(known[name]).parameters
     first = next(iter(parameters))
     if "n" in given and parameters[first].default is inspect.Parameter.empty:  # depth or height of a family

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
     foreign = [name for name in source.options if name not in found.options]
     if foreign:
         has = ", ".join(found.options) or "none"
-        raise FormatError(f"graph format {found.name!r} has no option {foreign[0]!r} (it has {has})")
+        for_models = "; it is for ONNX models" if foreign[0] in ("dims", "values") else ""
+        raise FormatError(f"graph format {found.name!r} has no option {foreign[0]!r} (it has {has}){for_models}")
     return found.read(source)
 
 
@@ -139,7 +141,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     >>> load_graph("vgg16").name
     'vgg16-b256'
     """
-    if is_standard_stream(name) or exists(name):
+    if is_standard_stream(name) or (str(name) and exists(name)):
         return read_graph(name)
     from remat.graphs.zoo import VARIANTS, ZOO
 
@@ -147,8 +149,28 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
         if given_values():
             raise FormatError(f"{name}: values are for inputs of ONNX models, not for graphs of the zoo", "values")
         return ZOO[str(name)]()
-    near = get_close_matches(str(name), ZOO) or sorted(known for known in ZOO if not known.endswith(VARIANTS))
-    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})", "no-graph")
+    raise FormatError(_not_found(str(name), [known for known in ZOO if not known.endswith(VARIANTS)]), "no-graph")
+
+
+def _not_found(name: str, zoo: Sequence[str]) -> str:
+    """Return the message for a graph that is neither a file nor in the zoo, with similar names."""
+    if not name:
+        return "the name of the graph is empty"
+    if "://" in name:
+        return f"{name}: addresses are not read; download the file first"
+    path = Path(name)
+    if not path.suffix and path.name == name:
+        word = name.lower()
+        near = [known for known in zoo if word.startswith(known) or known.startswith(word)]
+        near += [known for known in get_close_matches(word, zoo) if known not in near]
+        hint = f"did you mean {' or '.join(near[:3])}?" if near else "`remat zoo` lists them"
+        return f"{name}: no such file, and no zoo graph of that name either; {hint}"
+    if path.stem in zoo:
+        return f"{name}: no such file; write {path.stem} for the graph of the zoo"
+    files = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
+    stems = {each.stem: each for each in files if each.suffix == path.suffix}
+    similar = get_close_matches(path.stem, stems, n=1)
+    return f"{name}: no such file" + (f"; did you mean {stems[similar[0]]}?" if similar else "")
 
 
 def as_graph(graph: GraphLike) -> ComputeGraph:

@@ -246,6 +246,6 @@ def load_profiled(graph: ComputeGraph, costs: str | Path | None, device: str | N
     """
     if costs is None:
         if device is not None:
-            raise FormatError(f"device {device!r} is named, but no file of costs")
+            raise FormatError(f"device {device!r} is named, but no file of costs (--costs FILE)")
         return graph
     return with_costs(graph, read_profile(costs), device)

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import selectors
 import stat
@@ -74,7 +75,9 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
         else:
             mode = _mode(path)
             if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise FormatError(f"{path}: {'no such file' if mode is None else 'not a plain file'}", "no-file")
+                folder = mode is not None and stat.S_ISDIR(mode)
+                what = "no such file" if mode is None else "it is a folder" if folder else "not a plain file"
+                raise FormatError(f"{path}: {what}", "no-file")
             if stat.S_ISFIFO(mode):
                 data = _read_pipe(path, max_bytes + 1)
             else:
@@ -179,7 +182,9 @@ def parse_json(text: str, name: str) -> Any:
         return result
 
     def refuse(word: str) -> Any:
-        raise FormatError(f"{name}: {word} is not JSON", "json")
+        found = re.search(rf"[:,\[]\s*{re.escape(word)}", text)
+        line = "" if found is None else f"line {text.count(chr(10), 0, found.end()) + 1}: "
+        raise FormatError(f"{name}: {line}{word} is not JSON", "json")
 
     def finite(word: str) -> float:
         value = float(word)
@@ -191,7 +196,9 @@ def parse_json(text: str, name: str) -> Any:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")  # the place precedes it here
-        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}", "json") from None
+        ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        cut = "; the file seems to be cut off" * (ended and bool(text.strip()))
+        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}{cut}", "json") from None
     except RecursionError:
         raise FormatError(f"{name}: nested too deeply", "json") from None
     except ValueError as error:  # a number with thousands of digits
@@ -224,7 +231,14 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, BrokenPipeError) and is_standard_stream(path):
             raise  # the reader of our output has exited, which is not an error
-        raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: str | os.PathLike[str], error: OSError | ValueError) -> FormatError:
+    reason, folder = _reason(error), Path(path).parent
+    if isinstance(error, FileNotFoundError) and not exists(folder):
+        reason = f"there is no folder {folder}"
+    return FormatError(f"{path}: cannot be written: {reason}", "not-written")
 
 
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -349,7 +363,7 @@ def check_output(
         os.close(handle)
         probe.unlink()
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
+        raise _not_written(path, error) from None
 
 
 def check_outputs(
@@ -376,6 +390,11 @@ def check_outputs(
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
+def _not_toml(path: str | os.PathLike[str]) -> str:
+    """Return what a file with another suffix should be."""
+    return "" if Path(path).suffix.lower() == ".toml" else "; `remat config --example` prints a configuration"
+
+
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
@@ -388,7 +407,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     except RecursionError:
         raise FormatError(f"{path}: nested too deeply") from None
     except ValueError as error:  # from TOML, or a number with thousands of digits
-        raise FormatError(f"{path}: not TOML: {error}") from None
+        raise FormatError(f"{path}: not TOML: {error}{_not_toml(path)}") from None
 
 
 def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:

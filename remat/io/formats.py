@@ -201,20 +201,45 @@ class Formats(Generic[F]):
             except Exception as error:
                 faults.append(f"format {each.name!r} fails: {type(error).__name__}: {' '.join(str(error).split())}")
         if (own := _own_format(source)) and own != self.what:
-            raise FormatError(f"{source.name}: a {own}, not a {self.what}", "unknown", source.name)
+            graph = source.json.get("graph") if own == "schedule" else None
+            of = f" of {graph[:60]!r}" if isinstance(graph, str) and graph else ""
+            raise FormatError(f"{source.name}: a {own}{of}, not a {self.what}", "unknown", source.name)
         broken = "".join(f"; {fault}" for fault in faults)
         known = ", ".join(asked)
         raise FormatError(
-            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}",
+            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source, self.what)}{broken}",
             "unknown",
             source.name,
         )
 
 
-def _says_format(source: Source) -> str:
-    """Return the format that an unrecognized JSON file declares, or what to do with a file of PyTorch."""
-    if Path(source.name).suffix.lower() in {".pt", ".pth", ".ckpt", ".safetensors"}:
-        return "; files of PyTorch hold weights or pickled code: capture the module with `remat capture MODULE:FACTORY`"
+_CAPTURE = "capture the module with `remat capture MODULE:FACTORY`"
+_EXPORT = "export the model it was made from as ONNX or TensorFlow Lite"
+#: What to do with files of other tools, by suffix.
+_REMEDIES = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"),
+                    f"files of PyTorch hold weights or pickled code: {_CAPTURE}"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickled objects could run code and are not read; write JSON"),
+    **dict.fromkeys((".h5", ".hdf5", ".keras", ".pb"), "export the model as TensorFlow Lite or ONNX (tf2onnx)"),
+    **dict.fromkeys((".mlmodel", ".mlpackage"), f"Core ML files are not read; {_EXPORT}"),
+    **dict.fromkeys((".engine", ".plan", ".trt"), f"TensorRT engines are not read; {_EXPORT}"),
+    **dict.fromkeys((".npy", ".npz"), "arrays have no graph"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"), "unpack it first"),
+    **dict.fromkeys((".py", ".ipynb"), f"programs are not read; {_CAPTURE}"),
+    **dict.fromkeys((".dot", ".gv", ".gml", ".graphml"),
+                    "read it with networkx and convert it with ComputeGraph.from_networkx"),
+    ".toml": "give a configuration as --config FILE",
+}  # fmt: skip
+
+
+def _says_format(source: Source, what: str) -> str:
+    """Return what an unrecognized file is: empty, cut off, in a format that JSON declares, or of another tool."""
+    if not source.data.strip():
+        return "; the file is empty"
+    if what == "graph" and (remedy := _REMEDIES.get(Path(source.name).suffix.lower())):
+        return f"; {remedy}"
+    if source.data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "; it is UTF-16 text: save it as UTF-8"
     if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
     return ""

@@ -12,7 +12,16 @@ UNITS = {"": 1, "b": 1}
 for power, letter in enumerate("kmgtp", 1):
     UNITS |= {f"{letter}b": 1000**power} | dict.fromkeys((letter, f"{letter}i", f"{letter}ib"), 1024**power)
 #: Seconds of each unit of time.
-TIMES = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+TIMES = {
+    unit: length
+    for units, length in (
+        ("ms", 0.001), ("s sec secs second seconds", 1), ("m min mins minute minutes", 60), ("h hr hour hours", 3600),
+        ("d day days", 86400),
+    )
+    for unit in units.split()
+}  # fmt: skip
+_PART = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*({'|'.join(sorted(TIMES, key=len, reverse=True))})", re.ASCII)
+_TIME = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -39,16 +48,22 @@ def memory_bytes(limit: int | str) -> int:
 def seconds(time: float | str) -> float:
     """Return a time in seconds.
 
-    `time`: seconds, or a number with a unit (``"90s"``, ``"5m"``, ``"2h"``).
+    `time`: seconds, or numbers with a unit (``"90s"``, ``"5m"``, ``"1h30m"``).
 
     Raise ValueError if it is neither.
 
     Examples
     --------
-    >>> seconds("90"), seconds("5m"), seconds("1.5 h"), seconds(2)
-    (90.0, 300.0, 5400.0, 2.0)
+    >>> seconds("90"), seconds("5m"), seconds("1.5 h"), seconds("1h30m"), seconds(2)
+    (90.0, 300.0, 5400.0, 5400.0, 2.0)
     """
-    return _number(time, TIMES, "seconds (90), or a number with a unit (90s, 5m, 2h)")
+    text = str(time)[:60].strip().lower()
+    if _TIME.fullmatch(text):
+        return float(sum(float(number) * TIMES[unit] for number, unit in _PART.findall(text)))
+    try:
+        return float(time)
+    except ValueError:
+        raise ValueError(f"seconds (90), or a number with a unit (90s, 5m, 1h30m), not {str(time)[:60]!r}") from None
 
 
 def share(value: float | str) -> float:
@@ -61,16 +76,11 @@ def share(value: float | str) -> float:
     >>> share("5%"), share(0.05), share("1e-6")
     (0.05, 0.05, 1e-06)
     """
-    return _number(value, {"%": 0.01}, "a number (0.05) or a percentage (5%)")
-
-
-def _number(value: float | str, units: dict[str, float], wanted: str) -> float:
-    text = str(value)[:60].strip().lower()
-    unit = max((unit for unit in units if text.endswith(unit)), key=len, default="")
+    text = str(value)[:60].strip()
     try:
-        return float(text.removesuffix(unit)) * units.get(unit, 1)
+        return float(text.removesuffix("%")) * (0.01 if text.endswith("%") else 1)
     except ValueError:
-        raise ValueError(f"{wanted}, not {str(value)[:60]!r}") from None
+        raise ValueError(f"a number (0.05) or a percentage (5%), not {str(value)[:60]!r}") from None
 
 
 def size_unit(largest: int) -> tuple[int, str]:

@@ -262,17 +262,23 @@ def split_backend(method: MethodLike) -> tuple[MethodLike, str | None]:
     (('checkmate', 'highs'), ('greedy', None))
     """
     name, slash, backend = method.partition("/") if isinstance(method, str) else ("", "", "")
+    if slash and not backend:
+        raise ProblemError(f"method {method!r} names no backend after the slash")
     return (name, backend) if slash and ":" not in name else (method, None)
 
 
 def unknown_method(name: str) -> str:
     """Return the message for an unknown method, with a suggestion."""
     known = known_methods()
-    if name.partition(":")[0] in registry.Registered("backends"):
+    backend = registry.SOLVERS.get(name.lower(), name.lower())
+    if backend.partition(":")[0] in registry.Registered("backends"):
         return (
-            f"there is no method {name!r}; that is a backend, which solves a formulation (retention-intervals, stages)"
+            f"there is no method {name!r}; that is a backend, which solves a formulation "
+            f"(retention-intervals/{backend}, stages/{backend})"
         )
-    near = difflib.get_close_matches(name, known, n=1)
+    if "," in name:
+        return f"there is no method {name!r}; one method is needed here, and `remat compare` takes several"
+    near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"there is no method {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}`remat backends` lists all"
 
 

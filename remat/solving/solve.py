@@ -119,6 +119,8 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
     # Unknown names are errors even if no solver is needed; loading a name imports no solver.
     chosen, own_backend = split_backend(method)
     answerer = make_method(chosen, method_options)
+    if own_backend is not None and not answerer.needs_backend:
+        raise ProblemError(f"method {method!r}: {answerer.name!r} works without a backend", "needs-no-backend")
     backend = own_backend or backend
     _check_objective(problem, answerer)
     solver = _solver(answerer, backend, call, problem.objective.is_memory)
@@ -168,7 +170,8 @@ def _check_objective(problem: Problem, method: Method) -> None:
     if problem.objective not in method.objectives:
         raise ProblemError(
             f"method {method.name!r} cannot be asked for the {str(problem.objective).replace('-', ' ')}; 'auto', "
-            "formulations that can state it ('retention-intervals') and heuristics can",
+            "formulations that can state it ('retention-intervals') and heuristics can"
+            + ("" if problem.objective.is_memory else f"; `remat order` uses {method.name!r}"),
             "no-peak",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Any
 from remat.errors import RematError
 from remat.studies.cell_process import GRACE, CellProcess, solve_cell
 from remat.studies.solving import Outcome, Task
+
+_NAMES = re.compile(r"processes(:[1-9][0-9]{0,3})?|dask://.+|slurm:[1-9][0-9]{0,3}(,[^,=]+=[^,]*)*")
 
 #: Options of ``slurm:``.
 SLURM_OPTIONS = ("queue", "account", "walltime", "memory", "interface", "log_directory")
@@ -180,17 +183,19 @@ def make_executor(text: str, threads: int = 1) -> StudyExecutor:
     """
     from remat.runtime.resources import available_cpus
 
+    check_executor(text)
     word, _, rest = text.partition(":")
-    number, *more = rest.split(",")
-    count = int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
-    if word == "processes" and not rest:
-        return Processes(max(1, available_cpus() // threads), threads)
-    if word == "processes" and count and not more:
-        return Processes(count, threads)
-    if word == "dask" and rest.startswith("//") and rest[2:]:
+    if word == "dask":
         return Dask(rest[2:])
-    if word == "slurm" and count and all("=" in each for each in more):
-        return Slurm(count, threads, dict(each.split("=", 1) for each in more))
-    raise RematError(
-        f"executor {text!r} is none of processes:N, dask://host:port and slurm:JOBS,OPTION=VALUE", "executor", text
-    )
+    number, *more = rest.split(",")
+    if word == "slurm":
+        return Slurm(int(number), threads, dict(each.split("=", 1) for each in more))
+    return Processes(int(number) if number else max(1, available_cpus() // threads), threads)
+
+
+def check_executor(text: str) -> None:
+    """Raise RematError if a text names no executor."""
+    if not _NAMES.fullmatch(text):
+        raise RematError(
+            f"executor {text!r} is none of processes:N, dask://host:port and slurm:JOBS,OPTION=VALUE", "executor", text
+        )

@@ -134,7 +134,8 @@ def test_backends() -> None:
 
 def test_help_and_version() -> None:
     assert ok("--version").out == f"remat {remat.__version__}\n"
-    assert "Commands:" in ok("").out
+    assert "Find schedules:\n  solve " in ok("").out
+    assert "Commands:\n  run " in ok("study").out
     for command in ("solve", "validate", "show", "plot", "generate", "convert", "backends", "warm-up"):
         assert f"remat {command}" in ok(f"{command} --help").out
 
@@ -164,6 +165,13 @@ def test_shell_completion_of_commands_options_and_registered_names(folder: Path)
         complete remat solve chain.json --method greed
         complete remat compare chain.json -m xl
         complete remat solve --backend high
+        complete remat solve une
+        complete remat solve cha
+        complete remat solve unet -m checkmate/hi
+        complete remat frontier unet --methods greedy,xl
+        complete remat solve unet --order fr
+        complete remat convert --to plan-t
+        complete remat generate pyr
         _REMAT_COMPLETE=complete_zsh _TYPER_COMPLETE_ARGS="remat solve --wa" remat
         _REMAT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS="remat ba" remat
     """
@@ -171,9 +179,26 @@ def test_shell_completion_of_commands_options_and_registered_names(folder: Path)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True, env=place)
     assert not done.stderr
     *found, zsh, fish, second = done.stdout.splitlines()
-    assert found == ["backends", "--warm-start", "greedy", "xla", "highs"]
+    assert found == [
+        "backends", "--warm-start", "greedy", "xla", "highs", "unet unet-ops", "chain.json", "checkmate/highs",
+        "greedy,xla", "free", "plan-text", "pyramid",
+    ]  # fmt: skip
     assert '"--warm-start":"Schedule file' in zsh
     assert (fish[:6], second[:9]) == ("batch\t", "backends\t")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_completion_in_fish(folder: Path) -> None:
+    Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')
+    Path("remat").chmod(0o755)
+    script = "remat --install-completion fish > /dev/null; source $HOME/.config/fish/completions/remat.fish; "
+    lines = ["remat solve une", "remat solve unet -m greed", "remat solve unet -m checkmate/hi"]
+    script += "; ".join(f"complete -C '{line}'" for line in lines)
+    place = {**os.environ, "HOME": str(folder), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=120, check=True, env=place)
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [
+        "unet", "unet-ops", "greedy", "checkmate/highs",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a shell")

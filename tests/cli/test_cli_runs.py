@@ -110,7 +110,7 @@ def test_example_configuration_solves() -> None:
 def test_compare_prints_and_writes() -> None:
     ran = ok(
         "compare chain.json --budget 90%,2 -m checkmate/highs -m greedy --threads 1 -t 60",
-        *("--json", "c.json", "--csv", "c.csv", "--plot", "c.png"),
+        *("-o", "c.json", "-o", "c.csv", "--plot", "c.png"),
     )
     assert "unit-chain-4, budget 90%: 5 bytes" in ran.out
     lines = [line.strip() for line in ran.out.splitlines()]
@@ -130,8 +130,8 @@ def test_compare_prints_and_writes() -> None:
 def test_compare_with_configuration() -> None:
     """The configuration gives graph, limits, rules and options, and the method unless the command line does."""
     Path("run.toml").write_text(RUN + "[formulations.retention-intervals]\ncopies = 1\n", encoding="utf-8")
-    assert not ok("compare -c run.toml --json c.json").err, "the file says quiet"
-    ok("compare -c run.toml --json d.json -b 5,6 -m checkmate,retention-intervals/cp-sat")
+    assert not ok("compare -c run.toml -o c.json").err, "the file says quiet"
+    ok("compare -c run.toml -o d.json -b 5,6 -m checkmate,retention-intervals/cp-sat")
     (run,) = runs_of("c.json")
     assert (run["method"], run["budget"], run["cost"]) == ("checkmate/highs", "5", 10)
     assert [run["method"] for run in runs_of("d.json")] == ["checkmate/highs", "retention-intervals/cp-sat"] * 2
@@ -146,7 +146,7 @@ def test_compare_continues_after_a_failed_method() -> None:
 
 def test_compare_schedule_files() -> None:
     """Schedule files join the methods, or stand alone; an invalid one gives the reason."""
-    out = ok("compare chain.json costly.json wrong.json --json s.json --csv s.csv").out
+    out = ok("compare chain.json costly.json wrong.json -o s.json -o s.csv").out
     assert "peak against extra time" in out
     assert "wrong: step 0: op 'f1' reads tensor 'f0', which was never produced" in out
     rows = json.loads(Path("s.json").read_text(encoding="utf-8"))["schedules"]
@@ -154,7 +154,7 @@ def test_compare_schedule_files() -> None:
         ("costly", True, 4, 12), ("wrong", False, None, None),
     ]  # fmt: skip
     assert column("s.csv", "who") == ["costly", "wrong"]
-    out = ok("compare chain.json costly.json -b 5 -m greedy -q --trade-off t.svg --json s.json").out
+    out = ok("compare chain.json costly.json -b 5 -m greedy -q --trade-off t.svg -o s.json").out
     assert "greedy" in out.split("peak against extra time")[1]
     assert Path("t.svg").exists()
     found = json.loads(Path("s.json").read_text(encoding="utf-8"))
@@ -165,7 +165,7 @@ def test_compare_schedule_files() -> None:
 def test_compare_auto() -> None:
     """Comparisons of costs, and of least peaks without a budget."""
     limits = "-b 90% --time-limit 20 --threads 1 -q"
-    ok("compare chain.json -m auto -q --objective least-peak --json c.json")
+    ok("compare chain.json -m auto -q --objective least-peak -o c.json")
     assert [(run["peak"], run["budget"]) for run in runs_of("c.json")] == [(3, "no budget")]
     shown = ok(f"compare chain.json -m auto -m auto/highs {limits}").out
     assert "auto/highs" in shown and shown.count("11.11 %") >= 2

@@ -167,7 +167,7 @@ def test_ctrl_c_in_a_comparison_keeps_started_runs() -> None:
     """The first run is complete, the second needs minutes, the third never starts."""
     write_graph(unit_chain(60), "long.json")
     methods = "-m greedy,retention-intervals/cp-sat,checkmate/highs"
-    done = interrupt(start(f"compare long.json -b 45% --threads 1 --json c.json {methods}"), solves)
+    done = interrupt(start(f"compare long.json -b 45% --threads 1 -o c.json {methods}"), solves)
     assert done.code == 130, done.err
     assert "interrupted: the matrix is not complete" in done.out
     found = json.loads(Path("c.json").read_text(encoding="utf-8"))
@@ -227,7 +227,7 @@ def test_schedule_is_printed_when_no_folder_is_writable(folder: Path) -> None:
 
 def test_unwritable_table_stops_no_cell(full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does an unwritable state folder: the table is complete, and a later run computes the missing part."""
-    ran = ok("compare ../chain.json -b 5,6 -m greedy -q --csv", full / "c.csv", code=2)
+    ran = ok("compare ../chain.json -b 5,6 -m greedy -q -o", full / "c.csv", code=2)
     assert ran.err.count("c.csv: cannot be written") == 2  # while running, and at the end
     assert ran.out.count("greedy") >= 2
     (other,) = Path.cwd().iterdir()

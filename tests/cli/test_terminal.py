@@ -84,7 +84,7 @@ COMMANDS = [
     ["improve", "graph.json", "schedule.json", "--budget", "100%"],
     ["minimize", "graph.json", "--time-limit", "20"],
     ["bounds", "graph.json", "--budget", "100%"],
-    ["compare", "graph.json", "--budget", "100%", "-m", "greedy", "--json", "out.json", "--csv", "out.csv"],
+    ["compare", "graph.json", "--budget", "100%", "-m", "greedy", "-o", "out.json", "-o", "out.csv"],
     ["compare", "graph.json", "--budget", "100%", "-m", EVIL],
     ["frontier", "graph.json", "--budget", "100%", "-m", "greedy", "-o", "out.csv"],
     ["batch", "graph.json", "--memory", "10", "-m", "greedy", "-t", "20"],

@@ -1,0 +1,43 @@
+"""Ranges of budgets, ``LOW:HIGH:STEP``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from remat.errors import ProblemError
+
+#: Most budgets of a range.
+MAX_STEPS = 1000
+_RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
+
+
+def read_budgets(text: str) -> list[str]:
+    """Return one budget, or those of a range ``LOW:HIGH:STEP``, whose unit may follow the last number only.
+
+    Raise ProblemError for a range with several units, without end, or with too many budgets.
+
+    Examples
+    --------
+    >>> read_budgets("80%"), read_budgets("50%:60%:5%"), read_budgets("1:2:0.5GiB")
+    (['80%'], ['50%', '55%', '60%'], ['1GiB', '1.5GiB', '2GiB'])
+    """
+    text = text.strip()
+    if ":" not in text:
+        return [text]
+    match = _RANGE.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        low, high, step = (Decimal(match[number]) for number in (1, 3, 5))
+        units = {match[number] for number in (2, 4, 6)} - {""}
+    except (ValueError, InvalidOperation):
+        raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
+    if len(units) > 1:
+        raise ProblemError(f"budgets {text[:60]!r} have several units")
+    if step <= 0 or high < low:
+        raise ProblemError(f"budgets {text[:60]!r} are none: LOW must not exceed HIGH, and STEP must be above 0")
+    if (high - low) / step > MAX_STEPS:
+        raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
+    unit = units.pop() if units else ""
+    return [f"{(low + number * step).normalize():f}{unit}" for number in range(int((high - low) / step) + 1)]

@@ -1,0 +1,157 @@
+"""Classes of commands: uniform option names, help in sections with examples, and checks before a command runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+import typer.core
+
+from remat.cli.advice import misplaced, swapped
+from remat.errors import FormatError
+from remat.io.files import exists
+from remat.io.limits import read_limits
+
+#: Base class of usage errors in typer's copy of click, or in click itself.
+UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+#: Sections of the help with the options that belong there; others come first.
+SECTIONS = {
+    "Problem": (
+        "budget", "objective", "order", "max-computes", "keep", "count-constant-memory", "costs", "device", "value",
+        "dim",
+    ),
+    "Search": (
+        "method", "option", "backend", "time-limit", "gap", "threads", "seed", "start", "warm-start", "isolate",
+        "memory-limit", "workers",
+    ),
+    "Output": (
+        "output", "to", "plot", "trade-off", "plot-samples", "sample", "schedules", "csv", "json", "bytes", "quiet",
+        "help",
+    ),
+    "Configuration file": ("config", "allow-solver-files", "allow-imports", "allow-output-outside"),
+}  # fmt: skip
+#: Sections of ``remat --help`` with their commands; others come last.
+COMMANDS = {
+    "Find schedules": ("solve", "improve", "minimize", "order"),
+    "Compare": ("compare", "frontier", "batch", "bounds", "study"),
+    "Check": ("validate", "verify"),
+    "See": ("show", "plot", "view", "layers", "trace", "traffic"),
+    "Graphs": ("zoo", "generate", "capture", "convert", "rewrite", "partition"),
+    "Deployed models and addresses": ("deploy", "allocate", "arenas"),
+    "Programs of other solvers": ("export", "import"),
+}
+_EXAMPLES = "\n\nExamples\n--------\n"
+#: Most columns for names of options and commands in the help.
+NAMES = 24
+
+
+class Command(typer.core.TyperCommand):
+    """Command with uniform options, whose limits of time and memory also apply to reading each of its files.
+
+    Options with a value have their plural or singular as a second name, which the help does not list.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.help, _, lines = inspect.cleandoc(self.help or "").partition(_EXAMPLES)
+        self.examples = lines.splitlines()
+        """Lines of the docstring's section *Examples*: commands to type."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser = super().make_parser(ctx)
+        names = parser._long_opt
+        for name, option in tuple(names.items()):
+            if option.takes_value:
+                names.setdefault(name.removesuffix("s") if name.endswith("s") else f"{name}s", option)
+        return parser
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _errors_of(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        for param in self.params:
+            for word in (ctx.params.get(param.name) or ()) if param.nargs == -1 else ():
+                if not exists(word) and (option := misplaced(str(word), self)):
+                    raise UsageError(f"{word}: no such file; write {option}")
+        try:
+            with _errors_of(ctx), read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
+                return super().invoke(ctx)
+        except FormatError as error:
+            if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
+                raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
+            name, missing, _ = str(error).partition(": no such file")
+            positional = [ctx.params.get(each.name) for each in self.params if each.param_type_name == "argument"]
+            given = missing and name in map(str, positional)
+            if given and (option := misplaced(name, self, outputs=False)):
+                raise FormatError(f"{name}: no such file; write {option}", error.kind.rpartition(".")[2]) from None
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments, sections = [], {title: [] for title in ("Options", *SECTIONS)}  # type: ignore[var-annotated]
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                own = param.param_type_name == "argument"
+                name = re.sub(r" <[^>]*>$", "", record[0]) if own else record[0]
+                (arguments if own else sections[_section(param)]).append((name, record[1]))
+        _write({"Arguments": arguments, **sections}, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                indent = " " * formatter.current_indent
+                for line in self.examples:
+                    parts = textwrap.wrap(line, max(formatter.width, 40) - 6, break_on_hyphens=False)
+                    formatter.write(indent + f" \\\n{indent}    ".join(parts) + "\n")
+
+
+class Group(typer.core.TyperGroup):
+    """Group of commands, whose help lists them in sections with whole sentences."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
+        titled = COMMANDS if "solve" in self.commands else {}
+        sections = {title: list(self._rows(names)) for title, names in titled.items()}
+        known = {name for names in titled.values() for name in names}
+        others = "Others" if titled else "Commands"
+        sections[others] = list(self._rows(name for name in self.commands if name not in known))
+        _write({**sections, "Options": [record for record in records if record is not None]}, formatter)
+
+    def _rows(self, names: Any) -> Iterator[tuple[str, str]]:
+        for name in names:
+            if name in self.commands:
+                yield name, self.commands[name].get_short_help_str(1000)
+
+
+@contextmanager
+def _errors_of(ctx: Any) -> Iterator[None]:
+    """Give the context of the command to its usage errors, for their remedies."""
+    try:
+        yield
+    except UsageError as error:
+        error.ctx = error.ctx or ctx  # type: ignore[attr-defined]
+        raise
+
+
+def long_name(param: Any) -> str:
+    """Return the longest name of an option, without hyphens at the start."""
+    return str(max(param.opts, key=len)).lstrip("-")
+
+
+def _section(param: Any) -> str:
+    name = long_name(param)
+    names = (name, name.removesuffix("s"))
+    return next((title for title, options in SECTIONS.items() if any(each in options for each in names)), "Options")
+
+
+def _write(sections: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=NAMES)
