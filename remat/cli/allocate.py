@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from remat.cli.closing import closing_allocation
 from remat.cli.common import load_graph, load_schedule, option_bytes, print_json, print_rows
 from remat.cli.options import (
     Json,
@@ -245,6 +244,7 @@ def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | N
 
 def _end(found: Allocation, target: _Output, layout: Layout, *, stopped: bool) -> NoReturn:
     """Write and print the result, and exit."""
+    from remat.cli.closing import closing_allocation
     from remat.schedule import check_addresses
     from remat.schedule.address_files import json_text
 

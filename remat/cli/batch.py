@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.closing import closing_batch
 from remat.cli.compare import Watched, methods_of
 from remat.cli.options import FILE, TABLES, Given, Methods, Tables, complete_graph, shared, size_option
 from remat.cli.saving import Outputs
@@ -207,6 +206,7 @@ def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None
 
 def print_batches(done: Sequence[BatchResult]) -> None:
     """Print a table for each network, followed by the claims on larger batches."""
+    from remat.cli.closing import closing_batch
     from remat.cli.console import NUMBER, TEXT, console, print_columns, say
 
     out = console()

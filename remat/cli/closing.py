@@ -95,7 +95,7 @@ def _of(scope: Scope) -> str:
 def closing_certificate(found: Certificate) -> str:
     """Return what the certificate of a schedule means."""
     if found.verdict is Verdict.INVALID:
-        return "The schedule is not valid: computing in this order fails."
+        return "The schedule is not valid; `remat view` marks every fault."
     need = f"needs {found.peak:,} bytes"
     more = "" if found.overhead is None else f" for {found.overhead:.3g} % more compute"
     more = more if found.recomputations else " without recomputation"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -179,10 +178,7 @@ def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, le
     room = max(least, *(len(word) for word, _ in rows)) + 1
     for word, text in rows:
         indent = " " * (room + len(text) - len(text.lstrip()))
-        lines = textwrap.wrap(
-            printable(text.strip()), width, initial_indent=indent, subsequent_indent=indent,
-            break_on_hyphens=False,
-        )  # fmt: skip
+        lines = wrapped(printable(text.strip()), width, indent)
         for number, line in enumerate(lines):
             print(f"{'' if number else word:<{room - 1}} {line[room:]}", file=target)
 

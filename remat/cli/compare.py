@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.budgets import read_budgets
-from remat.cli.closing import closing_comparison
 from remat.cli.common import class_or_name
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs, write_plot_or_page
@@ -165,6 +164,7 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, followed by scopes and notes."""
+    from remat.cli.closing import closing_comparison
     from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes, say
 
     out = console()

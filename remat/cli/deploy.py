@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.closing import closing_deployment
 from remat.cli.common import print_json, print_rows, search_backend
 from remat.cli.fitting import fit_facts, fit_lines
 from remat.cli.options import (
@@ -83,6 +82,7 @@ def command(
     remat deploy model.onnx -o smaller.onnx --check
     remat deploy model.tflite --memory 256KiB
     """
+    from remat.cli.closing import closing_deployment
     from remat.cli.convert import dimensions
     from remat.cli.reporter import Reporter
     from remat.deploy import Search, check_models, deploy, fit, read_deployable, write_model

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.budgets import read_budgets
-from remat.cli.closing import closing_frontier
 from remat.cli.compare import Watched, methods_of
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs
@@ -136,6 +135,7 @@ def schedules_by(found: Frontier) -> list[str]:
 
 def print_frontier(found: Frontier) -> None:
     """Print a table with a line per budget, largest first, followed by scopes and failures."""
+    from remat.cli.closing import closing_frontier
     from remat.cli.console import NUMBER, console, print_columns, print_notes, say
     from remat.schedule.certificate import overhead_text
 

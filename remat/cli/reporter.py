@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from remat.solving.progress import Progress, describe
+from remat.cli.screen import width_of, with_units
+from remat.runtime.resources import used_memory
+from remat.runtime.sizes import size_text
+from remat.solving.progress import Progress, parts
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -71,7 +74,8 @@ class Reporter:
         with self._lock:
             if self._moment is None:
                 return None
-            return describe(self._moment, self._moment.elapsed + time.monotonic() - self._heard)
+            facts = parts(self._moment, self._moment.elapsed + time.monotonic() - self._heard)
+        return fitted([*facts, *_memory()], self._stream)
 
     def _tick(self) -> None:
         while not self._done.wait(min(0.1, self._interval / 10)):
@@ -83,6 +87,27 @@ class Reporter:
                     print(line, file=self._stream, flush=True)
                 except (OSError, ValueError):  # a closed log must not end a solve
                     return
+
+
+def fitted(parts: Sequence[str], stream: TextIO) -> str:
+    """Return the parts of a line that fit the width of a stream, which the second part, the phase, yields to others.
+
+    Sizes have units on a screen.
+    """
+    room, words = width_of(stream), [with_units(part, stream) for part in parts]
+    time, phase, *facts = range(len(words))
+    shown: set[int] = set()
+    for k in (time, *facts[:3], phase, *facts[3:]):
+        if room > len(words[k]) + 2:
+            shown.add(k)
+            room -= len(words[k]) + 2
+    return "  ".join(words[k] for k in sorted(shown))
+
+
+def _memory() -> list[str]:
+    """Return the memory of this process, if known."""
+    used = used_memory()
+    return [] if used is None else [f"memory {size_text(used)}"]
 
 
 class _Live:

@@ -20,6 +20,7 @@ UNLIMITED = 10**9
 #: Least size shown in a unit: smaller ones matter to the byte, as on microcontrollers.
 LEAST = 2**20
 _BYTES = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+|\d{7,})(?: bytes|(?= more than the budget))")
+_UNIT = re.compile(r"(?<=[0-9]) (?=%|s\b|bytes\b|[KMGTP]iB\b)")
 _exact: ContextVar[bool] = ContextVar("exact", default=False)
 
 
@@ -83,6 +84,18 @@ def say_sentence(text: str, stream: TextIO | None = None) -> None:
         print(line, file=stream)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text of at most `width` columns; only words that are longer are split."""
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Return the lines of a text of at most `width` columns; only words that are longer are split.
+
+    A number stays with its unit. Each line begins with `indent`.
+
+    Examples
+    --------
+    >>> wrapped("peak 1.06 GiB (59.89 %)", 12)
+    ['peak', '1.06 GiB', '(59.89 %)']
+    """
+    joined = _UNIT.sub("\xa0", text)
+    lines = textwrap.wrap(
+        joined, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )  # fmt: skip
+    return [line.replace("\xa0", " ") for line in lines] or [""]

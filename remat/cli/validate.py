@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.closing import closing_certificate
 from remat.cli.common import print_json, print_rows
 from remat.cli.options import RULES, Given, OptionalGraph, Order, shared
 from remat.cli.saving import Outputs
@@ -107,6 +106,8 @@ def _check_addresses(path: Path, single: Audited, rules: dict[str, Any]) -> Addr
 
 
 def _print_single(single: Audited, placed: AddressCertificate | None, *, as_json: bool) -> None:
+    from remat.cli.closing import closing_certificate
+
     found = single.certificate
     assert found is not None
     if as_json:

@@ -55,6 +55,18 @@ def available_memory(limit: int | None = None) -> float:
     return max(0.0, min(left, _address_space()))
 
 
+def used_memory() -> int | None:
+    """Return the bytes of physical memory that this process uses; None if unknown.
+
+    Examples
+    --------
+    >>> (used_memory() or 2**30) > 2**20
+    True
+    """
+    pages = _words(_PROC / "self" / "statm")
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 and pages[1].isdigit() else None
+
+
 def _address_space() -> float:
     """Return the bytes left under the limit of address space (``ulimit -v``)."""
     try:

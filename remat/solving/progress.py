@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from remat.problem import Objective
 from remat.schedule.certificate import overhead_percent
@@ -33,8 +36,12 @@ class Progress:
         Best schedule so far, validated.
     aim : Objective
         Objective of the problem.
-    cost : int or None
-        Certified cost of the best schedule so far, for the overhead if the objective is the peak.
+    cost, peak : int or None
+        Certified cost and peak of the best schedule so far.
+    source : str
+        Method that found it.
+    limit : float
+        Seconds allowed; infinite without a time limit.
     """
 
     phase: str
@@ -46,6 +53,9 @@ class Progress:
     schedule: Schedule | None = field(default=None, repr=False, compare=False)
     aim: Objective = Objective.DEFAULT
     cost: int | None = None
+    peak: int | None = None
+    source: str = ""
+    limit: float = math.inf
 
     @property
     def overhead(self) -> float | None:
@@ -59,16 +69,31 @@ class Progress:
         return relative_gap(self.objective, self.bound)
 
     def facts(self) -> list[str]:
-        """Return the known facts as text."""
+        """Return the known facts as text, the most important first."""
         if self.objective is None:
             return ["no schedule yet"]
-        gap = [] if self.gap is None else [f"gap {100 * self.gap:.2f} %"]
         value = f"{self.aim.word} {self.aim.text(self.objective)}"
-        overhead = [] if self.overhead is None else [f"overhead {self.overhead:.2f} %"]
+        overhead = None if self.overhead is None else f"overhead {_digits(self.overhead)} %"
+        gap = None if self.gap is None else f"gap {_digits(100 * self.gap)} %"
+        found = f"by {self.source}" if self.source else None
         if self.aim.is_memory:
-            return [value, f"bound {self.bound or 0:,}", *gap, *overhead]
-        bound = None if self.bound is None else overhead_percent(self.bound, self.base_cost)
-        return [*(overhead or [value]), *([] if bound is None else [f"bound {bound:.2f} %"]), *gap]
+            facts = [value, gap, found, f"bound {self.bound or 0:,} bytes", overhead]
+        else:
+            bound = None if self.bound is None else overhead_percent(self.bound, self.base_cost)
+            peak = None if self.peak is None else f"peak {self.peak:,} bytes"
+            facts = [overhead or value, gap, found, None if bound is None else f"bound {_digits(bound)} %", peak]
+        return [fact for fact in facts if fact is not None]
+
+
+def _digits(percent: float) -> str:
+    """Return a percentage with five significant digits, so that small steps show.
+
+    Examples
+    --------
+    >>> _digits(12.3456789), _digits(0.00123456789), _digits(0.0)
+    ('12.346', '0.0012346', '0')
+    """
+    return np.format_float_positional(float(f"{percent:.5g}"), trim="-")
 
 
 def relative_gap(objective: int | None, bound: int | None) -> float | None:
@@ -94,11 +119,17 @@ def describe(moment: Progress, elapsed: float | None = None) -> str:
     Examples
     --------
     >>> describe(Progress("solve", 2.0, base_cost=100, objective=105, bound=102))
-    '2.0 s  solve        overhead 5.00 %  bound 2.00 %  gap 2.86 %'
-    >>> describe(Progress("build", 0.5, base_cost=100))
-    '0.5 s  build        no schedule yet'
+    '2.0 s  solve  overhead 5 %  gap 2.8571 %  bound 2 %'
+    >>> describe(Progress("build", 0.5, base_cost=100, limit=60))
+    '0.5/60 s  build  no schedule yet'
     >>> describe(Progress("greedy", 0.5, 100, objective=1_250, bound=1_000, aim=Objective.LEAST_PEAK))
-    '0.5 s  greedy       peak 1,250 bytes  bound 1,000  gap 20.00 %'
+    '0.5 s  greedy  peak 1,250 bytes  gap 20 %  bound 1,000 bytes'
     """
+    return "  ".join(parts(moment, elapsed))
+
+
+def parts(moment: Progress, elapsed: float | None = None) -> list[str]:
+    """Return the parts of :func:`describe`: time and phase, then the facts, the most important first."""
     seconds = moment.elapsed if elapsed is None else elapsed
-    return "  ".join([f"{seconds:.1f} s  {moment.phase:<11}", *moment.facts()])
+    limit = f"/{moment.limit:.4g}" if math.isfinite(moment.limit) else ""
+    return [f"{seconds:.1f}{limit} s", moment.phase, *moment.facts()]

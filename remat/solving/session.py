@@ -373,9 +373,14 @@ class Session:
             self.improved = now
         if (value, bound) != (last.objective, last.bound):
             self.points.append(Point(now, value, bound))
-        best, aim = None if self.best is None else self.best.schedule, self.problem.objective
+        best = self.best
         base = self.least_bound or self.problem.graph.base_cost
-        moment = Progress(self.phase, now, base, value, bound, self.improved, best, aim, self.cost)
+        moment = Progress(
+            self.phase, now, base, value, bound, self.improved,
+            aim=self.problem.objective, cost=self.cost, limit=self.call.deadline.seconds,
+            schedule=None if best is None else best.schedule, source="" if best is None else best.source,
+            peak=None if best is None else best.certificate.peak,
+        )  # fmt: skip
         if self.criterion is not None and self.reached is None and self.criterion.reached(moment):
             self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion
         if self.on_progress is not None:

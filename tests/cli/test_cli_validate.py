@@ -67,7 +67,8 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     at = next(k for k, line in enumerate(shown) if line.startswith("around"))
     assert " ".join(" ".join(shown[at:]).split()) == (  # lines break by the width of the terminal
         "around step 6 compute g3 5 bytes step 7 compute g2 6 bytes > step 8 compute g1 7 bytes "
-        "life 'f1', 1 bytes: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8"
+        "life 'f1', 1 bytes: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8 "
+        "The schedule is not valid; `remat view` marks every fault."
     )
     write_schedule(steps(["f0", "f1", "f2", "-f1", "f2", "f3", "loss", "f2", "g3", "g2", "g1", "g0"]), "twice.json")
     shown = ok("validate chain.json twice.json", code=1).out.splitlines()

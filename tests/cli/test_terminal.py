@@ -199,8 +199,9 @@ def test_no_escape_sequence_at_exit(folder: Path) -> None:
 SCREENS = [
     "show unet", "show unet --bytes", "zoo swift", "backends", "bounds unet -b 50%", "solve unet -b 50% -m greedy -q",
     "compare unet -b 50% -m greedy,chen-sqrt -q", "frontier unet -b 50%:60%:10% -m greedy,chen-sqrt,ap-all -q",
-    "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json", "validate unet s.json s.json",
-    "traffic unet s.json --on-chip 1GiB,2GiB", "partition unet",
+    "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json -b 50%", "validate unet s.json s.json -b 50%", "improve unet s.json -b 60% -m greedy -q",
+    "traffic unet s.json --on-chip 1GiB,2GiB", "partition unet", "allocate unet s.json -q -t 2",
+    "arenas swiftnet-c -m first-fit --order reference", "batch unet --memory 8GiB -m greedy -q -t 1",
 ]  # fmt: skip
 
 
@@ -226,6 +227,15 @@ def test_sizes_have_units_on_a_screen_only(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("line", "code", "end"),
     [
+        ("validate chain.json s.json -b 6", 0, "The schedule is valid and needs 6 bytes without recomputation."),
+        ("validate chain.json s.json -b 5", 1,
+         "The schedule can be executed but needs 6 bytes without recomputation, more than the budget."),
+        ("validate chain.json s.json s.json -b 5", 1, "0 of 2 schedules are accepted."),
+        ("allocate chain.json -q", 0, "The buffers fit in 6 bytes. No arena is smaller."),
+        ("allocate chain.json -q --capacity 5", 1, "No addresses exist."),
+        ("frontier chain.json -b 2,5,6 -m greedy -q", 0,
+         "The smallest of these budgets with a schedule is 5 bytes, by greedy for 11.1 % more compute. No method found "
+         "a schedule for a smaller one."),
         ("solve chain.json -b 5", 0, "Fits in 5 bytes for 11.1 % more compute. No schedule in this order is cheaper."),
         ("solve chain.json -b 6", 0, "Fits in 6 bytes without recomputation. No schedule is cheaper."),
         ("solve chain.json -b 5 --order free", 0, "Fits in 5 bytes for 11.1 % more compute. No schedule is cheaper."),
@@ -241,4 +251,14 @@ def test_sizes_have_units_on_a_screen_only(monkeypatch: pytest.MonkeyPatch) -> N
 def test_closing_sentences(line: str, code: int, end: str) -> None:
     """They claim what status, bound and scope prove, and no more."""
     write_graph(unit_chain(4), "chain.json")
-    assert ok(f"{line} -q", code=code).out.rstrip("\n").endswith(end)
+    write_schedule(Schedule.reference(unit_chain(4)), "s.json")
+    line += "" if line.startswith(("validate", "allocate")) else " -q"
+    assert ok(line, code=code).out.rstrip("\n").endswith(end)
+
+
+@pytest.mark.usefixtures("folder")
+def test_closing_sentence_of_a_comparison() -> None:
+    write_graph(unit_chain(4), "chain.json")
+    shown = ok("compare chain.json -b 5,2 -m greedy,retention-intervals -t 30 -q").out
+    assert "\nAt 5, greedy is cheapest: 11.1 % more compute." in shown
+    assert "\nAt 2, no method found a schedule, and greedy proved that there is none.\n" in shown

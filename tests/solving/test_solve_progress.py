@@ -4,8 +4,10 @@ import io
 import re
 import time
 
-from remat.cli.reporter import Reporter
-from remat.solving.progress import Progress, describe
+import pytest
+
+from remat.cli.reporter import Reporter, fitted
+from remat.solving.progress import Progress, describe, parts
 
 
 class Terminal(io.StringIO):
@@ -27,7 +29,7 @@ def test_plain_lines_continue_without_news() -> None:
     times = [float(line.split()[0]) for line in lines]
     assert times == sorted(times)
     assert times[-1] >= 5.2, "time of the news plus time since"
-    assert all(line.endswith("solve        no schedule yet") for line in lines)
+    assert all("  solve  no schedule yet  memory " in line for line in lines)
 
 
 def test_number_of_plain_lines_is_limited() -> None:
@@ -44,7 +46,7 @@ def test_terminal_shows_one_updating_line() -> None:
     with Reporter(stream=stream) as report:
         report(progress_at(elapsed=1.0, objective=105, bound=102))
         time.sleep(1.2)
-    drawn = re.findall(r"(\d\.\d) s {2}solve {8}overhead 5\.00 % {2}bound 2\.00 % {2}gap 2\.86 %", stream.getvalue())
+    drawn = re.findall(r"(\d\.\d) s {2}solve {2}overhead 5 % {2}gap 2\.8571 % {2}bound 2 %", stream.getvalue())
     assert float(drawn[-1]) >= 1.7
     assert "\n\n" not in stream.getvalue()
 
@@ -76,5 +78,16 @@ def test_unknown_values_are_not_shown() -> None:
     assert "bound" not in describe(progress_at(bound=100))
     free = progress_at(base_cost=0, objective=0, bound=0)
     assert (free.overhead, free.gap) == (None, 0.0)
-    assert describe(free) == "2.0 s  solve        cost 0  gap 0.00 %"
+    assert describe(free) == "2.0 s  solve  cost 0  gap 0 %"
     assert progress_at(objective=5).gap is None
+
+
+def test_lines_fit_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last facts are left out whole, and small steps of the gap show."""
+    monkeypatch.setenv("COLUMNS", "60")
+    facts = {"objective": 1_000_210, "bound": 1_000_100, "base_cost": 1_000_000, "source": "lower-sets", "limit": 60.0}
+    shown = fitted(parts(progress_at(**facts, peak=9_663_676_416)), Terminal())
+    assert shown == "2.0/60 s  overhead 0.021 %  gap 0.010998 %  by lower-sets"
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = fitted(parts(progress_at(**facts, peak=9_663_676_416)), Terminal())
+    assert "  solve  " in shown and shown.endswith("gap 0.010998 %  by lower-sets  bound 0.01 %  peak 9.00 GiB")
