@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import print_json, print_table
+from remat.cli.common import print_json
 from remat.cli.options import RULES, Given, Graph, Order, complete_formulations, shared, time_option, words
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO
@@ -39,6 +39,7 @@ def command(
     from remat import registry
     from remat.bounds.selection import applies, bounds
     from remat.cli.clock import from_start
+    from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes
     from remat.runtime.deadline import Deadline
     from remat.runtime.interruption import interrupted, interrupts
 
@@ -58,7 +59,12 @@ def command(
         if given.json:
             print_json(_facts(problem, found, infeasible))
         else:
-            print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
+            out, rows = console(), [_row(problem, bound) for bound in found]
+            columns = [("bound", TEXT), ("on", {}), ("at least", NUMBER), ("share", TEXT), ("seconds", DETAIL)]
+            print_columns(out, f"{problem.graph.name}, bounds", columns, rows)
+            print_notes(
+                out, ((row[0], f"of schedules in {bound.scope}") for row, bound in zip(rows, found, strict=True))
+            )
             for bound in found:
                 if bound.note:
                     say_sentence(f"{bound.kind.removeprefix('the ')}: {bound.note}")
@@ -75,11 +81,11 @@ def _row(problem: Problem, bound: Bound) -> tuple[str, ...]:
         words = ("no schedule", "") if bound.infeasible else ("unknown", "")
     elif bound.measure == "peak":
         peak = problem.reference_peak
-        share = f"{100 * bound.value / peak:.4g} % of the reference peak" if peak else ""
+        share = f"{100 * bound.value / peak:.4g} % of peak" if peak else ""
         words = (f"{bound.value:,} bytes", share + ", over the budget" * bound.infeasible)
     else:
         words = (f"{bound.value:,}", "" if bound.overhead is None else f"overhead {bound.overhead:.4g} %")
-    return bound.kind.removeprefix("the "), str(bound.measure), *words, str(bound.scope), f"{bound.seconds:.2f}"
+    return bound.kind.removeprefix("the "), str(bound.measure), *words, f"{bound.seconds:.2f}"
 
 
 def _facts(problem: Problem, found: list[Bound], infeasible: bool) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def closing_comparison(runs: Sequence[Run]) -> str:
         return _capital(f"{where}no method found a schedule, and {known}.")
     label, best = min(found, key=lambda one: one[1].problem.objective.rank(one[1].certificate))
     word = "needs least memory" if best.asks_peak else "is cheapest"
-    size = f": {best.peak:,} bytes" if best.asks_peak else f", {best.overhead or 0:.3g} % more compute"
+    size = f": {best.peak:,} bytes" if best.asks_peak else f": {best.overhead or 0:.3g} % more compute"
     proof = f" No schedule{_of(best.scope)} is better." if best.proved and not best.gap else ""
     return _capital(f"{where}{label} {word}{size}.{proof}")
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from remat.cli.screen import say_sentence, width_of, with_units, wrapped
+from remat.cli.screen import joined, say_sentence, width_of, with_units, wrapped
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import is_standard_stream
 from remat.runtime.text import aligned, json_text, printable
@@ -142,7 +142,7 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
         return
     columns = list(zip_longest(*cells, fillvalue=""))
     rooms = [max(map(len, column)) for column in columns]
-    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    words = [max((len(word) for cell in column for word in joined(cell).split(" ")), default=0) for column in columns]
     least = [room if k in right else min(word, LONG) for k, (room, word) in enumerate(zip(rooms, words, strict=True))]
     while sum(rooms) + 2 * (len(rooms) - 1) > width:
         wide = [k for k, room in enumerate(rooms) if room > least[k]]

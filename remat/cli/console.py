@@ -84,7 +84,7 @@ def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -
     ]
     shown = list(range(len(settings)))
     while len(shown) > 2 and sum(needed[k] + GAP for k in shown) > room:
-        details = [k for k in shown[2:] if settings[k] is DETAIL]
+        details = [k for k in shown[1:] if settings[k] is DETAIL]
         shown.remove((details or shown)[-1])
     return shown
 

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from remat.cli.screen import say_sentence
+
 
 class Kind(StrEnum):
     """Kind of part."""
@@ -239,4 +241,4 @@ def command(
     for path, text in files(kind, name).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    print(f"{folder}: install it with `pip install -e {folder}`, then run `pytest {folder}`")
+    say_sentence(f"{folder}: install it with `pip install -e {folder}`, then run `pytest {folder}`")

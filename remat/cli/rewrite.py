@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import load_graph, print_json
+from remat.cli.common import load_graph, print_json, print_rows
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, shared, size_option, time_option
 from remat.cli.terminal import INTERRUPTED, OK
-from remat.runtime.text import printable, together
+from remat.runtime.text import together
 
 if TYPE_CHECKING:
     from remat.deploy import Comparison
@@ -125,8 +125,7 @@ def command(
             print_json(_facts(loaded, result, verified) | _model_facts(made, compared), stream)
         else:
             lines = _lines(loaded, result, verified, search=wanted.search) + _model_lines(made, compared, result)
-            for word, text in lines:
-                print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
+            print_rows(lines, stream, least=11)
     outputs.leave(INTERRUPTED if isinstance(verified, str) else OK)
 
 

@@ -84,6 +84,11 @@ def say_sentence(text: str, stream: TextIO | None = None) -> None:
         print(line, file=stream)
 
 
+def joined(text: str) -> str:
+    """Return a text whose numbers are joined to their units by a blank that is never broken."""
+    return _UNIT.sub("\xa0", text)
+
+
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """Return the lines of a text of at most `width` columns; only words that are longer are split.
 
@@ -94,8 +99,7 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     >>> wrapped("peak 1.06 GiB (59.89 %)", 12)
     ['peak', '1.06 GiB', '(59.89 %)']
     """
-    joined = _UNIT.sub("\xa0", text)
     lines = textwrap.wrap(
-        joined, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        joined(text), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )  # fmt: skip
     return [line.replace("\xa0", " ") for line in lines] or [""]

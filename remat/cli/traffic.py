@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import load_graph, option_bytes, print_json, print_table
+from remat.cli.common import load_graph, option_bytes, print_json
 from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables, size_option, words
 from remat.cli.saving import Outputs
+from remat.cli.screen import memory
 from remat.cli.terminal import OK
 from remat.io.files import check_outputs
 from remat.runtime.text import csv_text, json_text
@@ -64,7 +65,7 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        _print(rows)
+        _print(loaded.name, rows)
     if plot is not None:
         from remat.schedule.plots import plot_traffic
 
@@ -81,14 +82,17 @@ def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:
     return {**mine.as_dict(), **reference, "times_less": theirs.total / mine.total if mine.total else None}
 
 
-def _print(rows: Sequence[dict[str, Any]]) -> None:
-    def words(row: dict[str, Any]) -> tuple[str, ...]:
+def _print(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    from remat.cli.console import DETAIL, NUMBER, console, print_columns, say
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
         times = row["times_less"]
         gain = f"{times:.2f}" if times is not None else "all gone" if row["reference_total"] else "-"
-        numbers = (row[name] for name in ("on_chip", "fetched", "written", "total", "reference_total"))
-        return (*(f"{number:,}" for number in numbers), gain)
+        names = ("on_chip", "fetched", "written", "total", "reference_total")
+        return (*(memory(row[name]) for name in names), gain)
 
-    heads = ("on chip", "fetched", "written", "total", "reference order", "times less")
-    print_table([heads, *map(words, rows)], right=range(len(heads)))
-    first = rows[0]
-    print(f"blocks of {first['block']:,} bytes; graph inputs, compulsory: {first['compulsory']:,} bytes")
+    columns = [("on chip", NUMBER), ("fetched", DETAIL), ("written", DETAIL), ("total", NUMBER),
+               ("reference order", NUMBER), ("times less", NUMBER)]  # fmt: skip
+    out, first = console(), rows[0]
+    print_columns(out, f"{name}, bytes moved", columns, map(cells, rows))
+    say(out, f"blocks of {first['block']:,} bytes; graph inputs, compulsory: {first['compulsory']:,} bytes")

@@ -199,7 +199,9 @@ def test_no_escape_sequence_at_exit(folder: Path) -> None:
 SCREENS = [
     "show unet", "show unet --bytes", "zoo swift", "backends", "bounds unet -b 50%", "solve unet -b 50% -m greedy -q",
     "compare unet -b 50% -m greedy,chen-sqrt -q", "frontier unet -b 50%:60%:10% -m greedy,chen-sqrt,ap-all -q",
-    "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json -b 50%", "validate unet s.json s.json -b 50%", "improve unet s.json -b 60% -m greedy -q",
+    "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json -b 50%",
+    "validate unet s.json s.json -b 50%",
+    "improve unet s.json -b 60% -m greedy -q",
     "traffic unet s.json --on-chip 1GiB,2GiB", "partition unet", "allocate unet s.json -q -t 2",
     "arenas swiftnet-c -m first-fit --order reference", "batch unet --memory 8GiB -m greedy -q -t 1",
 ]  # fmt: skip
