@@ -108,12 +108,16 @@ def closing_comparison(runs: Sequence[Run]) -> str:
     """Return the best method at one budget, and what is proved there."""
     where = "" if runs[0].budget is None else f"At {runs[0].budget}, "
     results = [(run.method.label, run.result) for run in runs if run.result is not None]
-    found = [(label, result) for label, result in results if result.certificate is not None]
+    found = [
+        (result.problem.objective.rank(result.certificate), label, result)
+        for label, result in results
+        if result.certificate is not None
+    ]
     if not found:
         proofs = [label for label, result in results if result.status is Status.INFEASIBLE]
         known = f"{proofs[0]} proved that there is none" if proofs else "none is ruled out"
         return _capital(f"{where}no method found a schedule, and {known}.")
-    label, best = min(found, key=lambda one: one[1].problem.objective.rank(one[1].certificate))
+    _, label, best = min(found, key=lambda one: one[0])
     word = "needs least memory" if best.asks_peak else "is cheapest"
     size = f": {best.peak:,} bytes" if best.asks_peak else f": {best.overhead or 0:.3g} % more compute"
     proof = f" No schedule{_of(best.scope)} is better." if best.proved and not best.gap else ""
