@@ -35,7 +35,7 @@ def command(
         None, "--output", "-o", metavar="FILE", help="Write the table to this file (.md, .csv); repeatable."
     ),
     plot: Path | None = typer.Option(
-        None, help="Draw the bytes and the time of each layer to this file (.png, .svg, .pdf)."
+        None, metavar="FILE", help="Draw the bytes and the time of each layer to this file (.png, .svg, .pdf)."
     ),
     as_json: Json = False,
 ) -> None:
