@@ -97,7 +97,8 @@ class RandomProgram(nn.Module):
             return torch.cond(a.sum() > 0, *args) + a  # read before ExecuTorch's own plan overwrites it
         if self.control_flow == "map":
             return mapped(lambda row, other: torch.sin(torch.cat([row, row * other])).view(2, 8).sum(0), a, b[0] * 2)
-        return scan(lambda held, row: (torch.tanh(held + row), torch.sin(held) * row), b[0] * 2, a)[1]
+        found = scan(lambda held, row: (torch.tanh(held + row), torch.sin(held) * row), b[0] * 2, a)[1]
+        return found + a  # ExecuTorch 1.5 fails at a view of the result itself
 
 
 class Chosen(nn.Module):
