@@ -15,6 +15,8 @@ SMALL = {
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
     "bench_methods": ("published --graphs layered@12 --budgets 80 --seconds 2", "layered@12"),
     "bench_models": ("--problems chain --seconds 2", "advancing"),
+    "bench_onnxruntime": ("--seeds 1 --batch 2 --seconds 0.2", "as written | `PRIORITY_BASED` | off | off"),
+    "bench_order_permutations": ("--graphs layered@12 --orders 2 --seconds 1", "layered@12"),
     "bench_orders": ("--graphs layered@12 --methods serenity-table,valley-order --seconds 2", "DP + divide"),
     "bench_partition": ("100", "articulation"),
     "bench_regression": (
@@ -22,6 +24,7 @@ SMALL = {
         "worse than before on 0 of 1 lines: none",
     ),
     "bench_simulate": ("--computes 2000", "frees written out"),
+    "bench_studies": ("--cells 20", '"cells": 20'),
 }
 
 
@@ -50,6 +53,8 @@ def test_every_script_has_a_small_run() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SMALL)
 def test_script_runs(script: str) -> None:
+    if script == "bench_onnxruntime":
+        pytest.importorskip("onnxruntime", minversion="1.32")
     words, shown = SMALL[script]
     command = [sys.executable, str(FOLDER / f"{script}.py"), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from remat import GraphBuilder, Problem, solve
 from remat.formulations.base import Formulation
 from remat.graphs.families import in_tree, unit_chain
 from remat.registry import load
-from remat.solving.exporting import ModelFile
+from remat.solving.exporting import ModelFile, written_settings
 
 PROBLEMS = {
     "checkmate": Problem(unit_chain(3), 4),
@@ -124,3 +124,8 @@ def test_refusals(tmp_path):
     path.write_text("R(6,op1) many\n")
     with refused("format.solution", culprit=str(path)):
         ModelFile(problem, "checkmate", ".lp").read(path)
+    names = tmp_path / "model.names.json"
+    for text in ("[]", '{"settings": {}}', '{"format": "remat-model-names", "settings": 1}'):
+        names.write_text(text)
+        with refused("format.names", culprit=str(names)):
+            written_settings(tmp_path / "model.lp")
