@@ -10,6 +10,8 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 
 from __future__ import annotations
 
+import numpy as np
+
 from remat.runtime.compiled import inner
 
 #: A capacity that no cut reaches.
@@ -130,7 +132,7 @@ def add_tensors(tensors, nodes, arcs, width, tensors_here):
     """Add the arcs of tensors; return the number of arcs, and the boundary of the later state."""
     source = width + 2 * tensors_here
     sink = source + 1
-    count = 0
+    count = np.int64(0)  # on Python 3.14 a plain 0 would be compiled as a literal, once more
     whole = 0
     for i in range(tensors_here):
         tensor = nodes[QUEUE, i]
