@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,24 +105,26 @@ def test_two_runners_share_a_postgresql_that_restarts(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as server, postgresql(Path(server)) as (url, restart):
         plan = plan_of(5)
         solved: list[str] = []
+        restarting = threading.Lock()  # kept: each runner counts cells, and one of them restarts the server
         with Store(url, tmp_path / "files") as store:
             assert store.add(plan) == 50
 
         def on_event(event: Event) -> None:
             solved.append(event.cell.digest)
-            if event.done == 15:
+            if event.done >= 15 and restarting.acquire(blocking=False):
                 restart()
 
-        def run() -> None:
+        def run() -> bool:
             with Store(url, tmp_path / "files") as mine, Processes(1) as executor:
-                assert Runner(mine, "chains", executor, on_event, stale=30).run()
+                return Runner(mine, "chains", executor, on_event, stale=30).run()
 
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.5)
-        for thread in threads:
-            thread.join(120)
+        with ThreadPoolExecutor() as threads:
+            runs = []
+            for _ in range(2):
+                runs.append(threads.submit(run))
+                time.sleep(0.5)
+            assert all(each.result(timeout=120) for each in runs)
+        assert restarting.locked()
         with Store(url, tmp_path / "files") as store:
             assert store.counts("chains")["done"] == 50
             assert len(store.results("chains")) == 50
