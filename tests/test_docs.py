@@ -188,13 +188,11 @@ def test_make_targets_on_pages_exist() -> None:
 
 
 def test_all_commands_are_listed() -> None:
-    from typer.main import get_command
-
-    from remat.cli.shell import app
+    from remat.cli.shell import root_command
 
     page = (ROOT / "docs/shell.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `remat ([a-z-]+)", page, re.MULTILINE))
-    assert listed == set(get_command(app).commands)
+    assert listed == set(root_command().commands)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Annotated, Any
 
 import typer
@@ -225,9 +225,15 @@ def _run_guarded(words: list[str]) -> int:
     return code
 
 
+@cache
+def root_command() -> Any:
+    """Return the parser of the command line, made once per process: its signatures take 50 ms."""
+    return typer.main.get_command(app)
+
+
 def _run(words: list[str]) -> int:
     """Return the exit code of a command; typer's ``main`` handles signals and pipes differently."""
-    command = typer.main.get_command(app)
+    command = root_command()
     try:
         if asked := os.environ.get(COMPLETION):
             sys.stdout = unguarded(sys.stdout)  # fish separates words from help by tabs

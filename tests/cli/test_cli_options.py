@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from shell import ok
 
 from remat.cli.command import SECTIONS, long_name
-from remat.cli.shell import app
+from remat.cli.shell import root_command
 
 #: Short names by singular long names; no other option has one.
 SHORT = {
@@ -39,7 +38,7 @@ def walk(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}{name}", each
 
 
-COMMANDS = dict(walk(typer.main.get_command(app)))
+COMMANDS = dict(walk(root_command()))
 
 
 def options(command: Any) -> dict[str, Any]:
