@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from oracles import least_order_peak
 from small_graphs import from_lists
@@ -116,14 +117,7 @@ def test_reference_order_does_not_matter(seed: int) -> None:
     graph = layered(150, 0.3, seed)
     peaks = []
     for shuffled in range(3):
-        rng = random.Random(shuffled)
-        place = {op.name: rng.random() for op in graph.ops}
-        waiting = {op.name: {producer_of(graph, name) for name in op.inputs} - {None} for op in graph.ops}
-        order: list[str] = []
-        while len(order) < len(place):
-            done = set(order)
-            order.append(min((op for op in waiting if op not in done and waiting[op] <= done), key=place.__getitem__))
-        instance = once(graph.with_order(order))
+        instance = once(graph.with_order(random_order(graph, shuffled)))
         numbered, ops = by_structure(instance, Deadline())
         assert numbered.peak_of(numbered.reference) == instance.peak_of(ops)
         climb = Climb(numbered, 0, 2**60)
@@ -133,6 +127,36 @@ def test_reference_order_does_not_matter(seed: int) -> None:
         climb.round(Deadline())
         peaks.append((climb.high, climb.low))
     assert len(set(peaks)) == 1
+
+
+def test_branches_that_look_alike_are_numbered_as_wholes() -> None:
+    """Ops of equal branches with equal paths have the same numbers and inputs from any reference order."""
+    b = GraphBuilder("branches")
+    b.op("source", size=7)
+    for branch in range(4):
+        b.op(f"split{branch}", inputs=["source"], size=4)
+        for path in range(2):
+            b.op(f"a{branch}{path}", inputs=[f"split{branch}"], size=3)
+            b.op(f"b{branch}{path}", inputs=[f"a{branch}{path}"], size=2)
+    b.op("end", inputs=[f"b{branch}{path}" for branch in range(4) for path in range(2)], size=1)
+    graph, found = b.build(), set()
+    for seed in range(8):
+        numbered, _ = by_structure(once(graph.with_order(random_order(graph, seed))), Deadline())
+        tables = (numbered.op_inputs, numbered.op_outputs, numbered.predecessors)
+        found.add(tuple(np.concatenate([numbered.size, *(table.indices for table in tables)]).tolist()))
+    assert len(found) == 1
+
+
+def random_order(graph: ComputeGraph, seed: int) -> list[str]:
+    """Return a random topological order of a graph whose ops have one output each."""
+    rng = random.Random(seed)
+    place = {op.name: rng.random() for op in graph.ops}
+    waiting = {op.name: {producer_of(graph, name) for name in op.inputs} - {None} for op in graph.ops}
+    order: list[str] = []
+    while len(order) < len(place):
+        done = set(order)
+        order.append(min((op for op in waiting if op not in done and waiting[op] <= done), key=place.__getitem__))
+    return order
 
 
 def producer_of(graph: ComputeGraph, tensor: str) -> str | None:
