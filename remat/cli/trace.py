@@ -12,8 +12,8 @@ from remat.cli.saving import Outputs
 from remat.cli.terminal import OK
 from remat.io.files import check_outputs
 
-CHROME, SNAPSHOT = ".json", ".pickle"
-_VIEWERS = {CHROME: "for ui.perfetto.dev", SNAPSHOT: "for pytorch.org/memory_viz"}
+CHROME, PERFETTO, SNAPSHOT = ".json", ".pftrace", ".pickle"
+_VIEWERS = {CHROME: "for ui.perfetto.dev", PERFETTO: "for ui.perfetto.dev", SNAPSHOT: "for pytorch.org/memory_viz"}
 
 
 def command(
@@ -22,7 +22,7 @@ def command(
     *,
     output: list[Path] = typer.Option(
         ..., "--output", "-o", metavar="FILE",
-        help="File to write: .json for Perfetto and Chrome, .pickle for memory_viz; repeatable.",
+        help="File to write: .pftrace for Perfetto, .json for Chrome too, .pickle for memory_viz; repeatable.",
     ),
     budget: Budget = None,
     addresses: Path | None = typer.Option(
@@ -37,11 +37,11 @@ def command(
 
     Examples
     --------
-    remat trace unet schedule.json -o unet.json
+    remat trace unet schedule.json -o unet.pftrace
     """
     from remat.problem import Problem
     from remat.schedule.address_files import read_addresses
-    from remat.schedule.traces import chrome_trace_text, save_memory_snapshot
+    from remat.schedule.traces import chrome_trace_text, save_memory_snapshot, save_perfetto_trace
 
     suffixes = [path.suffix.lower() for path in output]
     check_outputs(*((path, _VIEWERS) for path in output), inputs=(graph, schedule, addresses))
@@ -56,6 +56,13 @@ def command(
     for path, suffix in zip(output, suffixes, strict=True):
         if suffix == CHROME:
             outputs.save_text(path, chrome_trace_text(loaded, steps, limit, keep=kept, count_constant_memory=counted))
+        elif suffix == PERFETTO:
+            outputs.draw(
+                path,
+                lambda where: save_perfetto_trace(
+                    loaded, steps, where, limit, keep=kept, count_constant_memory=counted
+                ),
+            )
         else:
             outputs.draw(
                 path,

@@ -42,9 +42,10 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("step")
 def test_trace_formats_and_given_addresses() -> None:
-    shown = ok("trace g.json s.json --budget 100% -o t.json -o t.pickle")
+    shown = ok("trace g.json s.json --budget 100% -o t.json -o t.pickle -o t.pftrace")
     assert shown.err == ""
-    assert [line.split()[0] for line in shown.out.splitlines()] == ["t.json", "t.pickle"]
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["t.json", "t.pickle", "t.pftrace"]
+    assert b"bytes" in Path("t.pftrace").read_bytes()
     found = json.loads(Path("t.json").read_text())["otherData"]
     assert found["budget"] >= found["peak"] > 0
     ok("allocate g.json s.json --method first-fit -q -o a.json")

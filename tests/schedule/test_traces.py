@@ -22,8 +22,10 @@ from remat.schedule.traces import (
     chrome_trace_text,
     layer_table,
     memory_snapshot,
+    perfetto_trace,
     save_chrome_trace,
     save_memory_snapshot,
+    save_perfetto_trace,
     snapshot_bytes,
 )
 
@@ -232,6 +234,82 @@ def test_other_costs_are_scaled_and_slices_are_disjoint(tmp_path: Path) -> None:
     assert found["otherData"]["cost_per_microsecond"] == 10**11
     save_chrome_trace(graph, schedule, tmp_path / "t.json")
     assert json.loads((tmp_path / "t.json").read_text())["otherData"]["peak"] == simulate(graph, schedule).peak
+
+
+Fields = dict[int, list[Any]]
+
+
+def protobuf(content: bytes) -> Fields:
+    """Return the values of each field of a protobuf message: integers, and bytes of strings and messages."""
+    found: Fields = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = content[at], at + 1
+            value, shift = value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(content):
+        key = varint()
+        assert key & 7 in (0, 2)
+        value: Any = varint()
+        if key & 7 == 2:
+            assert at + value <= len(content)
+            value, at = content[at : at + value], at + value
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def test_perfetto_trace_has_the_events_of_chromes_and_one_scale(
+    graph: ComputeGraph, schedule: Schedule, tmp_path: Path
+) -> None:
+    run, content = simulate(graph, schedule), perfetto_trace(graph, schedule, budget=10_000)
+    packets = [protobuf(packet) for packet in protobuf(content)[1]]
+    assert all(packet[10] == [1] for packet in packets)
+    tracks = {track[1][0]: track for track in (protobuf(packet[60][0]) for packet in packets if 60 in packet)}
+    names = {number: track[2][0].decode() for number, track in tracks.items()}
+    (root,) = (number for number, track in tracks.items() if 5 not in track)
+    assert (names[root], tracks[root][11]) == ("small", [3])
+    children = sorted((track for track in tracks.values() if 5 in track), key=lambda track: track[12])
+    assert all(track[5] == [root] for track in children)
+    assert [track[2][0].decode() for track in children] == [
+        "memory", "budget", "input", "activation", "loss", "gradient", "recomputed", "workspace", "compute", "recompute"
+    ]  # fmt: skip
+    assert [protobuf(track[8][0]) for track in children if 8 in track] == [{3: [3], 7: [b"bytes"]}] * 8
+
+    slices: list[list[Any]] = []
+    values: dict[str, dict[int, int]] = {name: {} for name in names.values()}
+    for packet in packets:
+        for event in map(protobuf, packet.get(11, [])):
+            (at,), (kind,), name = packet[8], event[9], names[event[11][0]]
+            if kind == 4:
+                values[name][at] = event[30][0]
+            elif kind == 1:
+                notes = [protobuf(note) for note in event[4]]
+                slices.append([name, event[23][0].decode(), at, None, {note[10][0].decode(): note for note in notes}])
+            else:
+                assert (kind, slices[-1][0]) == (2, name)
+                slices[-1][3] = at
+    chrome = [event for event in chrome_trace(graph, schedule)["traceEvents"] if event["ph"] == "X"]
+    assert [each[1] for each in slices] == [event["name"] for event in chrome]
+    assert [each[2] for each in slices] == [round(1000 * event["ts"]) for event in chrome]
+    assert [each[3] for each in slices] == [round(1000 * (event["ts"] + event["dur"])) for event in chrome]
+    assert [each[0] for each in slices].count("recompute") == run.recomputations == 1
+    for each, event in zip(slices, chrome, strict=True):
+        assert list(each[4]) == list(event["args"])
+        assert each[4]["memory"][4] == [event["args"]["memory"]]
+        read = [protobuf(note)[6][0].decode() for note in each[4]["reads"].get(12, [])]
+        assert read == event["args"]["reads"]
+    assert max(values["memory"].values()) == run.peak
+    assert set(values["budget"].values()) == {10_000}
+    assert len({max(at for at in series) for name, series in values.items() if series}) == 1
+
+    save_perfetto_trace(graph, schedule, tmp_path / "t.pftrace", budget=10_000)
+    assert (tmp_path / "t.pftrace").read_bytes() == content
 
 
 def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:

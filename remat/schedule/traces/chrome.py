@@ -109,14 +109,21 @@ def chrome_trace(
     """
     timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
     times = StepTimes.of(graph, timeline.ops)
+    events = [*_names(graph, times), *_slices(timeline, times), *_counters(timeline, times, budget)]
+    about = trace_facts(timeline, times, schedule.source, budget)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def trace_facts(timeline: Timeline, times: StepTimes, source: str, budget: int | None) -> dict[str, Any]:
+    """Return what a trace says about the whole schedule."""
+    graph = timeline.graph
     about: dict[str, Any] = {
-        "graph": graph.name, "graph_digest": graph.digest, "source": schedule.source, "cost_unit": graph.cost_unit,
+        "graph": graph.name, "graph_digest": graph.digest, "source": source, "cost_unit": graph.cost_unit,
         "peak": timeline.peak, "budget": budget, "cost": timeline.run.cost, "base_cost": graph.base_cost,
     }  # fmt: skip
     if times.per_microsecond is not None:
         about["cost_per_microsecond"] = times.per_microsecond
-    events = [*_names(graph, times), *_slices(timeline, times), *_counters(timeline, times, budget)]
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+    return about
 
 
 def chrome_trace_text(
@@ -150,14 +157,29 @@ def save_chrome_trace(
 
 def _names(graph: ComputeGraph, times: StepTimes) -> Iterator[dict[str, Any]]:
     """Yield events that name the process and its tracks."""
-    scale = f" (1 us = {times.per_microsecond:,} {graph.cost_unit})" if times.per_microsecond is not None else ""
-    yield {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": graph.name + scale}}
+    yield {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": trace_title(graph, times)}}
     for track, name in ((_COMPUTE, "compute"), (_RECOMPUTE, "recompute")):
         yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
 
 
+def trace_title(graph: ComputeGraph, times: StepTimes) -> str:
+    """Return the name of the graph, and the scale of costs that are not times."""
+    scale = f" (1 us = {times.per_microsecond:,} {graph.cost_unit})" if times.per_microsecond is not None else ""
+    return graph.name + scale
+
+
 def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
+    for step, facts in enumerate(step_facts(timeline)):
+        yield {
+            "ph": "X", "pid": 1, "tid": _COMPUTE if facts["compute"] == 1 else _RECOMPUTE, "name": facts["op"],
+            "cat": facts["phase"] or "compute", "ts": _microseconds(times.begin[step]),
+            "dur": _duration(times.begin[step], times.begin[step + 1]), "args": facts,
+        }  # fmt: skip
+
+
+def step_facts(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """Yield what a slice says about each compute step; keys as in :func:`chrome_trace`."""
     graph, paths = timeline.graph, module_paths(timeline.graph)
     size = dict(zip(graph.tensor_names, graph.arrays.size.tolist(), strict=True))
     steps = zip(timeline.ops.tolist(), timeline.number.tolist(), timeline.memory.tolist(), strict=True)
@@ -173,11 +195,7 @@ def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
             "bytes_written": sum(size[name] for name in op.outputs), "workspace": op.workspace, "memory": memory,
             "cost": op.cost,
         }  # fmt: skip
-        yield {
-            "ph": "X", "pid": 1, "tid": _COMPUTE if compute == 1 else _RECOMPUTE, "name": op.name,
-            "cat": op.phase or "compute", "ts": _microseconds(times.begin[step]),
-            "dur": _duration(times.begin[step], times.begin[step + 1]), "args": facts,
-        }  # fmt: skip
+        yield facts
 
 
 def _counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterator[dict[str, Any]]:
