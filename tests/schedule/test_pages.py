@@ -154,3 +154,26 @@ def test_ten_thousand_ops_take_less_than_two_megabytes(tmp_path: Path) -> None:
     if CHROMIUM:
         shown = browse(page, "all();", tmp_path)
         assert float(re.findall(r'data-milliseconds="([\d.]+)"', shown["body"])[0]) < 1000
+
+
+@needs_browser
+def test_browser_shows_long_lived_tensors_and_joins_narrow_bands(tmp_path: Path) -> None:
+    """A large tensor that is freed at once has no row among many that are held for long."""
+    builder = GraphBuilder("many", meta={"modules": {f"a{k}": f"layers.{k}" for k in range(400)}})
+    for k in range(400):
+        builder.op(f"a{k}", inputs=[f"a{k - 1}"] if k else [], outputs={f"a{k}": 10, f"big{k}": 100}, cost=1)
+    builder.op("last", inputs=[f"a{k}" for k in range(400)], size=1, cost=1)
+    graph = builder.build()
+    script = """
+      const texts = [], fill = pen.fillText.bind(pen);
+      pen.fillText = (text, x, y) => { texts.push(text); fill(text, x, y); };
+      draw();
+      const box = canvas.getBoundingClientRect();
+      picture.point(box.width / 2, box.height - 20);
+      document.title = JSON.stringify([texts, element("detail").textContent]);
+    """
+    texts, detail = json.loads(browse(schedule_page(graph, Schedule.reference(graph)), script, tmp_path)["title"])
+    assert any(re.fullmatch(r"\d+ of 801 tensors, by bytes × steps", text) for text in texts)
+    bands = [text for text in texts if re.fullmatch(r"layers\.\d+–\d+", text)]
+    assert bands and bands[0].startswith("layers.0–")
+    assert re.search(r"tensora\d+, 10 bytes", detail)

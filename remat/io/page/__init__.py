@@ -15,11 +15,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from remat.io import figures
 from remat.runtime.text import printable
 
 #: Suffixes of pages.
 SUFFIXES = (".html", ".htm")
 _FOLDER = Path(__file__).parent
+#: Colours of :mod:`remat.io.figures` that pages use, by their names there.
+_PALETTE = {
+    name: getattr(figures, name) for name in ("INK", "GREY", "RULE", "RULED_OUT", "FIRST", "AGAIN", "GIVEN", "FAULT")
+}
 _SCRIPTS = ("base.js", "schedule.js", "chart.js", "events.js")
 
 
@@ -35,7 +40,9 @@ def page_text(data: Mapping[str, Any]) -> str:
         JSON values. Every page has ``kind`` (``schedule`` or ``chart``), ``title`` and ``lines``, the pairs of style
         (``fault`` or empty) and text below the title.
     """
-    script = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    script = f'"use strict";\nconst PALETTE = {json.dumps(_PALETTE)};\n' + "".join(
+        (_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     content = json.dumps(data, separators=(",", ":"), allow_nan=False)
     parts = {
@@ -43,6 +50,8 @@ def page_text(data: Mapping[str, Any]) -> str:
         "TITLE": escape(printable(str(data["title"]))),
         "DATA": content.replace("<", "\\u003c"),
         "SCRIPT": script,
+        "INK": figures.INK,
+        "FAULT": figures.FAULT,
     }
     pieces = (_FOLDER / "page.html").read_text(encoding="utf-8").split("@")
     # every second piece is the name of a part, so content with such a name stays as it is

@@ -1,11 +1,9 @@
-"use strict";
 // Page of remat: a canvas with one horizontal axis that zooms, and a list that describes the place under the pointer.
 // Names are data from files: they reach the page only as text (textContent, fillText).
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = id => document.getElementById(id);
 const canvas = element("canvas"), pen = canvas.getContext("2d");
-const INK = "#1a1a1a", GREY = "#767676", PALE = "#e8e8e8";
-const FIRST = "#56b4e9", AGAIN = "#d55e00", GIVEN = "#bbbbbb", FOUND = "#000000";  // Okabe and Ito
+const { INK, GREY, RULE: PALE, FIRST, AGAIN, GIVEN, FAULT } = PALETTE, FOUND = "#000000";
 const FONT = "12px system-ui, sans-serif";
 const LEFT = 62, RIGHT = 8;  // pixels next to the picture
 

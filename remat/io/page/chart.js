@@ -77,7 +77,7 @@ function chartPicture(data) {
     pen.save();
     pen.beginPath(); pen.rect(LEFT, top - 4, view.width - LEFT - RIGHT, bottom - top + 8); pen.clip();
     if (panel.below !== null && panel.below !== undefined) {
-      pen.fillStyle = "#e2e2e2";
+      pen.fillStyle = PALETTE.RULED_OUT;
       pen.fillRect(LEFT, top, Math.max(toX(panel.below) - LEFT, 0), bottom - top);
     }
     panel.series.forEach((series, s) => {

@@ -3,7 +3,7 @@ function schedulePicture(data) {
   const steps = data.steps, count = steps.length, { tensor, start, end } = data.intervals;
   const memory = data.memory, sizes = data.sizes, instances = tensor.length;
   const opName = op => data.ops[op], tensorName = t => typeof data.tensors[t] === "number" ? data.ops[data.tensors[t]] : data.tensors[t];
-  const TOP = 18, AXIS = 34, ROW = 3;  // module bands; axis between the charts; least height of a row
+  const TOP = 18, AXIS = 34, ROW = 3, BAND = 112;  // module bands; axis between the charts; least height of a row and width of a band
 
   // computes of each op, readers of each tensor, instances of each tensor
   const computes = data.ops.map(() => []), ordinal = new Int32Array(count);
@@ -32,20 +32,33 @@ function schedulePicture(data) {
   const stepAt = px => Math.min(Math.max(above(edges, toValue(px)) - 1, 0), count - 1);
   const middle = step => (edges[step] + edges[step + 1]) / 2;
 
+  /** Draw a band for each layer; neighbours narrower than a label share one with the names of the first and the last. */
   function drawBands([from, to]) {
     if (!data.modules.length) return;
+    const place = step => Math.min(Math.max(toPixel(edges[step]), LEFT), view.width - RIGHT);
+    let shade = 0;
     for (let step = from; step < to;) {
-      const label = layer(steps[step]);
-      let last = step + 1;
-      while (last < to && layer(steps[last]) === label) last++;
-      const x0 = Math.max(toPixel(edges[step]), LEFT), x1 = Math.min(toPixel(edges[last]), view.width - RIGHT);
-      if (label >= 0) {
-        pen.fillStyle = label % 2 ? "#d6d6d6" : "#f0f0f0";
+      const first = layer(steps[step]);
+      let last = step, latest = first;
+      const joins = next => layer(steps[next]) === latest
+        || (next !== data.backward && latest >= 0 && layer(steps[next]) >= 0 && place(next) - place(step) < BAND);
+      while (last < to && joins(last)) latest = layer(steps[last++]);
+      if (first >= 0) {
+        const x0 = place(step), x1 = place(last);
+        pen.fillStyle = shade++ % 2 ? "#d6d6d6" : "#f0f0f0";
         pen.fillRect(x0, 1, Math.max(x1 - x0, 0.5), TOP - 2);
-        if (x1 - x0 > 24) write(clipped(data.layers[label], x1 - x0 - 6), x0 + 3, TOP / 2);
+        const text = clipped(layerRange(data.layers[first], data.layers[latest]), x1 - x0 - 6);
+        if (text.length > 2) write(text, x0 + 3, TOP / 2);
       }
       step = last;
     }
+  }
+
+  /** Join two names of layers: "layers.3" and "layers.7" to "layers.3–7". */
+  function layerRange(first, last) {
+    if (first === last) return first;
+    const shared = /^(.*?)(\d+)$/.exec(first), other = /^(.*?)(\d+)$/.exec(last);
+    return shared && other && shared[1] === other[1] ? `${first}–${other[2]}` : `${first} … ${last}`;
   }
 
   const layer = op => data.module[op] === undefined || data.module[op] < 0 ? -1 : data.layerOf[data.module[op]];
@@ -106,15 +119,20 @@ function schedulePicture(data) {
     line(LEFT, bottom, view.width - RIGHT, bottom);
     write(edges === byStep ? "step" : data.costUnit, LEFT - 6, bottom + 12, "right");
     const many = named.length > rows.length && rows.all > rows.length;
-    write(many ? `the ${rows.length} largest of ${rows.all.toLocaleString("en")} tensors held here`
+    write(many ? `${rows.length} of ${rows.all.toLocaleString("en")} tensors, by bytes × steps`
       : `${rows.length} tensor${rows.length === 1 ? "" : "s"} held here`, LEFT, bottom + 26, "left", "#444");
   }
 
   function chooseRows([from, to]) {
     const { top, bottom } = gantt(), most = Math.max(Math.floor((bottom - top) / ROW), 1), inside = new Set();
-    for (let k = 0; k < instances; k++) if (start[k] < to && end[k] > from) inside.add(tensor[k]);
+    const area = new Float64Array(sizes.length);  // bytes times visible steps
+    for (let k = 0; k < instances; k++) {
+      if (start[k] >= to || end[k] <= from) continue;
+      inside.add(tensor[k]);
+      area[tensor[k]] += sizes[tensor[k]] * (Math.min(end[k], to) - Math.max(start[k], from));
+    }
     const wanted = t => marked.has(t) || (cursor && cursor.tensor === t);
-    rows = [...inside].sort((a, b) => wanted(b) - wanted(a) || rank[a] - rank[b]).slice(0, most).sort(before);
+    rows = [...inside].sort((a, b) => wanted(b) - wanted(a) || area[b] - area[a] || rank[a] - rank[b]).slice(0, most).sort(before);
     rows.all = inside.size;
     rows.height = Math.min((bottom - top) / Math.max(rows.length, 1), 18);
   }
@@ -147,9 +165,9 @@ function schedulePicture(data) {
       if (step === null) continue;
       const x = toPixel(edges[Math.min(step, count)]), fault = text !== "backward";
       if (x < LEFT || x > view.width - RIGHT + 1) continue;
-      line(x, fault ? TOP : top, x, fault ? end : bottom, fault ? "#8a1f00" : INK, fault ? [5, 3] : [2, 3], fault ? 2 : 1);
+      line(x, fault ? TOP : top, x, fault ? end : bottom, fault ? FAULT : INK, fault ? [5, 3] : [2, 3], fault ? 2 : 1);
       const right = x > view.width - 90;
-      write(text, right ? x - 4 : x + 4, top + 6, right ? "right" : "left", fault ? "#8a1f00" : INK);
+      write(text, right ? x - 8 : x + 8, top + 6, right ? "right" : "left", fault ? FAULT : INK);
     }
     for (const { step } of places) {
       if (step === undefined || edges[step] < view.low || edges[step] > view.high) continue;
