@@ -1,7 +1,7 @@
 """Configurations can neither run programs of their folder nor let solvers write files."""
 
 import os
-import shutil
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -37,7 +37,8 @@ def hostile(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [*EVIL, "asl", "py", "_mock_cbc", "cbc:evil.sh"])
 def test_programs_of_the_current_folder_never_run(hostile, name):
-    assert find_program(name) in {None, shutil.which(name, path="/usr/bin")}
+    found = find_program(name)
+    assert found is None or hostile not in Path(found).absolute().parents
     Pyomo(name).ready()
     MiniZinc().ready()
     if name != "cbc":
