@@ -41,15 +41,21 @@ def run_python(page: Path, block: Block, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+def drawn_names(page: Path) -> list[str]:
+    """Return the names of the pictures that a page shows and its Python blocks write."""
+    sources = [block.text for block in blocks(page) if block.language == "python"]
+    shown = set(DRAWN.findall(page.read_text(encoding="utf-8")))
+    return sorted(name for name in shown if any(f'"{name}"' in text for text in sources))
+
+
 def drawn_pictures(page: Path) -> dict[str, bytes]:
     """Run the Python blocks of a page if they write pictures that it shows; return these by name."""
-    sources = [block for block in blocks(page) if block.language == "python"]
-    shown = set(DRAWN.findall(page.read_text(encoding="utf-8")))
-    names = {name for name in shown if any(f'"{name}"' in block.text for block in sources)}
+    names = drawn_names(page)
     if not names:
         return {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         namespace: dict[str, Any] = {"__name__": page.stem}
-        for block in sources:
-            run_python(page, block, namespace)
-        return {name: Path(name).read_bytes() for name in sorted(names)}
+        for block in blocks(page):
+            if block.language == "python":
+                run_python(page, block, namespace)
+        return {name: Path(name).read_bytes() for name in names}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from _examples import DRAWN, blocks, drawn_pictures, run_python
+from _examples import DRAWN, blocks, drawn_names, run_python
 from _hooks import numbers_of, split_code, with_formulas
 from _notebooks import executed, page_of
 
@@ -129,6 +129,7 @@ def test_page_runs(
                 else:
                     assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
             printed = capsys.readouterr().out if tutorial else ""
+    assert all((tmp_path / name).stat().st_size for name in drawn_names(page))
 
 
 def stage_table(stages: tuple[Stage, ...]) -> str:
@@ -268,13 +269,22 @@ def test_equations() -> None:
     assert cited >= 20
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs/notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+def test_files_of_notebooks_have_no_outputs() -> None:
+    assert NOTEBOOKS
+    for path in NOTEBOOKS:
+        source = nbformat.read(path, as_version=4)
+        nbformat.validate(source)
+        assert not any(cell.get("outputs") for cell in source.cells), path
+
+
+@pytest.mark.slow  # `make docs` executes them too
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs in a kernel of Jupyter, which shows pictures and tables; the file has no outputs."""
+    """It runs in a kernel of Jupyter, which shows pictures and tables."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    source = nbformat.read(path, as_version=4)
-    nbformat.validate(source)
-    assert not any(cell.get("outputs") for cell in source.cells)
     text, pictures = page_of(executed(path), path.stem)
     assert "<table" in text and ("data:image/png" in text or pictures)
     assert all(content.startswith(b"\x89PNG") for content in pictures.values())
@@ -282,6 +292,6 @@ def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_drawn_pictures() -> None:
     """Each picture that only the site has is drawn by one page."""
-    drawn = {page: set(drawn_pictures(page)) for page in PAGES[1:]}
+    drawn = [name for page in PAGES[1:] for name in drawn_names(page)]
     shown = set().union(*(DRAWN.findall(page.read_text(encoding="utf-8")) for page in PAGES))
-    assert sorted(name for names in drawn.values() for name in names) == sorted(shown)
+    assert sorted(drawn) == sorted(shown)
