@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 from remat.experiments.library.instances import instances
 from remat.experiments.library.ledger import Ledger
-from remat.experiments.library.pages import overview, page, picture
+from remat.experiments.library.pages import Overview, page, picture
 
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
 #: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
@@ -30,8 +30,9 @@ CITED = re.compile(r"(?<![\w\])[])\((\d+\w?|[a-z]\d)\)(?![\w(\[])")
 EQUATION = re.compile(r"(?:\((\w+)\) )?(.*)")
 #: Page of the site with the file of the repository that follows it.
 INCLUDED = {"changelog.md": "CHANGELOG.md"}
-#: Page that ends with the tables of the reference library; its instances have pages in the same folder.
+#: Page of the reference library, whose instances have pages in the same folder, and the places of its tables.
 LIBRARY = "library/index.md"
+MARKER = re.compile(r"^<!-- library: (classes|values|progress) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -70,7 +71,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     markdown = "".join(map(with_formulas, split_code(markdown), repeat(numbers_of(markdown))))
     markdown = with_tables(markdown)
     if page.file.src_uri == LIBRARY:
-        return f"{markdown}\n{overview()}"
+        overview = Overview()
+        return MARKER.sub(lambda found: getattr(overview, found[1])(), markdown)
     if path := INCLUDED.get(page.file.src_uri):
         text = (Path(config.config_file_path).parent / path).read_text(encoding="utf-8")
         return f"{markdown}\n{text.partition(chr(10))[2]}".replace("](docs/", "](")

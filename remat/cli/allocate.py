@@ -116,6 +116,7 @@ def command(
     """
     from remat.allocation import AllocationProblem, allocate
     from remat.allocation.by_model import ModelOptions
+    from remat.cli.reporter import Reporter
     from remat.io.figures import SUFFIXES
     from remat.runtime.solve_options import SolveOptions
     from remat.schedule import check_addresses
@@ -149,11 +150,12 @@ def command(
 
     def report(addresses: Addresses) -> None:
         best[:] = [addresses]
-        if not layout.quiet:
-            print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
+        size, bound = f"arena {addresses.arena:,} bytes", f"bound {problem.bound:,} bytes"
+        reporter.news(f"{size} ({addresses.source})", size, f"by {addresses.source}", bound)
         target.keep(addresses)
 
-    with interrupts(), rescued_by(lambda: bool(best)):
+    reporter = Reporter(layout.quiet, limit=layout.time_limit)
+    with interrupts(), rescued_by(lambda: bool(best)), reporter:
         found = allocate(
             problem, layout.method, time_limit=layout.time_limit, start=_start(problem, given), on_addresses=report,
             options=options, method_options=ModelOptions(layout.backend) if layout.backend else None,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.compare import Watched, methods_of
+from remat.cli.compare import methods_of
 from remat.cli.options import FILE, TABLES, Given, Methods, Tables, complete_graph, shared, size_option
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
@@ -24,10 +24,15 @@ from remat.runtime.interruption import interrupts
 from remat.runtime.text import json_text
 
 if TYPE_CHECKING:
+    from remat.cli.reporter import Reporter
     from remat.config.sections import ProblemSection
     from remat.experiments.max_batch_result import BatchResult, Probe
     from remat.graphs import ComputeGraph
     from remat.graphs.batch_scaling import AffineGraph
+
+
+#: Memory in bytes below which a unit was probably forgotten.
+KILO = 1024
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ def command(
     --------
     remat batch unet resnet50 --memory 16GiB -m greedy -t 1m
     """
+    from remat.cli.reporter import Reporter
     from remat.experiments.max_batch import max_batch
     from remat.io.figures import SUFFIXES
     from remat.io.views import table_csv
@@ -120,19 +126,20 @@ def command(
             ]
         )
 
-    def on_probe(probe: Probe) -> None:
-        if not run.output.quiet:
-            line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
-            print(line, file=sys.stderr, flush=True)
+    def report(reporter: Reporter, probe: Probe) -> None:
+        line = f"batch {probe.batch:,}: {probe.verdict} by {probe.method}"
+        reporter.news(f"  {line} ({probe.seconds:.1f} s)", line)
 
+    runs = list(product(families, methods_of(methods, run)))
     with interrupts():
-        for family, method in product(families, methods_of(methods, run)):
-            with Watched(run.output.quiet)(f"{family.name}, {method.label}") as on_progress:
+        for number, (family, method) in enumerate(runs, 1):
+            label = f"[{number}/{len(runs)}] {family.name}, {method.label}"
+            with Reporter(run.output.quiet, label=label) as reporter:
                 answer = max_batch(
                     family, memory, method,
                     order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
                     count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
-                    options=run.solve_options(family.pattern), on_progress=on_progress, on_probe=on_probe,
+                    options=run.solve_options(family.pattern), on_progress=reporter, on_probe=partial(report, reporter),
                 )  # fmt: skip
             done.append(answer)
             for path in tables or ():
@@ -237,6 +244,8 @@ def print_batches(done: Sequence[BatchResult]) -> None:
         for answer in answers:
             say(out, f"{answer.method.label}: {answer.claim}")
         say(out, closing_batch(answers))
+        if not any(answer.batch for answer in answers) and first.memory < KILO:
+            say(out, f"--memory {first.memory} is {first.memory} bytes; did you mean {first.memory}GiB?")
         out.print()
     if done[-1].interrupted:
         out.print("interrupted: the table is not complete")

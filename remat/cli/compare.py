@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from remat.experiments.compare import Comparison
     from remat.experiments.contestant import Contestant
     from remat.experiments.runs import Run
-    from remat.solving.progress import OnProgress
 
 
 @shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "tables", "plot", "peaks", "json", "quiet")
@@ -70,6 +67,7 @@ def command(
     remat compare unet -b 90%,80% -m greedy,checkmate/highs -t 1m
     remat compare unet mine.json theirs.json --trade-off both.png
     """
+    from remat.cli.reporter import Reporter
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
     from remat.experiments.trade_off import trade_off
@@ -103,7 +101,7 @@ def command(
             done = compare(
                 problem, _budgets(budgets, run), methods_of(methods, run),
                 stop=run.solve.time_limit, options=run.solve_options(problem.graph),
-                watch=Watched(run.output.quiet), on_run=write,
+                watch=lambda label: Reporter(run.output.quiet, label=label), on_run=write,
             )  # fmt: skip
         writing()
         for path in tables or ():
@@ -146,20 +144,6 @@ def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
         replace(method, options=run.options_of(method.name), solver_options=run.solver_options_of(method.backend_name))
         for method in methods
     ]
-
-
-class Watched:
-    """Announces each run on standard error, and shows its progress."""
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
-
-    def __call__(self, line: str) -> AbstractContextManager[OnProgress | None]:
-        from remat.cli.reporter import Reporter
-
-        if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
-        return Reporter(self.quiet)
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.budgets import read_budgets
-from remat.cli.compare import Watched, methods_of
+from remat.cli.compare import methods_of
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
@@ -59,6 +58,7 @@ def command(
     remat frontier unet -b 50%:95%:5% -m greedy,auto -t 10s
     remat frontier unet -b 80%,90% -o curve.csv --plot curve.png
     """
+    from remat.cli.reporter import Reporter
     from remat.experiments.frontier import frontier
     from remat.io.figures import SUFFIXES
     from remat.runtime.processes.workers import WorkerPool
@@ -83,17 +83,19 @@ def command(
     def on_cell(found: Frontier, cell: Cell) -> None:
         for path in tables or ():
             outputs.attempt_text(path, text_of(found, path))
-        if workers > 1 and not run.output.quiet:
-            total = len(found.methods) * len(found.budgets)
-            print(f"[{len(found.cells)}/{total}] {cell.method}, {cell.budget:,} bytes: {shown(cell)}", file=sys.stderr)
+        if together is not None:
+            place = f"[{len(found.cells)}/{len(found.methods) * len(found.budgets)}]"
+            line = f"{place} {cell.method}, {cell.budget:,} bytes: {shown(cell)}"
+            together.news(line, place, line.removeprefix(f"{place} "))
 
     with interrupts():
         with ExitStack() as stack:
             pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
+            together = None if pool is None else stack.enter_context(Reporter(run.output.quiet))
             found = frontier(
                 problem, asked, methods_of(methods, run),
                 stop=run.solve.time_limit, options=options, state=state, executor=pool,
-                watch=Watched(run.output.quiet), on_cell=on_cell,
+                watch=lambda label: Reporter(run.output.quiet, label=label), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:
                 pool.stop(0.1)  # the results are here; a process that does not exit soon is terminated

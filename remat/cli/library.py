@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remat.cli.command import Command, Group
-from remat.cli.options import Json, SearchSeed, complete_method, time_option
+from remat.cli.options import Json, Quiet, SearchSeed, complete_method, time_option
 from remat.cli.terminal import NO
 from remat.errors import ProblemError, RematError
 from remat.runtime.text import one_line
@@ -214,6 +215,7 @@ def run(
     seed: SearchSeed = 0,
     warm: Annotated[bool, typer.Option("--warm", help="Start from the best known schedules.")] = False,
     folder: Folder = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run a method on the open problems among NAME, and add what is better to the records.
 
@@ -223,6 +225,7 @@ def run(
     --------
     remat library run unet -m auto -t 1m
     """
+    from remat.cli.reporter import Reporter
     from remat.experiments.library.runs import Call, attempt
 
     call = Call(method, time_limit, seed, warm=warm)
@@ -232,15 +235,16 @@ def run(
         ledger = _ledger(problem.instance.name, folder)
         if ledger.standing(problem).closed:  # by a run on another problem
             continue
+        title = f"[{number}/{len(problems)}] {problem.name}"
         try:
-            news = attempt(problem, ledger, call)
+            with Reporter(quiet, label=title, limit=time_limit) as reporter:
+                news = attempt(problem, ledger, replace(call, on_progress=reporter))
         except RematError as error:  # the method cannot answer this problem
-            print(f"[{number}/{len(problems)}] {problem.name}: {one_line(str(error))}", flush=True)
+            print(f"{title}: {one_line(str(error))}", flush=True)
             continue
         words = [f"{what} {', '.join(each.name.partition('/')[2] for each in found)}"
                  for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
-        print(f"[{number}/{len(problems)}] {problem.name}: {'; '.join(words) or 'nothing new'} "
-              f"({news.seconds:.1f} s)", flush=True)  # fmt: skip
+        print(f"{title}: {'; '.join(words) or 'nothing new'} ({news.seconds:.1f} s)", flush=True)
 
 
 def _folder(folder: Path | None) -> Path:

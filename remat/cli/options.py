@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -132,12 +133,33 @@ _ORDER_HELP = "Order of first computes: the reference order, or free"
 Order = Annotated[
     str, typer.Option("--order", metavar="fixed|free", autocompletion=one_of("fixed", "free"), help=f"{_ORDER_HELP}.")
 ]
+
+
+def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a parser of an option that reports faults; a default passes through."""
+
+    def read(value: Any) -> Any:
+        try:
+            return parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise typer.BadParameter(f"should be {error}") from None
+
+    return read
+
+
+def _budget(word: str) -> str:
+    if re.fullmatch(r"\s*0+\s*(%|[A-Za-z]*)\s*", word):
+        raise ValueError(f"a size (16GiB) or a share of the reference peak (80%) above 0, not {word[:60]!r}")
+    return word
+
+
 Budget = Annotated[
     str | None,
     typer.Option(
-        "--budget", "-b", metavar="BUDGET", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."
+        "--budget", "-b", metavar="BUDGET", parser=_reader(_budget),
+        help="Bytes (123456, 10GiB) or a share of the reference peak (80%).",
     ),
-]
+]  # fmt: skip
 Keep = Annotated[
     list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; repeatable.")
 ]
@@ -161,18 +183,6 @@ Values = Annotated[
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Device whose costs apply, if the profile has several.")
 ]
-
-
-def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return a parser of an option that reports faults; a default passes through."""
-
-    def read(value: Any) -> Any:
-        try:
-            return parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise typer.BadParameter(f"should be {error}") from None
-
-    return read
 
 
 def words(given: Iterable[str] | None) -> list[str]:

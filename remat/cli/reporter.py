@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -12,17 +13,22 @@ from typing import TYPE_CHECKING, TextIO
 from remat.cli.screen import width_of, with_units
 from remat.runtime.resources import used_memory
 from remat.runtime.sizes import size_text
-from remat.solving.progress import Progress, parts
+from remat.runtime.text import clipped
+from remat.solving.progress import Progress, clock_text, parts
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+
+#: Least width of a shortened label.
+LEAST_LABEL = 12
 
 
 class Reporter:
     """Shows progress: a live line on a terminal, occasional plain lines elsewhere, nothing when quiet.
 
     Use it as a context manager and pass it to :func:`remat.solve` as `on_progress`. It updates the elapsed time while
-    the solver reports nothing.
+    the solver reports nothing. Searches without such reports, and runs of many solves, call :meth:`news`.
 
     Parameters
     ----------
@@ -32,16 +38,25 @@ class Reporter:
         Default: standard error.
     interval : float
         Seconds between plain lines if only the time changes; changes are shown at most ten times as often.
+    label : str
+        What runs, such as ``[2/6] 80%, greedy``; it replaces the phase.
+    limit : float
+        Seconds allowed, for :meth:`news`.
     """
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None, interval: float = 10.0) -> None:
+    def __init__(
+        self, quiet: bool = False, stream: TextIO | None = None, interval: float = 10.0, *, label: str = "",
+        limit: float = math.inf,
+    ) -> None:  # fmt: skip
         self._stream = sys.stderr if stream is None else stream
         self._mode = "quiet" if quiet else "live" if self._stream.isatty() else "plain"
-        self._interval = interval
+        self._interval, self._label, self._limit = interval, label, limit
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._moment: Progress | None = None
         self._heard = 0.0
-        self._printed = -float("inf")
+        self._facts: Sequence[str] = ()
+        self._printed = 0.0
         self._pending = False
         self._done = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -49,9 +64,21 @@ class Reporter:
 
     def __call__(self, moment: Progress) -> None:
         with self._lock:
-            self._moment, self._heard, self._pending = moment, time.monotonic(), True
+            # a solve that fails at once prints no line
+            self._pending |= moment.phase != "start" or moment.objective is not None
+            self._moment, self._heard = moment, time.monotonic()
+
+    def news(self, line: str, *facts: str) -> None:
+        """Print a plain line outside a terminal; on a terminal, show `facts` (default: that line) with the time."""
+        with self._lock:
+            self._facts = facts or (line,)
+        if self._mode == "plain":
+            print(line, file=self._stream, flush=True)
 
     def __enter__(self) -> Reporter:
+        self._printed = time.monotonic()
+        if self._mode == "plain" and self._label:
+            print(self._label, file=self._stream, flush=True)
         if self._mode == "live":
             self._live = _Live(self._line, self._stream)
             self._live.start()
@@ -72,10 +99,15 @@ class Reporter:
     def _line(self) -> str | None:
         """Return the current line, with the time of the last report plus the time since."""
         with self._lock:
-            if self._moment is None:
+            now = time.monotonic()
+            if self._moment is None and (self._mode == "plain" or not (self._facts or self._label)):
                 return None
-            facts = parts(self._moment, self._moment.elapsed + time.monotonic() - self._heard)
-        return fitted([*facts, *_memory()], self._stream)
+            if self._moment is None:
+                clock, phase, *facts = clock_text(now - self._began, self._limit), ""
+            else:
+                clock, phase, *facts = parts(self._moment, self._moment.elapsed + now - self._heard)
+            label = self._label if self._mode == "live" else ""
+        return fitted([clock, label or phase, *self._facts, *facts, *_memory()], self._stream, labelled=bool(label))
 
     def _tick(self) -> None:
         while not self._done.wait(min(0.1, self._interval / 10)):
@@ -89,19 +121,22 @@ class Reporter:
                     return
 
 
-def fitted(parts: Sequence[str], stream: TextIO) -> str:
+def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> str:
     """Return the parts of a line that fit the width of a stream, which the second part, the phase, yields to others.
 
-    Sizes have units on a screen.
+    A label as second part yields only to the time and the first fact, and is shortened. Sizes have units on a screen.
     """
     room, words = width_of(stream), [with_units(part, stream) for part in parts]
-    time, phase, *facts = range(len(words))
+    time, phase, *facts = (k for k, word in enumerate(words) if word or k < 2)
+    first = 1 if labelled else 3
     shown: set[int] = set()
-    for k in (time, *facts[:3], phase, *facts[3:]):
+    for k in (time, *facts[:first], phase, *facts[first:]):
+        if labelled and k == phase:
+            words[k] = clipped(words[k], max(room - 3, LEAST_LABEL))
         if room > len(words[k]) + 2:
             shown.add(k)
             room -= len(words[k]) + 2
-    return "  ".join(words[k] for k in sorted(shown))
+    return "  ".join(words[k] for k in sorted(shown) if words[k])
 
 
 def _memory() -> list[str]:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+from remat.cli.terminal import unguarded
 from remat.runtime import interruption
 
 #: Signals that end a command. Signals ignored from the start (``nohup``) stay ignored.
@@ -123,6 +124,6 @@ class SignalHandler:
             some = rescue and any(one() for one in tuple(_rescues))
         with contextlib.suppress(Exception):
             if sys.stderr.isatty():
-                sys.stderr.write("\x1b[?25h")  # show the cursor, which a live line hides
+                unguarded(sys.stderr).write("\x1b[?25h")  # show the cursor, which a live line hides
             sys.stderr.flush()
         os._exit(self.exit_code(0 if some else 128 + signal.SIGINT))

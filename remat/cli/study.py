@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -208,27 +207,30 @@ def _study(name: str, url: str, folder: Path | None) -> Study:
 
 def _run(study: Study, executor: str, *, retry: bool, quiet: bool) -> None:
     """Run a study with progress, and leave with its exit code."""
+    from remat.cli.reporter import Reporter
 
     def on_event(event: Event) -> None:
-        if not quiet:
-            print(_line(event), file=sys.stderr, flush=True)
+        place, cell, left = _parts(event)
+        reporter.news(f"{place} {cell}{left and f'; {left}'}", place, left, cell)
 
-    finished = study.run(executor, retry_failed=retry, on_event=on_event)
+    with Reporter(quiet, label=study.name) as reporter:
+        finished = study.run(executor, retry_failed=retry, on_event=on_event)
     _print_methods(study)
     if not finished:
         print(f"interrupted: `remat study resume {study.name}` continues")
     raise typer.Exit(INTERRUPTED if not finished else NO if study.counts()["failed"] else OK)
 
 
-def _line(event: Event) -> str:
+def _parts(event: Event) -> tuple[str, str, str]:
+    """Return the number of finished cells, the last one with its result, and the time that is left or ""."""
     row = event.outcome.row
     overhead = row.get("overhead_percent")
     shown = "" if overhead is None else f", {overhead:.4g} %"
     why = f": {row['message']}" if row["status"] == "failed" else ""
     seconds = row.get("total_seconds") or 0.0
-    left = "" if event.seconds_left is None or event.done == event.total else f"; {_time(event.seconds_left)} left"
-    place = f"[{event.done}/{event.total}]"
-    return f"{place} {event.cell.title}: {row['status']}{shown} ({seconds:.1f} s){why}{left}"
+    left = "" if event.seconds_left is None or event.done == event.total else f"{_time(event.seconds_left)} left"
+    cell = f"{event.cell.title}: {row['status']}{shown} ({seconds:.1f} s){why}"
+    return f"[{event.done}/{event.total}]", cell, left
 
 
 def _time(seconds: float) -> str:

@@ -126,6 +126,8 @@ class Config(Section):
         allow_output_outside: bool = False,
     ) -> Config:
         """Return the configuration in a mapping of sections; `name` is for errors, paths are relative to `folder`."""
+        from remat.solving.method import make_method, require_backend
+
         merged = _resolved(mapping, Path(folder))
         for section, values in (overrides or {}).items():
             table = merged.setdefault(section, {})
@@ -153,6 +155,9 @@ class Config(Section):
         for method, given in config._tables.items():
             options = make_options(method, given, f"{name}: ", config._imported.get(method))
             check_levels(options, f"{name}: ", allow_solver_files=allow_solver_files)
+        written, method = merged.get("solve", {}).get("method"), config.solve.method
+        if written not in (None, method):
+            require_backend(make_method(method, config.options_of(method)), written)
         return config
 
     def _check_names(self, name: str, typed: Container[str], allow_imports: bool) -> None:

@@ -152,7 +152,7 @@ def compare(
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
         try:
-            with (watch or unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
+            with (watch or unwatched)(f"[{number}/{len(cells)}] {method.label} {_at(one)}") as on_progress:
                 run = run_method(method, one, limits, on_progress)
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
@@ -165,5 +165,5 @@ def compare(
     return done
 
 
-def _budget(problem: Problem) -> str:
-    return "no budget" if problem.budget is None else f"budget {problem.budget}"
+def _at(problem: Problem) -> str:
+    return "without budget" if problem.budget is None else f"at {problem.budget}"

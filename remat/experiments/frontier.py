@@ -290,7 +290,7 @@ class _FrontierRun(RunnerLoop[tuple[Contestant, Problem], Cell]):
             except Exception as error:
                 raise _lost(method, error) from None
         total, future = len(self.so_far.methods) * len(self.problems), Future[Cell]()
-        line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label}, budget {problem.budget}"
+        line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label} at {problem.budget}"
         with self.watch(line) as on_progress:
             future.set_result(solve_cell(method, problem, limits, below, on_progress=on_progress))
         return future

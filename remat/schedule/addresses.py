@@ -229,7 +229,7 @@ class AddressCertificate(Findings[AddressViolation]):
         share = "" if self.fragmentation is None else f", fragmentation {100 * self.fragmentation:.4g} %"
         rows = [
             ("addresses", "valid" if self.accepted else "invalid"),
-            ("arena", f"{self.arena:,} bytes (peak {self.peak:,}{share})"),
+            ("arena", f"{self.arena:,} bytes (peak {self.peak:,} bytes{share})"),
         ]
         if len(self.memories) > 1 or any(memory.capacity is not None for memory in self.memories):
             for memory, arena, peak in zip(self.memories, self.arenas, self.peaks, strict=True):

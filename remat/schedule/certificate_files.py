@@ -42,7 +42,7 @@ class FileRecord(Document):
 
     def path(self, folder: Path) -> str:
         """Return the path of the file of a certificate in `folder`."""
-        return self.file if self.format == "zoo" else str(folder / self.file)
+        return self.file if self.format == "zoo" else os.path.normpath(folder / self.file)
 
 
 class RulesRecord(Document):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -53,7 +53,8 @@ def validate(
     expect(rules, Rules, "rules", ScheduleError)
     options = {"keep": rules.keep, "count_constant_memory": rules.count_constant_memory}
     done = simulate(graph, schedule, **options, max_violations=max_violations)  # type: ignore[arg-type]
-    whole, found = _digest(graph, schedule), list(done.violations)
+    found = list(done.violations)
+    whole = _digest(graph, schedule) or _name(graph, schedule, found)
     count = len(whole) + len(found) + done.more_violations
     for violations, number in (_order(done, rules, max_violations), _limits(done, rules, max_violations)):
         found += violations
@@ -107,6 +108,16 @@ def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
         f"the schedule is for {other} with digest {schedule.graph_digest[:12]}, "
         f"but graph {graph.name!r} has {graph.digest[:12]}"
     )
+    return [Violation(None, None, None, Rule.GRAPH_DIGEST, message)]
+
+
+def _name(graph: ComputeGraph, schedule: Schedule, found: Iterable[Violation]) -> list[Violation]:
+    """Return the other graph that a schedule without digest names, if it has ops or tensors that `graph` lacks."""
+    if schedule.graph in ("", graph.name) or not any(
+        each.rule in (Rule.UNKNOWN_OP, Rule.UNKNOWN_TENSOR) for each in found
+    ):
+        return []
+    message = f"the schedule is for graph {schedule.graph!r}, but this is graph {graph.name!r}"
     return [Violation(None, None, None, Rule.GRAPH_DIGEST, message)]
 
 

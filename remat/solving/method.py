@@ -267,6 +267,12 @@ def split_backend(method: MethodLike) -> tuple[MethodLike, str | None]:
     return (name, backend) if slash and ":" not in name else (method, None)
 
 
+def require_backend(method: Method, written: object) -> None:
+    """Raise ProblemError if a method, `written` with a backend, works without one."""
+    if not method.needs_backend:
+        raise ProblemError(f"method {written!r}: {method.name!r} works without a backend", "needs-no-backend")
+
+
 def unknown_method(name: str) -> str:
     """Return the message for an unknown method, with a suggestion."""
     known = known_methods()

@@ -131,5 +131,15 @@ def describe(moment: Progress, elapsed: float | None = None) -> str:
 def parts(moment: Progress, elapsed: float | None = None) -> list[str]:
     """Return the parts of :func:`describe`: time and phase, then the facts, the most important first."""
     seconds = moment.elapsed if elapsed is None else elapsed
-    limit = f"/{moment.limit:.4g}" if math.isfinite(moment.limit) else ""
-    return [f"{seconds:.1f}{limit} s", moment.phase, *moment.facts()]
+    return [clock_text(seconds, moment.limit), moment.phase, *moment.facts()]
+
+
+def clock_text(seconds: float, limit: float = math.inf) -> str:
+    """Return elapsed seconds with their limit.
+
+    Examples
+    --------
+    >>> clock_text(2, 60), clock_text(2)
+    ('2.0/60 s', '2.0 s')
+    """
+    return f"{seconds:.1f}" + (f"/{limit:.4g}" if math.isfinite(limit) else "") + " s"

@@ -19,7 +19,7 @@ from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
 from remat.solving.least_known_budget import sufficient_budget
-from remat.solving.method import FormulationMethod, Method, MethodLike, make_method, split_backend
+from remat.solving.method import FormulationMethod, Method, MethodLike, make_method, require_backend, split_backend
 from remat.solving.progress import OnProgress, Progress
 from remat.solving.result import Result
 from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
@@ -119,8 +119,8 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
     # Unknown names are errors even if no solver is needed; loading a name imports no solver.
     chosen, own_backend = split_backend(method)
     answerer = make_method(chosen, method_options)
-    if own_backend is not None and not answerer.needs_backend:
-        raise ProblemError(f"method {method!r}: {answerer.name!r} works without a backend", "needs-no-backend")
+    if own_backend is not None:
+        require_backend(answerer, method)
     backend = own_backend or backend
     _check_objective(problem, answerer)
     solver = _solver(answerer, backend, call, problem.objective.is_memory)
@@ -133,8 +133,9 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
         where = f"op {least.cause!r} needs" if least.cause else "the tensors alive at the end need"
         session.infeasible = True
         session.proof = f": budget {problem.budget_bytes:,} bytes is below the {least.value:,} bytes that {where}"
-        if str(problem.budget).isdecimal() and int(str(problem.budget)) <= 100 < problem.reference_peak:
-            session.proof += f" (write {problem.budget}% for a share of the reference peak)"
+        written = problem.budget
+        if isinstance(written, str) and written.isdecimal() and int(written) <= 100 < problem.reference_peak:
+            session.proof += f" (a number without a unit is bytes; did you mean {written}%?)"
         return _result(session)
     try:
         if not session.decided and warm_start is not None:

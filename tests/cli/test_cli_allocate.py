@@ -19,7 +19,7 @@ def table(tmp_path, monkeypatch):
 
 def test_table_of_buffers_gets_valid_offsets() -> None:
     ran = ok("allocate t.csv -o o.csv -q --plot p.png")
-    assert "arena         6 bytes (peak 6, fragmentation 0 %)" in ran.out
+    assert "arena         6 bytes (peak 6 bytes, fragmentation 0 %)" in ran.out
     assert "no arena is smaller" in ran.out
     assert ran.err == ""
     out = Path("o.csv")
@@ -29,7 +29,7 @@ def test_table_of_buffers_gets_valid_offsets() -> None:
     shown = ok("allocate t.csv --check o.csv --capacity 5", code=1).out
     assert "ends beyond the capacity of 'memory', 5 bytes" in shown
     out.write_text(out.read_text().replace("1,3,2,4", "1,3,2,6"))
-    assert "arena         8 bytes (peak 6, fragmentation 33.33 %)" in ok("allocate t.csv --check o.csv").out
+    assert "arena         8 bytes (peak 6 bytes, fragmentation 33.33 %)" in ok("allocate t.csv --check o.csv").out
     out.write_text(out.read_text().replace("1,3,2,6", "1,3,2,3"))
     shown = ok("allocate t.csv --check o.csv", code=1).out
     assert "step 1: buffer 'b' at [3, 5) overlaps buffer 'a' at [0, 4)" in shown

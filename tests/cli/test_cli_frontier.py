@@ -41,7 +41,7 @@ def test_frontier_writes_tables_and_plot() -> None:
         "--state state -o table.csv -o table.json --plot picture.svg"
     )
     ran = ok(line)
-    assert "[1/10] checkmate/highs, budget 2B" in ran.err
+    assert "[1/10] checkmate/highs at 2B" in ran.err
     lines = {line.split("%")[0].strip(): line for line in ran.out.splitlines() if " % " in line}
     assert "115.4 % *" in lines["37.5"]
     assert "infeasible" in lines["25"]

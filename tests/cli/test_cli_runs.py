@@ -119,8 +119,8 @@ def test_compare_prints_and_writes() -> None:
     for words in ("budget 2 bytes is below the 3 bytes", "limits of each run: time limit 60", "highspy"):
         assert words in ran.out
     assert [line for line in ran.err.splitlines() if line.startswith("[")] == [
-        "[1/4] budget 90%, checkmate/highs", "[2/4] budget 90%, greedy",
-        "[3/4] budget 2, checkmate/highs", "[4/4] budget 2, greedy",
+        "[1/4] checkmate/highs at 90%", "[2/4] greedy at 90%",
+        "[3/4] checkmate/highs at 2", "[4/4] greedy at 2",
     ]  # fmt: skip
     assert [run["cost"] for run in runs_of("c.json")] == [10, 10, None, None]
     assert column("c.csv", "cost") == ["10", "10", "", ""]

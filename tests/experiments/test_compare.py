@@ -146,7 +146,7 @@ def test_ctrl_c_in_the_watch_keeps_earlier_runs(chain):
         lines.append((line, len(moments) > 0))
 
     done = compare(chain, [5, None, 6], ["greedy"], watch=watch)
-    assert lines == [("[1/3] budget 5, greedy", True), ("[2/3] no budget, greedy", True)]
+    assert lines == [("[1/3] greedy at 5", True), ("[2/3] greedy without budget", True)]
     assert done.interrupted
     assert [run.budget for run in done.runs] == ["5", "no budget"]
 

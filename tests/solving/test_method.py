@@ -154,8 +154,8 @@ def test_schedule_over_the_budget_is_reported_apart(tmp_path: Path) -> None:
 
 def test_message_suggests_the_percent_sign() -> None:
     graph = unit_chain(100)
-    assert "needs (write 2% for a share of the reference peak)" in solve(Problem(graph, "2")).message
-    assert "needs (write 2% " not in solve(Problem(graph, "2B")).message
+    assert "needs (a number without a unit is bytes; did you mean 2%?)" in solve(Problem(graph, "2")).message
+    assert "did you mean" not in solve(Problem(graph, "2B")).message
 
 
 def test_problem_copies_limits_and_counts_kept_tensors() -> None:

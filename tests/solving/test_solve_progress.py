@@ -91,3 +91,26 @@ def test_lines_fit_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     shown = fitted(parts(progress_at(**facts, peak=9_663_676_416)), Terminal())
     assert "  solve  " in shown and shown.endswith("gap 0.010998 %  by lower-sets  bound 0.01 %  peak 9.00 GiB")
+
+
+def test_labels_and_news_of_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipes receive plain lines; a terminal has one line, whose label yields to the time and the first fact."""
+    pipe, terminal = io.StringIO(), Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    for stream in (pipe, terminal):
+        with Reporter(stream=stream, label="[2/6] retention-intervals/minizinc:gecode at 80%", limit=30) as report:
+            report.news("batch 3: fits (0.1 s)", "batch 3: fits", "more that does not fit next to the label")
+            time.sleep(0.6)
+    assert pipe.getvalue().splitlines() == [
+        "[2/6] retention-intervals/minizinc:gecode at 80%", "batch 3: fits (0.1 s)",
+    ]  # fmt: skip
+    assert re.search(r"0\.\d/30 s  \[2/6\] retention-intervals/[\w:]*\.\.\.  batch 3: fits", terminal.getvalue())
+    assert "(0.1 s)" not in terminal.getvalue()
+
+
+def test_immediate_failures_print_no_line() -> None:
+    stream = io.StringIO()
+    with Reporter(stream=stream, interval=1.0) as report:
+        report(progress_at(phase="start", elapsed=2.0))
+        time.sleep(0.4)
+    assert stream.getvalue() == ""

@@ -17,29 +17,47 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def overview(ledgers: Sequence[Ledger] | None = None) -> str:
-    """Return the tables of the overview: classes by family, progress by date, instances with links to their pages."""
-    shelf = [Ledger(each) for each in instances().values()] if ledgers is None else list(ledgers)
-    known = {ledger.instance.name: list(ledger.standings()) for ledger in shelf}
-    everything = [standing for standings in known.values() for standing in standings]
-    lines = [
-        f"**{len(everything):,} problems on {len(shelf)} instances**: "
-        f"{sum(each.closed for each in everything):,} closed, {sum(not each.closed for each in everything):,} open. "
-        f"Geometric mean of the gaps: {_mean_gap(everything)} over all problems that have a schedule, "
-        f"{_mean_gap(each for each in everything if not each.closed)} over the open ones.", "",
-        *_by_class(known, shelf), "", "## Progress", "", *_progress(shelf), "", "## Instances", "",
-    ]  # fmt: skip
-    for family, title in FAMILIES.items():
-        chosen = [ledger.instance for ledger in shelf if ledger.instance.family == family]
-        if chosen:
-            rows = [_line(each, known[each.name]) for each in chosen]
-            lines += [
-                f"### {title}",
-                "",
-                *_table(("instance", "ops", "peak", "problems", "closed", "mean gap"), rows),
-                "",
-            ]
-    return "\n".join(lines)
+class Overview:
+    """Tables of the overview, each as a text.
+
+    Parameters
+    ----------
+    ledgers : sequence of Ledger, optional
+        Default: all of the library.
+    """
+
+    def __init__(self, ledgers: Sequence[Ledger] | None = None) -> None:
+        self._shelf = [Ledger(each) for each in instances().values()] if ledgers is None else list(ledgers)
+        self._known = {ledger.instance.name: list(ledger.standings()) for ledger in self._shelf}
+
+    def classes(self) -> str:
+        """Return the problems by family and class, with a sentence on all of them."""
+        everything = [standing for standings in self._known.values() for standing in standings]
+        closed = sum(each.closed for each in everything)
+        lines = [
+            f"**{len(everything):,} problems on {len(self._shelf)} instances**: {closed:,} closed, "
+            f"{len(everything) - closed:,} open. Geometric mean of the gaps: {_mean_gap(everything)} over all "
+            f"problems that have a schedule, {_mean_gap(each for each in everything if not each.closed)} over the "
+            "open ones.",
+            "",
+            *_by_class(self._known, self._shelf),
+        ]
+        return "\n".join(lines)
+
+    def values(self) -> str:
+        """Return the best known values of the instances of each family, folded except the first."""
+        lines: list[str] = []
+        for family, title in FAMILIES.items():
+            chosen = [ledger.instance for ledger in self._shelf if ledger.instance.family == family]
+            if chosen:
+                rows = _values(chosen, self._known)
+                lines += [f'???{"" if lines else "+"} info "{title}: {len(chosen)}"', ""]
+                lines += [f"    {row}" for row in _table(rows[0], rows[1:])] + [""]
+        return "\n".join(lines)
+
+    def progress(self) -> str:
+        """Return the records that arrived on each date."""
+        return "\n".join(_progress(self._shelf))
 
 
 def page(ledger: Ledger, picture: str = "") -> str:
@@ -91,14 +109,11 @@ _RECORD_HEAD = ("date", "record", "value", "holds for", "by", "s", "machine")
 
 def _problem_line(standing: Standing) -> tuple[str, ...]:
     problem = standing.problem
-    best = "infeasible" if standing.infeasible else _number(standing.relative(standing.value)) or "?"
-    if standing.closed and not standing.infeasible:
-        best = f"**{best}**"
     told = published(problem.instance.name, problem.kind, problem.percent) if problem.percent is not None else []
     gap = "" if standing.gap is None else f"{100 * standing.gap:.3g}"
     return (
         problem.name.partition("/")[2], "" if problem.budget is None else f"{problem.budget:,}", str(standing.group),
-        best, _number(standing.relative(standing.bound.value)), gap,
+        _best(standing), _number(standing.relative(standing.bound.value)), gap,
         "" if standing.best is None or standing.infeasible else standing.best.origin.method, standing.bound.source,
         ", ".join(map(str, told)),
     )  # fmt: skip
@@ -142,12 +157,36 @@ def _progress(shelf: Sequence[Ledger]) -> list[str]:
     return _table(("date", "new schedules", "new bounds", "closed problems", "mean gap"), rows)
 
 
-def _line(instance: Instance, standings: Sequence[Standing]) -> tuple[str, ...]:
-    closed = sum(each.closed for each in standings)
-    return (
-        f"[{instance.name}]({instance.name}.md)", f"{instance.ops:,}", size_text(instance.peak), f"{len(standings)}",
-        f"{closed}", _mean_gap(standings),
-    )  # fmt: skip
+def _values(chosen: Sequence[Instance], known: dict[str, list[Standing]]) -> list[tuple[str, ...]]:
+    """Return head and rows of instances with their best known values: in the reference order at each budget, or peaks.
+
+    Proved optima are bold; ``-`` stands for no such problem, ``?`` for no known schedule.
+    """
+    shown = {
+        each.name: {one.problem.percent: one for one in known[each.name] if one.problem.kind in ("fixed", "order")}
+        for each in chosen
+    }
+    budgets = sorted({one for each in shown.values() for one in each}, key=lambda each: -(each or 0))
+    heads = ("least peak" if budget is None else f"{budget} %" for budget in budgets)
+    rows: list[tuple[str, ...]] = [("instance", "ops", "peak", *heads, "closed", "mean gap")]
+    for each in chosen:
+        standings, mine = known[each.name], shown[each.name]
+        values = (_best(mine[budget], "{:.2f}") if budget in mine else "-" for budget in budgets)
+        closed = sum(one.closed for one in standings)
+        rows.append((
+            f"[{each.name}]({each.name}.md)", f"{each.ops:,}", size_text(each.peak), *values,
+            f"{closed} of {len(standings)}", _mean_gap(standings),
+        ))  # fmt: skip
+    return rows
+
+
+def _best(standing: Standing, form: str = "{:.4f}") -> str:
+    """Return the best known value of a problem, bold if it is proved optimal."""
+    if standing.infeasible:
+        return "infeasible"
+    value = standing.relative(standing.value)
+    best = "?" if value is None else form.format(value)
+    return f"**{best}**" if standing.closed else best
 
 
 def _mean_gap(standings: Iterable[Standing]) -> str:

@@ -29,6 +29,7 @@ from remat.runtime.resources import available_cpus
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.solving.min_peak import minimize
+from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
 #: States of the exhaustive search, at most 2 GB.
@@ -51,6 +52,8 @@ class Call:
     seed, threads : int
     warm : bool
         Start from the best known schedule.
+    on_progress : callable, optional
+        As for :func:`remat.solve`; searches of :data:`OWN` other than the least peak report nothing.
     """
 
     method: str
@@ -58,6 +61,7 @@ class Call:
     seed: int = 0
     threads: int = 1
     warm: bool = False
+    on_progress: OnProgress | None = None
 
     @property
     def options(self) -> SolveOptions:
@@ -195,7 +199,10 @@ def _exhaust(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
     """Find a schedule of least peak with recomputation and a bound on the peak, which decide the smallest budgets."""
     result = minimize(
-        Problem(problem.graph, order=problem.order, keep=problem.keep), stop=call.seconds, options=call.options
+        Problem(problem.graph, order=problem.order, keep=problem.keep),
+        stop=call.seconds,
+        options=call.options,
+        on_progress=call.on_progress,
     )
     schedules = () if result.schedule is None else (result.schedule,)
     return Answer(
@@ -207,7 +214,13 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     """Call solve()."""
     method = Contestant.parse(call.method)
     result = solve(
-        problem, method.method, method.backend or "cp-sat", stop=call.seconds, warm_start=start, options=call.options
+        problem,
+        method.method,
+        method.backend or "cp-sat",
+        stop=call.seconds,
+        warm_start=start,
+        options=call.options,
+        on_progress=call.on_progress,
     )
     schedules = tuple(each for each in (result.schedule, result.least_peak_schedule) if each is not None)
     peak = problem.objective.is_memory

@@ -10,7 +10,7 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.io.limits import draw
-from remat.runtime.text import clipped, one_line, printable, short
+from remat.runtime.text import clipped, printable, short
 
 #: Bits of an element by the names of ``TensorType``; text and variants have no fixed size.
 BITS = {
@@ -126,10 +126,10 @@ def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
         ) from None
     try:
         return _Reader(tflite, data).read(subgraph)
-    except _TROUBLE as error:
-        reason = clipped(one_line(str(error)), 160)
+    except _TROUBLE:
         raise FormatError(
-            f"no TensorFlow Lite model: its tables do not fit ({type(error).__name__}: {reason})"
+            f"no complete TensorFlow Lite model: its tables do not fit its {len(data):,} bytes; copy or convert the "
+            "model again"
         ) from None
 
 
