@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Family whose values are visible at once.
+UNFOLDED = "checkmate"
+
+
 class Overview:
     """Tables of the overview, each as a text.
 
@@ -45,13 +49,13 @@ class Overview:
         return "\n".join(lines)
 
     def values(self) -> str:
-        """Return the best known values of the instances of each family, folded except the first."""
+        """Return the best known values of the instances of each family, folded except :data:`UNFOLDED`."""
         lines: list[str] = []
         for family, title in FAMILIES.items():
             chosen = [ledger.instance for ledger in self._shelf if ledger.instance.family == family]
             if chosen:
                 rows = _values(chosen, self._known)
-                lines += [f'???{"" if lines else "+"} info "{title}: {len(chosen)}"', ""]
+                lines += [f'???{"+" if family == UNFOLDED else ""} info "{title}: {len(chosen)}"', ""]
                 lines += [f"    {row}" for row in _table(rows[0], rows[1:])] + [""]
         return "\n".join(lines)
 
@@ -134,14 +138,15 @@ def _record_line(instance: Instance, record: Record) -> tuple[str, ...]:
 
 
 def _by_class(known: dict[str, list[Standing]], shelf: Sequence[Ledger]) -> list[str]:
+    total = Counter(each.group for standings in known.values() for each in standings)
+    groups = [group for group in Class if total[group]]
     rows = []
     for family, title in FAMILIES.items():
         mine = [each for ledger in shelf if ledger.instance.family == family for each in known[ledger.instance.name]]
         counts = Counter(each.group for each in mine)
-        rows.append((title, *(f"{counts[group]}" for group in Class), _mean_gap(mine)))
-    total = Counter(each.group for standings in known.values() for each in standings)
-    rows.append(("**All**", *(f"**{total[group]}**" for group in Class), ""))
-    return _table(("family", *map(str, Class), "mean gap"), rows)
+        rows.append((title, *(f"{counts[group]}" for group in groups), _mean_gap(mine)))
+    rows.append(("**All**", *(f"**{total[group]}**" for group in groups), ""))
+    return _table(("family", *map(str, groups), "mean gap"), rows)
 
 
 def _progress(shelf: Sequence[Ledger]) -> list[str]:
