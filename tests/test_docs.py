@@ -83,7 +83,8 @@ def test_extras_of_pages(tmp_path: Path) -> None:
 
 def test_all_pages_are_in_the_navigation() -> None:
     named = set(re.findall(r"(?::|-) ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+    notebooks = {f"notebooks/{notebook.stem}.md" for notebook in NOTEBOOKS}
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]} | notebooks
 
 
 def test_blocks_name_their_language() -> None:
