@@ -10,7 +10,7 @@ from remat.cli.common import load_graph, load_schedule
 from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.cli.terminal import OK
-from remat.io.files import check_outputs
+from remat.io.files import check_outputs, write_atomic
 
 CHROME, PERFETTO, SNAPSHOT = ".json", ".pftrace", ".pickle"
 _VIEWERS = {CHROME: "for ui.perfetto.dev", PERFETTO: "for ui.perfetto.dev", SNAPSHOT: "for pytorch.org/memory_viz"}
@@ -41,7 +41,7 @@ def command(
     """
     from remat.problem import Problem
     from remat.schedule.address_files import read_addresses
-    from remat.schedule.traces import chrome_trace_text, save_memory_snapshot, save_perfetto_trace
+    from remat.schedule.traces import chrome_trace_text, perfetto_trace, save_memory_snapshot
 
     suffixes = [path.suffix.lower() for path in output]
     check_outputs(*((path, _VIEWERS) for path in output), inputs=(graph, schedule, addresses))
@@ -59,8 +59,8 @@ def command(
         elif suffix == PERFETTO:
             outputs.draw(
                 path,
-                lambda where: save_perfetto_trace(
-                    loaded, steps, where, limit, keep=kept, count_constant_memory=counted
+                lambda where: write_atomic(
+                    where, perfetto_trace(loaded, steps, limit, keep=kept, count_constant_memory=counted)
                 ),
             )
         else:

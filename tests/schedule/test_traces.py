@@ -25,7 +25,6 @@ from remat.schedule.traces import (
     perfetto_trace,
     save_chrome_trace,
     save_memory_snapshot,
-    save_perfetto_trace,
     snapshot_bytes,
 )
 
@@ -307,9 +306,6 @@ def test_perfetto_trace_has_the_events_of_chromes_and_one_scale(
     assert max(values["memory"].values()) == run.peak
     assert set(values["budget"].values()) == {10_000}
     assert len({max(at for at in series) for name, series in values.items() if series}) == 1
-
-    save_perfetto_trace(graph, schedule, tmp_path / "t.pftrace", budget=10_000)
-    assert (tmp_path / "t.pftrace").read_bytes() == content
 
 
 def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:

@@ -3,7 +3,7 @@
 from remat.schedule.traces.chrome import chrome_trace, chrome_trace_text, save_chrome_trace
 from remat.schedule.traces.layers import LayerRow, LayerTable, layer_table
 from remat.schedule.traces.memory_viz import memory_snapshot, save_memory_snapshot, snapshot_bytes
-from remat.schedule.traces.perfetto import perfetto_trace, save_perfetto_trace
+from remat.schedule.traces.perfetto import perfetto_trace
 
 __all__ = [
     "LayerRow",
@@ -15,6 +15,5 @@ __all__ = [
     "perfetto_trace",
     "save_chrome_trace",
     "save_memory_snapshot",
-    "save_perfetto_trace",
     "snapshot_bytes",
 ]

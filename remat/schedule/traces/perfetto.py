@@ -6,15 +6,13 @@ a ``TrackDescriptor`` or a ``TrackEvent``. Chrome's format has no field for a co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 from remat.graphs import ComputeGraph
-from remat.io.files import write_atomic
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
-from remat.schedule.traces.chrome import StepTimes, step_facts, trace_facts, trace_title
+from remat.schedule.traces.steps import StepTimes, step_facts, trace_facts, trace_title
 from remat.schedule.traces.timeline import Timeline
 
 #: Numbers of the tracks. Counters follow; 0 is Perfetto's global track.
@@ -67,25 +65,6 @@ def perfetto_trace(
         *_slices(timeline, times, rank=len(counters)),
     ]
     return b"".join(_message(1, packet) for packet in packets)
-
-
-def save_perfetto_trace(
-    graph: ComputeGraph,
-    schedule: Schedule,
-    path: str | os.PathLike[str],
-    budget: int | None = None,
-    **counting: Unpack[Counting],
-) -> None:
-    """Write :func:`perfetto_trace` to a file atomically.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`perfetto_trace`.
-    FormatError
-        Naming the file, if it cannot be written.
-    """
-    write_atomic(path, perfetto_trace(graph, schedule, budget, **counting))
 
 
 def _counters(counters: dict[str, list[int]], times: StepTimes) -> Iterator[bytes]:
