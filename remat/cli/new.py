@@ -153,6 +153,7 @@ explains each part of that file. Its tests are the [conformance kit](https://rem
 PAGE_TEST = '''"""The page's example runs."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "{label}.md"
 @pytest.mark.parametrize("code", re.findall(r"```python\\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
 def test_example(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(code, {{}})
+    Path("example.py").write_text(code, encoding="utf-8")
+    runpy.run_path("example.py")
 '''
 TESTS = '''"""Conformance of `{label}`, found by its entry point."""
 
