@@ -7,7 +7,22 @@ from helpers import at_most
 from refusals import refused
 
 from remat.graphs.batch_scaling import AffineGraph
-from remat.graphs.zoo import TRAINING_STEPS, fno, gpt, mlp_mixer, resnet_ops, transformer, u_fno, unet_ops, uno
+from remat.graphs.zoo import (
+    TRAINING_STEPS,
+    bert,
+    convnext,
+    decoder,
+    fno,
+    gpt,
+    mlp_mixer,
+    resnet_ops,
+    transformer,
+    u_fno,
+    unet_ops,
+    uno,
+    vit,
+    whisper,
+)  # fmt: skip
 from remat.graphs.zoo.autograd import FLAG, FLOAT, FLOPS_PER_BYTE, INDEX, Output, Tape
 from remat.schedule.schedule import Schedule
 from remat.schedule.validate import validate
@@ -246,7 +261,8 @@ def test_invalid_networks():
         (gpt, {"layers": 0}), (gpt, {"batch": 2.0}), (gpt, {"heads": 5}), (gpt, {"accumulation": "both"}),
         (resnet_ops, {"depth": 18}), (unet_ops, {"image": (40, 32, 3)}), (unet_ops, {"image": (32, 32)}),
         (mlp_mixer, {"image": (40, 32, 3)}), (transformer, {"heads": 3}), (u_fno, {"sides": (8, 8, 7)}),
-        (uno, {"side": 20}), (fno, {"sides": (0,)}),
+        (uno, {"side": 20}), (fno, {"sides": (0,)}), (vit, {"image": (32, 32)}), (convnext, {"classes": 0}),
+        (bert, {"heads": 5}), (whisper, {"heads": 3}), (decoder, {"groups": 5}),
     ):  # fmt: skip
         with refused("graph.zoo"):
             make(**options)

@@ -6,7 +6,7 @@ with several readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -365,3 +365,9 @@ def checked_size(network: str, what: str, size: Any) -> int:
     if type(size) is not int or size < 1:
         raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}", "zoo")
     return size
+
+
+def check_sizes(network: str, sizes: Mapping[str, Any]) -> None:
+    """Raise GraphError with the network and the name of a size if one is not a positive integer."""
+    for what, size in sizes.items():
+        checked_size(network, what, size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.autograd import INDEX, Accumulation, Value, checked_size
+from remat.graphs.zoo.autograd import Accumulation, Value
+from remat.graphs.zoo.blocks import classified_images, on_images
 from remat.graphs.zoo.operators import ImageOperators
 
 #: Blocks of each stage of the ResNets with bottlenecks, by depth.
@@ -33,7 +34,7 @@ def resnet_ops(
     """
     if depth not in RESNETS:
         raise GraphError(f"resnet: the depth is {', '.join(map(str, RESNETS))}, not {depth!r}", "zoo")
-    net, x = _start(f"resnet{depth}-ops", batch, image, accumulation)
+    net, x = on_images(f"resnet{depth}-ops", batch, image, accumulation)
     x = net.conv("conv1", x, 64, 7, stride=2, bias=False)
     x = net.max_pool("maxpool", net.batch_norm("bn1", x, then="relu"))
     for stage, blocks in enumerate(RESNETS[depth]):
@@ -57,7 +58,7 @@ def regnet(
     batch: int = 32, image: tuple[int, int, int] = IMAGE, *, classes: int = 1000, accumulation: Accumulation = "sums"
 ) -> ComputeGraph:
     """Return the training graph of RegNetX-32GF (Radosavovic et al. 2020); ReLUs are in place."""
-    net, x = _start("regnet-32", batch, image, accumulation)
+    net, x = on_images("regnet-32", batch, image, accumulation)
     with net.module("stem"):
         x = net.batch_norm("bn", net.conv("conv", x, 32, 3, stride=2, bias=False), then="relu")
     for stage, (width, blocks) in enumerate(((336, 2), (672, 7), (1344, 13), (2520, 1))):
@@ -94,7 +95,7 @@ def unet_ops(
     >>> sum(op.phase == "forward" for op in graph.ops), graph.meta["params"]
     (50, 31031810)
     """
-    net, x = _start("unet-ops", batch, image, accumulation)
+    net, x = on_images("unet-ops", batch, image, accumulation)
     if any(side % 2**levels for side in image[:2]):
         raise GraphError(f"unet-ops: an image of {image[0]} x {image[1]} cannot be halved {levels} times", "zoo")
     skips = []
@@ -120,21 +121,8 @@ def _two_convs(net: ImageOperators, x: Value, width: int) -> Value:
     return x
 
 
-def _start(
-    name: str, batch: int, image: tuple[int, int, int], accumulation: Accumulation
-) -> tuple[ImageOperators, Value]:
-    net = ImageOperators(name, batch, accumulation=accumulation)
-    if len(image) != 3:
-        raise GraphError(f"{name}: an image has height, width and channels, not {image!r}", "zoo")
-    for what, size in zip(("height", "width", "channels"), image, strict=True):
-        checked_size(name, what, size)
-    return net, net.source((batch, *image))
-
-
 def _classified(net: ImageOperators, x: Value, image: tuple[int, int, int], classes: int) -> ComputeGraph:
-    """Add the classifier and return the training graph."""
-    net.source((net.batch,), INDEX)  # the labels
+    """Add pooling and the classifier, and return the training graph."""
     with net.module("head"):
-        x = net.linear("fc", net.average_pool("pool", x), checked_size(net.name, "classes", classes))
-        x = net.elementwise("log_softmax", "log_softmax", x)
-    return net.build("nll_loss", x, image=list(image))
+        x = net.average_pool("pool", x)
+    return classified_images(net, x, image, classes)

@@ -6,7 +6,7 @@ from math import prod
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.autograd import COMPLEX, Accumulation, Output, Value, checked_size
+from remat.graphs.zoo.autograd import COMPLEX, Accumulation, Output, Value, check_sizes
 from remat.graphs.zoo.operators import ImageOperators
 
 Sides = tuple[int, ...]
@@ -238,7 +238,4 @@ def _integral_operator(
 
 
 def _check(name: str, sides: Sides, **sizes: int) -> None:
-    for number, side in enumerate(sides):
-        checked_size(name, f"side {number + 1}", side)
-    for what, size in sizes.items():
-        checked_size(name, what, size)
+    check_sizes(name, {f"side {number}": side for number, side in enumerate(sides, 1)} | sizes)

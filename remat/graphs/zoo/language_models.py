@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, checked_size
+from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, check_sizes
+from remat.graphs.zoo.blocks import attention, check_heads, predicted_tokens
 from remat.graphs.zoo.operators import ImageOperators, Operators
 
 
@@ -83,7 +86,7 @@ def decoder(
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "groups": groups, "head_width": head_width,
              "hidden": hidden, "sequence": sequence, "vocabulary": vocabulary}  # fmt: skip
-    _check(name, sizes)
+    check_sizes(name, sizes)
     if heads % groups:
         raise GraphError(f"{name}: {heads} heads are no multiple of {groups} groups", "zoo")
     net = Operators(name, batch, accumulation=accumulation)
@@ -94,9 +97,9 @@ def decoder(
             y = _grouped_attention(net, net.rms_norm("norm1", x), (heads, groups, head_width), style)
             x = net.add("residual1", x, net.rms_norm("post_norm1", y) if style.post_norm else y)
             y = net.rms_norm("norm2", x)
-            y = _experts(net, y, hidden, style) if style.experts else _gated(net, y, hidden, style.gate)
+            y = _experts(net, y, hidden, style) if style.experts else _gated_mlp(net, y, hidden, style.gate)
             x = net.add("residual2", x, net.rms_norm("post_norm2", y) if style.post_norm else y)
-    return _head(net, net.rms_norm("norm", x), vocabulary, sizes)
+    return predicted_tokens(net, net.rms_norm("norm", x), sizes)
 
 
 def _grouped_attention(net: Operators, x: Value, heads: tuple[int, int, int], style: Style) -> Value:
@@ -116,11 +119,15 @@ def _head_norm(net: Operators, name: str, x: Value, width: int) -> Value:
     return net.apply("rms_norm", name, [x], [Output("", x.shape), statistics], params=width)[0]
 
 
-def _gated(net: Operators, x: Value, hidden: int, gate: str) -> Value:
+def _gated_mlp(net: Operators, x: Value, hidden: int, gate: str) -> Value:
     with net.module("mlp"):
-        opened = net.elementwise(gate, gate, net.linear("gate", x, hidden, bias=False))
-        y = net.multiply("multiply", opened, net.linear("up", x, hidden, bias=False))
-        return net.linear("down", y, x.shape[-1], bias=False)
+        return _gated(net, x, hidden, gate, partial(net.linear, bias=False))
+
+
+def _gated(net: Operators, x: Value, hidden: int, gate: str, linear: Callable[[str, Value, int], Value]) -> Value:
+    """Add a gated perceptron, whose linear layers `linear` adds: by name, input and features."""
+    opened = net.elementwise(gate, gate, linear("gate", x, hidden))
+    return linear("down", net.multiply("multiply", opened, linear("up", x, hidden)), x.shape[-1])
 
 
 def _experts(net: Operators, x: Value, hidden: int, style: Style) -> Value:
@@ -138,8 +145,7 @@ def _experts(net: Operators, x: Value, hidden: int, style: Style) -> Value:
             return net.apply("linear", name, [value], [Output("", (rows, features))], flops=2 * rows * depth * features,
                              params=experts * depth * features)[0]  # fmt: skip
 
-        opened = net.elementwise(style.gate, style.gate, product("gate", y, hidden))
-        y = product("down", net.multiply("multiply", opened, product("up", y, hidden)), width)
+        y = _gated(net, y, hidden, style.gate, product)
         return net.apply("weighted_scatter", "combine", [y, weights, chosen], [Output("", x.shape)])[0]
 
 
@@ -163,14 +169,14 @@ def mamba(
     39
     """
     sizes = {"layers": layers, "width": width, "state": state, "sequence": sequence, "vocabulary": vocabulary}
-    _check("mamba", sizes)
+    check_sizes("mamba", sizes)
     net = ImageOperators("mamba", batch, accumulation=accumulation)
     x = net.embedding("tokens", net.source((batch, sequence), INDEX), vocabulary, width)
     net.source((batch, sequence), INDEX)  # the target tokens of the loss
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
             x = net.add("residual", x, _mamba_block(net, net.rms_norm("norm", x), state))
-    return _head(net, net.rms_norm("norm", x), vocabulary, sizes)
+    return predicted_tokens(net, net.rms_norm("norm", x), sizes)
 
 
 def _mamba_block(net: ImageOperators, x: Value, state: int) -> Value:
@@ -209,7 +215,8 @@ def bert(
     39
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "sequence": sequence, "vocabulary": vocabulary}
-    _check("bert", sizes)
+    check_sizes("bert", sizes)
+    check_heads("bert", width, heads)
     net = Operators("bert", batch, accumulation=accumulation)
     tokens, positions, segments = (net.source((batch, sequence), INDEX) for _ in range(3))
     with net.module("embedding"):
@@ -220,14 +227,13 @@ def bert(
         x = net.dropout("dropout", net.layer_norm("norm", x))
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
-            q, k, v = (net.linear(word, x, width) for word in ("q", "k", "v"))
-            y = net.dropout("dropout1", net.linear("out", net.attention("attention", q, k, v, heads), width))
+            y = net.dropout("dropout1", attention(net, x, x, heads))
             x = net.layer_norm("norm1", net.add("residual1", x, y))
             y = net.linear("down", net.elementwise("gelu", "gelu", net.linear("up", x, 4 * width)), width)
             x = net.layer_norm("norm2", net.add("residual2", x, net.dropout("dropout2", y)))
     with net.module("transform"):
         x = net.layer_norm("norm", net.elementwise("gelu", "gelu", net.linear("dense", x, width)))
-    return _head(net, x, vocabulary, sizes)
+    return predicted_tokens(net, x, sizes)
 
 
 def t5(
@@ -253,7 +259,8 @@ def t5(
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden, "sequence": sequence,
              "answer": answer, "vocabulary": vocabulary}  # fmt: skip
-    _check("t5", sizes)
+    check_sizes("t5", sizes)
+    check_heads("t5", width, heads)
     net = Operators("t5", batch, accumulation=accumulation)
     source, target = net.source((batch, sequence), INDEX), net.source((batch, answer), INDEX)
     net.source((batch, answer), INDEX)  # the target tokens of the loss
@@ -269,18 +276,14 @@ def t5(
             x = _t5_attention(net, "self", x, x, heads)
             x = _t5_attention(net, "cross", x, memory, heads)
             x = _t5_feed_forward(net, x, hidden)
-    return _head(net, net.dropout("dropout", net.rms_norm("norm", x)), vocabulary, sizes)
+    return predicted_tokens(net, net.dropout("dropout", net.rms_norm("norm", x)), sizes)
 
 
 def _t5_attention(net: Operators, name: str, x: Value, memory: Value, heads: int) -> Value:
     """Add a residual attention; `memory` equal to `x` makes it self-attention."""
-    width = x.shape[-1]
     with net.module(name):
         y = net.rms_norm("norm", x)
-        read = y if memory is x else memory
-        q = net.linear("q", y, width, bias=False)
-        k, v = (net.linear(word, read, width, bias=False) for word in ("k", "v"))
-        out = net.linear("out", net.attention("attention", q, k, v, heads), width, bias=False)
+        out = attention(net, y, y if memory is x else memory, heads, ("q", "k", "v", "out"))
         return net.add("residual", x, net.dropout("dropout", out))
 
 
@@ -289,20 +292,3 @@ def _t5_feed_forward(net: Operators, x: Value, hidden: int) -> Value:
         y = net.elementwise("relu", "relu", net.linear("up", net.rms_norm("norm", x), hidden, bias=False))
         y = net.linear("down", net.dropout("inner_dropout", y), x.shape[-1], bias=False)
         return net.add("residual", x, net.dropout("dropout", y))
-
-
-def _head(net: Operators, x: Value, vocabulary: int, sizes: dict[str, int]) -> ComputeGraph:
-    """Add the logits and return the training graph."""
-    with net.module("head"):
-        x = net.linear("logits", x, vocabulary, bias=False)
-        x = net.elementwise("log_softmax", "log_softmax", x)
-    return net.build("nll_loss", x, **sizes)
-
-
-def _check(name: str, sizes: dict[str, int]) -> None:
-    for what, size in sizes.items():
-        checked_size(name, what, size)
-    if "heads" in sizes and "head_width" not in sizes and sizes["width"] % sizes["heads"]:
-        raise GraphError(
-            f"{name}: the width, {sizes['width']}, is no multiple of the number of heads, {sizes['heads']}", "zoo"
-        )

@@ -6,8 +6,17 @@ from math import prod
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, checked_size
-from remat.graphs.zoo.operators import ImageOperators, Operators
+from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, check_sizes
+from remat.graphs.zoo.blocks import (
+    check_heads,
+    classified_images,
+    embedded_tokens,
+    gelu_mlp,
+    on_images,
+    predicted_tokens,
+    self_attention,
+)
+from remat.graphs.zoo.operators import Operators
 
 
 def gpt(
@@ -51,28 +60,20 @@ def gpt(
     'layers.1.attn'
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "sequence": sequence, "vocabulary": vocabulary}
-    for what, size in sizes.items():
-        checked_size(name, what, size)
-    if width % heads:
-        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
+    check_sizes(name, sizes)
+    check_heads(name, width, heads)
     net = Operators(name, batch, accumulation=accumulation)
-    tokens, positions = net.source((batch, sequence), INDEX), net.source((batch, sequence), INDEX)
+    x = embedded_tokens(net, sequence, vocabulary, width)
     net.source((batch, sequence), INDEX)  # the target tokens of the loss
     with net.module("embedding"):
-        x = net.add(
-            "add",
-            net.embedding("tokens", tokens, vocabulary, width),
-            net.embedding("positions", positions, sequence, width),
-        )
         x = net.dropout("dropout", x)
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
             x = net.add("residual1", x, _plain_attention(net, net.layer_norm("ln1", x), heads))
-            x = net.add("residual2", x, _gelu_mlp(net, net.layer_norm("ln2", x)))
+            x = net.add("residual2", x, gelu_mlp(net, net.layer_norm("ln2", x), 4 * width))
     with net.module("head"):
-        x = net.linear("logits", net.layer_norm("ln", x), vocabulary, bias=False)
-        x = net.elementwise("log_softmax", "log_softmax", x)
-    return net.build("nll_loss", x, **sizes)
+        x = net.layer_norm("ln", x)
+    return predicted_tokens(net, x, sizes)
 
 
 def _plain_attention(net: Operators, x: Value, heads: int) -> Value:
@@ -85,12 +86,6 @@ def _plain_attention(net: Operators, x: Value, heads: int) -> Value:
         weights = net.dropout("dropout", net.elementwise("softmax", "softmax", scores))
         context = net.matmul("context", weights, v, shape=x.shape)
         return net.linear("projection", context, width)
-
-
-def _gelu_mlp(net: Operators, x: Value) -> Value:
-    width = x.shape[-1]
-    with net.module("mlp"):
-        return net.linear("down", net.elementwise("gelu", "gelu", net.linear("up", x, 4 * width)), width)
 
 
 def transformer(
@@ -117,22 +112,20 @@ def transformer(
     (218, 44140544)
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "sequence": sequence, "hidden": hidden}
-    for what, size in sizes.items():
-        checked_size(name, what, size)
-    if width % heads:
-        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
+    check_sizes(name, sizes)
+    check_heads(name, width, heads)
     net = Operators(name, batch, accumulation=accumulation)
     memory, x = net.source((batch, sequence, width)), net.source((batch, sequence, width))
     net.source((batch, sequence, width))  # the target of the loss
     for layer in range(layers):
         with net.module(f"encoder.{layer}"):
-            memory = _residual(net, "1", memory, _self_attention(net, memory, heads))
+            memory = _residual(net, "1", memory, self_attention(net, "self_attn", memory, heads))
             memory = _residual(net, "2", memory, _feed_forward(net, memory, hidden))
     with net.module("encoder"):
         memory = net.layer_norm("norm", memory)
     for layer in range(layers):
         with net.module(f"decoder.{layer}"):
-            x = _residual(net, "1", x, _self_attention(net, x, heads))
+            x = _residual(net, "1", x, self_attention(net, "self_attn", x, heads))
             x = _residual(net, "2", x, _cross_attention(net, x, memory, heads))
             x = _residual(net, "3", x, _feed_forward(net, x, hidden))
     with net.module("decoder"):
@@ -142,13 +135,6 @@ def transformer(
 
 def _residual(net: Operators, number: str, x: Value, y: Value) -> Value:
     return net.layer_norm(f"norm{number}", net.add(f"residual{number}", x, net.dropout(f"dropout{number}", y)))
-
-
-def _self_attention(net: Operators, x: Value, heads: int) -> Value:
-    width = x.shape[-1]
-    with net.module("self_attn"):
-        q, k, v = net.split("split", net.linear("qkv", x, 3 * width), {"q": x.shape, "k": x.shape, "v": x.shape})
-        return net.linear("out", net.attention("attention", q, k, v, heads), width)
 
 
 def _cross_attention(net: Operators, x: Value, memory: Value, heads: int) -> Value:
@@ -189,13 +175,10 @@ def mlp_mixer(
     accumulation : {"sums", "buffers"}
     """
     sizes = {"layers": layers, "width": width, "patch": patch, "tokens": tokens, "channels": channels}
-    for what, size in (*sizes.items(), ("classes", classes)):
-        checked_size("mlp-mixer", what, size)
+    check_sizes("mlp-mixer", sizes)
     if any(side % patch for side in image[:2]):
         raise GraphError(f"mlp-mixer: patches of {patch} pixels do not tile an image of {image[0]} x {image[1]}", "zoo")
-    net = ImageOperators("mlp-mixer", batch, accumulation=accumulation)
-    x = net.source((batch, *image))
-    net.source((batch,), INDEX)  # the labels
+    net, x = on_images("mlp-mixer", batch, image, accumulation)
     x = net.conv("stem", x, width, patch, stride=patch)
     count = x.shape[1] * x.shape[2]
     x = Value(x.name, (batch, count, width))  # view as a list of patches
@@ -212,8 +195,7 @@ def mlp_mixer(
             x = net.add("residual2", x, y)
     with net.module("head"):
         x = net.reshaped("mean", "mean", net.layer_norm("norm", x), (batch, width))
-        x = net.elementwise("log_softmax", "log_softmax", net.linear("fc", x, classes))
-    return net.build("nll_loss", x, image=list(image), **sizes)
+    return classified_images(net, x, image, classes, **sizes)
 
 
 def _over_patches(net: Operators, name: str, x: Value, shape: tuple[int, ...], *, features: int) -> Value:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, checked_size
+from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, check_sizes
+from remat.graphs.zoo.blocks import (
+    attention,
+    check_heads,
+    classified_images,
+    embedded_tokens,
+    gelu_mlp,
+    on_images,
+    predicted_tokens,
+    self_attention,
+)
 from remat.graphs.zoo.operators import ImageOperators
 
 
@@ -27,21 +37,20 @@ def vit(
     >>> sum(op.phase == "forward" for op in graph.ops)
     29
     """
-    _check("vit", {"layers": layers, "width": width, "heads": heads, "patch": patch, "classes": classes})
-    net = ImageOperators("vit", batch, accumulation=accumulation)
-    x = net.conv("patches", net.source((batch, *image)), width, patch, stride=patch)
-    net.source((batch,), INDEX)  # the labels
+    check_sizes("vit", {"layers": layers, "width": width, "heads": heads, "patch": patch})
+    check_heads("vit", width, heads)
+    net, x = on_images("vit", batch, image, accumulation)
+    x = net.conv("patches", x, width, patch, stride=patch)
     count = x.shape[1] * x.shape[2] + 1
     x = net.apply("concat", "class_token", [x], [Output("", (batch, count, width))], params=width)[0]
     x = net.apply("scale", "positions", [x], [Output("", x.shape)], params=count * width)[0]
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
-            x = net.add("residual1", x, _self_attention(net, net.layer_norm("norm1", x), heads))
-            x = net.add("residual2", x, _gelu_mlp(net, net.layer_norm("norm2", x), 4 * width))
+            x = net.add("residual1", x, self_attention(net, "attn", net.layer_norm("norm1", x), heads))
+            x = net.add("residual2", x, gelu_mlp(net, net.layer_norm("norm2", x), 4 * width))
     with net.module("head"):
         x = net.reshaped("crop", "class", net.layer_norm("norm", x), (batch, width))
-        x = net.elementwise("log_softmax", "log_softmax", net.linear("fc", x, classes))
-    return net.build("nll_loss", x, image=list(image))
+    return classified_images(net, x, image, classes)
 
 
 def convnext(
@@ -60,10 +69,9 @@ def convnext(
     >>> len(convnext(depths=(1, 1)).ops)
     46
     """
-    _check("convnext", {"width": width, "classes": classes, **{f"depth {k}": n for k, n in enumerate(depths)}})
-    net = ImageOperators("convnext", batch, accumulation=accumulation)
-    x = net.layer_norm("stem.norm", net.conv("stem.conv", net.source((batch, *image)), width, 4, stride=4))
-    net.source((batch,), INDEX)  # the labels
+    check_sizes("convnext", {"width": width, **{f"depth {k}": n for k, n in enumerate(depths)}})
+    net, x = on_images("convnext", batch, image, accumulation)
+    x = net.layer_norm("stem.norm", net.conv("stem.conv", x, width, 4, stride=4))
     for stage, depth in enumerate(depths):
         channels = width << stage
         if stage:
@@ -76,9 +84,8 @@ def convnext(
                 y = net.apply("scale", "scale", [y], [Output("", y.shape)], params=channels)[0]
                 x = net.add("residual", x, y)
     with net.module("head"):
-        x = net.linear("fc", net.layer_norm("norm", net.average_pool("pool", x)), classes)
-        x = net.elementwise("log_softmax", "log_softmax", x)
-    return net.build("nll_loss", x, image=list(image))
+        x = net.layer_norm("norm", net.average_pool("pool", x))
+    return classified_images(net, x, image, classes)
 
 
 def dit(
@@ -102,7 +109,8 @@ def dit(
     >>> sum(op.phase == "forward" for op in graph.ops)
     30
     """
-    _check("dit", {"layers": layers, "width": width, "heads": heads, "side": side, "patch": patch})
+    check_sizes("dit", {"layers": layers, "width": width, "heads": heads, "side": side, "patch": patch})
+    check_heads("dit", width, heads)
     net = ImageOperators("dit", batch, accumulation=accumulation)
     x = net.conv("patches", net.source((batch, side, side, channels)), width, patch, stride=patch)
     time, label = net.source((batch, 256)), net.source((batch,), INDEX)
@@ -113,15 +121,14 @@ def dit(
     x = net.reshaped("pad", "positions", x, (batch, count, width))  # adds fixed positions
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
-            words = ("shift1", "scale1", "gate1", "shift2", "scale2", "gate2")
-            shapes = dict.fromkeys(words, (batch, width))
-            parts = dict(
-                zip(words, net.split("split", net.linear("modulation", shared, 6 * width), shapes), strict=True)
+            parts = dict.fromkeys(("shift1", "scale1", "gate1", "shift2", "scale2", "gate2"), (batch, width))
+            shift1, scale1, gate1, shift2, scale2, gate2 = net.split(
+                "split", net.linear("modulation", shared, 6 * width), parts
             )
-            y = _modulated(net, "1", x, parts["shift1"], parts["scale1"])
-            x = net.add("residual1", x, net.multiply("gate1", _self_attention(net, y, heads), parts["gate1"]))
-            y = _gelu_mlp(net, _modulated(net, "2", x, parts["shift2"], parts["scale2"]), 4 * width)
-            x = net.add("residual2", x, net.multiply("gate2", y, parts["gate2"]))
+            y = _modulated(net, "1", x, shift1, scale1)
+            x = net.add("residual1", x, net.multiply("gate1", self_attention(net, "attn", y, heads), gate1))
+            y = gelu_mlp(net, _modulated(net, "2", x, shift2, scale2), 4 * width)
+            x = net.add("residual2", x, net.multiply("gate2", y, gate2))
     with net.module("final"):
         shift, scale = net.split(
             "split", net.linear("modulation", shared, 2 * width), dict.fromkeys(("shift", "scale"), (batch, width))
@@ -158,7 +165,7 @@ def diffusion_unet(
     >>> len(diffusion_unet(side=16, channels=32, factors=(1, 2), blocks=1).ops)
     409
     """
-    _check("diffusion-unet", {"side": side, "channels": channels, "blocks": blocks, "heads": heads})
+    check_sizes("diffusion-unet", {"side": side, "channels": channels, "blocks": blocks, "heads": heads})
     if side % (1 << (len(factors) - 1)):
         raise GraphError(f"diffusion-unet: a side of {side} cannot be halved {len(factors) - 1} times", "zoo")
     net = ImageOperators("diffusion-unet", batch, accumulation=accumulation)
@@ -219,9 +226,7 @@ def _cross_block(net: ImageOperators, x: Value, text: Value, heads: int) -> Valu
             with net.module(name):
                 z = net.layer_norm("norm", y)
                 read = z if name == "self" else text
-                q = net.linear("q", z, width, bias=False)
-                k, v = (net.linear(word, read, width, bias=False) for word in ("k", "v"))
-                y = net.add("residual", y, net.linear("out", net.attention("attention", q, k, v, heads), width))
+                y = net.add("residual", y, attention(net, z, read, heads, ("q", "k", "v")))
         with net.module("ff"):
             z = net.layer_norm("norm", y)
             gate = net.elementwise("gelu", "gelu", net.linear("gate", z, 4 * width))
@@ -251,7 +256,8 @@ def whisper(
     """
     sizes = {"layers": layers, "width": width, "heads": heads, "frames": frames, "sequence": sequence,
              "vocabulary": vocabulary}  # fmt: skip
-    _check("whisper", sizes)
+    check_sizes("whisper", sizes)
+    check_heads("whisper", width, heads)
     net = ImageOperators("whisper", batch, accumulation=accumulation)
     with net.module("encoder"):
         memory = net.elementwise("gelu", "gelu1", net.conv("conv1", net.source((batch, frames, 80)), width, 3))
@@ -261,48 +267,20 @@ def whisper(
             memory = net.add(
                 "residual1", memory, _whisper_attention(net, "self", net.layer_norm("norm1", memory), heads)
             )
-            memory = net.add("residual2", memory, _gelu_mlp(net, net.layer_norm("norm2", memory), 4 * width))
+            memory = net.add("residual2", memory, gelu_mlp(net, net.layer_norm("norm2", memory), 4 * width))
     memory = net.layer_norm("encoder.norm", memory)
-    tokens, positions = net.source((batch, sequence), INDEX), net.source((batch, sequence), INDEX)
+    x = embedded_tokens(net, sequence, vocabulary, width)
     net.source((batch, sequence), INDEX)  # the target tokens of the loss
-    with net.module("embedding"):
-        x = net.add("add", net.embedding("tokens", tokens, vocabulary, width),
-                    net.embedding("positions", positions, sequence, width))  # fmt: skip
     for layer in range(layers):
         with net.module(f"decoder.{layer}"):
             x = net.add("residual1", x, _whisper_attention(net, "self", net.layer_norm("norm1", x), heads))
             x = net.add("residual2", x, _whisper_attention(net, "cross", net.layer_norm("norm2", x), heads, memory))
-            x = net.add("residual3", x, _gelu_mlp(net, net.layer_norm("norm3", x), 4 * width))
+            x = net.add("residual3", x, gelu_mlp(net, net.layer_norm("norm3", x), 4 * width))
     with net.module("head"):
-        x = net.linear("logits", net.layer_norm("norm", x), vocabulary, bias=False)
-        x = net.elementwise("log_softmax", "log_softmax", x)
-    return net.build("nll_loss", x, **sizes)
+        x = net.layer_norm("norm", x)
+    return predicted_tokens(net, x, sizes)
 
 
 def _whisper_attention(net: ImageOperators, name: str, x: Value, heads: int, memory: Value | None = None) -> Value:
-    width = x.shape[-1]
     with net.module(name):
-        read = x if memory is None else memory
-        q, k = net.linear("q", x, width), net.linear("k", read, width, bias=False)
-        return net.linear("out", net.attention("attention", q, k, net.linear("v", read, width), heads), width)
-
-
-def _self_attention(net: ImageOperators, x: Value, heads: int) -> Value:
-    width = x.shape[-1]
-    with net.module("attn"):
-        q, k, v = net.split("split", net.linear("qkv", x, 3 * width), {"q": x.shape, "k": x.shape, "v": x.shape})
-        return net.linear("out", net.attention("attention", q, k, v, heads), width)
-
-
-def _gelu_mlp(net: ImageOperators, x: Value, hidden: int) -> Value:
-    with net.module("mlp"):
-        return net.linear("down", net.elementwise("gelu", "gelu", net.linear("up", x, hidden)), x.shape[-1])
-
-
-def _check(name: str, sizes: dict[str, int]) -> None:
-    for what, size in sizes.items():
-        checked_size(name, what, size)
-    if "heads" in sizes and "width" in sizes and sizes["width"] % sizes["heads"]:
-        raise GraphError(
-            f"{name}: the width, {sizes['width']}, is no multiple of the number of heads, {sizes['heads']}", "zoo"
-        )
+        return attention(net, x, x if memory is None else memory, heads, ("k",))
