@@ -18,7 +18,7 @@ from remat.runtime.deadline import Deadline
 
 #: Rounds without a new colour after which no more appear. One can pass without any: ops change, then their tensors.
 PATIENCE = 2
-#: Most rounds. Networks of 300 to 6,000 ops, among them JAX training steps, need 4 to 40.
+#: Most rounds; 17 training steps of JAX with 363 to 1,433 ops need 3 to 48. Then ops may be left with equal colours.
 ROUNDS = 200
 #: Shifts and factors that mix the bits of a colour.
 MIXING = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB))
@@ -131,11 +131,11 @@ def _alike_parts(instance: OrderInstance, ops: Int, tensors: Int) -> Int:
     both = shared[rows] & shared[columns]
     wires = coo_array((np.ones(int(both.sum()), np.int8), (rows[both], columns[both])), shape=(len(colour),) * 2)
     count, part = connected_components(wires, directed=False)
-    looks = np.zeros(count, dtype=np.int64)
-    np.add.at(looks, part, _mixed(colour))
+    signature = np.zeros(count, dtype=np.int64)
+    np.add.at(signature, part, _mixed(colour))
     _, first = np.unique(part, return_index=True)
-    order = np.lexsort((first, looks))
-    begins = np.flatnonzero(np.diff(looks[order], prepend=looks[order[0]] - 1))
+    order = np.lexsort((first, signature))
+    begins = np.flatnonzero(np.diff(signature[order], prepend=signature[order[0]] - 1))
     position = np.empty(count, dtype=np.int64)
     position[order] = np.arange(count) - np.repeat(begins, np.diff(begins, append=count))
     return position[part[: len(ops)]]
