@@ -14,7 +14,7 @@ from remat import Problem, Schedule, compare, frontier, layered, max_batch, solv
 from remat.allocation.entry import allocate
 from remat.allocation.problem import AllocationProblem
 from remat.experiments.arenas import Arena, plot_arenas
-from remat.experiments.batch_plots import plot_batches
+from remat.experiments.max_batch_result import plot_batches
 from remat.experiments.trade_off import trade_off
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain

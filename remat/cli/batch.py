@@ -153,7 +153,7 @@ def command(
             outputs.save_text(path, text_of(path))
         print_batches(done)
         if plot is not None:
-            from remat.experiments.batch_plots import plot_batches
+            from remat.experiments.max_batch_result import plot_batches
 
             outputs.plot(plot, lambda: plot_batches(done))
     outputs.leave(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)

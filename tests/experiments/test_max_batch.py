@@ -9,9 +9,8 @@ from oracles import revolve
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, solve, validate
 from remat.errors import BackendError
-from remat.experiments.batch_plots import plot_batches
 from remat.experiments.contestant import Contestant
-from remat.experiments.max_batch_result import BatchVerdict
+from remat.experiments.max_batch_result import BatchVerdict, plot_batches
 from remat.experiments.runs import Run
 from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
