@@ -122,15 +122,15 @@ def test_bounds_hold_for_what_they_cover(ledger: Ledger) -> None:
         return [standing(ledger, kind, percent).bound.value for percent in CHAIN.budgets]
 
     assert values("fixed") == [9] * 5
-    assert len(ledger.offer_bound(bound(11, 4, "fixed"))) == 4
+    assert len(ledger.add(bound(11, 4, "fixed"))) == 4
     assert (values("fixed"), values("free")) == ([9, 11, 11, 11, 11], [9] * 5)
-    assert len(ledger.offer_bound(bound(10, 5))) == 6
-    assert ledger.offer_bound(bound(10, 5)) == ledger.offer_bound(bound(99, 5, max_computes=2)) == []
-    assert names(ledger.offer_bound(bound(4, None, measure="peak"))) == {
+    assert len(ledger.add(bound(10, 5))) == 6
+    assert ledger.add(bound(10, 5)) == ledger.add(bound(99, 5, max_computes=2)) == []
+    assert names(ledger.add(bound(4, None, measure="peak"))) == {
         f"{kind}-{percent}" for kind in ("fixed", "free") for percent in (60, 50)
     }
     assert values("free") == [10, 10, 10, None, None]
-    assert ledger.offer_bound(bound(None, 3)) == []
+    assert ledger.add(bound(None, 3)) == []
     assert ledger.check() == 3
 
 
@@ -139,7 +139,7 @@ def test_contradictions_are_refused(ledger: Ledger) -> None:
     before = ledger.path.read_bytes()
     for record in (bound(11, 5), bound(None, 5), bound(6, None, measure="peak")):
         with refused("library.contradiction", FormatError, culprit="chain/fixed-90"):
-            ledger.offer_bound(record)
+            ledger.add(record)
     assert ledger.path.read_bytes() == before
 
 
@@ -149,16 +149,16 @@ def test_class_is_the_time_of_both_runs(ledger: Ledger) -> None:
 
     assert group("free", 90) is Class.OPEN
     ledger.offer(steps(ledger.graph, CHEAP), Origin(method="a", seconds=0.7))
-    ledger.offer_bound(bound(10, 5, origin=Origin(method="a", seconds=0.7)))
+    ledger.add(bound(10, 5, origin=Origin(method="a", seconds=0.7)))
     assert group("free", 90) is Class.TOY  # one run
     assert standing(ledger, "free", 90).gap == 0
-    ledger.offer_bound(bound(4, None, measure="peak", origin=Origin(method="b", seconds=90.0)))
+    ledger.add(bound(4, None, measure="peak", origin=Origin(method="b", seconds=90.0)))
     assert (group("free", 50), group("free", 80)) == (Class.MEDIUM, Class.OPEN)
 
 
 def test_class_without_times_is_closed(ledger: Ledger) -> None:
     ledger.offer(steps(ledger.graph, CHEAP), Origin(method="a", seconds=0.7))
-    ledger.offer_bound(bound(10, 5, origin=Origin(method="b")))
+    ledger.add(bound(10, 5, origin=Origin(method="b")))
     assert standing(ledger, "free", 90).group is Class.CLOSED
 
 
@@ -232,7 +232,7 @@ def test_runs_add_what_they_prove(ledger: Ledger) -> None:
 
 
 def test_rerun_reports_bounds_it_does_not_reach(ledger: Ledger) -> None:
-    ledger.offer_bound(bound(12, 5, problem="free-90", origin=Origin(method="exhaustive", limit=60.0)))
+    ledger.add(bound(12, 5, problem="free-90", origin=Origin(method="exhaustive", limit=60.0)))
     again = rerun(standing(ledger, "free", 90), ledger.graph)
     assert (again.value, again.expected, again.reached) == (10, 12, False)
 

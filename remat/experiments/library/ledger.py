@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,24 @@ class Standing:
     best: ScheduleRecord | None
     bound: Claim
 
+    @classmethod
+    def first(cls, problem: LibraryProblem) -> Standing:
+        """Return the standing without records."""
+        return cls(problem, None, _by_definition(problem))
+
+    def after(self, record: Record) -> Standing:
+        """Return the standing after a record; this one if the record improves neither schedule nor bound.
+
+        Better is a lower cost, or an equal cost with a lower peak; for the least peak it is the reverse.
+        """
+        problem, best = self.problem, self.best
+        if isinstance(record, BoundRecord):
+            claim = claimed(record, problem)
+            return self if claim is None or not _higher(claim, self.bound) else replace(self, bound=claim)
+        if serves(record, problem) and (best is None or objective(problem, record) < objective(problem, best)):
+            return replace(self, best=record)
+        return self
+
     @property
     def value(self) -> int | None:
         """Objective of the best schedule; None without one."""
@@ -98,9 +116,8 @@ class Standing:
         """Class of the problem."""
         if not self.closed:
             return Class.OPEN
-        runs = {record.origin for record in (self.best, self.bound.record) if record is not None}
-        if self.infeasible:
-            runs = {self.bound.record.origin} if self.bound.record else set()
+        records = (self.bound.record,) if self.infeasible else (self.best, self.bound.record)
+        runs = {record.origin for record in records if record is not None}
         if any(run.seconds is None for run in runs):
             return Class.CLOSED
         seconds = sum(run.seconds or 0.0 for run in runs)
@@ -129,22 +146,9 @@ class Ledger:
         """Graph of the instance."""
         return self.instance.graph()
 
-    @property
-    def schedules(self) -> list[ScheduleRecord]:
-        """Records of schedules."""
-        return [record for record in self.records if isinstance(record, ScheduleRecord)]
-
-    @property
-    def bounds(self) -> list[BoundRecord]:
-        """Records of bounds."""
-        return [record for record in self.records if isinstance(record, BoundRecord)]
-
     def standing(self, problem: LibraryProblem) -> Standing:
         """Return the best known schedule and bound of a problem."""
-        serving = [record for record in self.schedules if serves(record, problem)]
-        best = min(serving, key=lambda record: objective(problem, record), default=None)
-        claims = [_by_definition(problem), *(claim for each in self.bounds if (claim := claimed(each, problem)))]
-        return Standing(problem, best, max(claims, key=lambda claim: (claim.value is None, claim.value or 0)))
+        return reduce(Standing.after, self.records, Standing.first(problem))
 
     def standings(self) -> Iterator[Standing]:
         """Yield the standing of every problem."""
@@ -152,16 +156,10 @@ class Ledger:
 
     def history(self, problem: LibraryProblem) -> Iterator[Record]:
         """Yield the records that improved the best schedule or bound of a problem, in order."""
-        best: tuple[int, int] | None = None
-        bound = _by_definition(problem)
+        standing = Standing.first(problem)
         for record in self.records:
-            if isinstance(record, BoundRecord):
-                claim = claimed(record, problem)
-                if claim is not None and _higher(claim, bound):
-                    bound = claim
-                    yield record
-            elif serves(record, problem) and (best is None or objective(problem, record) < best):
-                best = objective(problem, record)
+            before, standing = standing, standing.after(record)
+            if standing is not before:
                 yield record
 
     def until(self, date: str) -> Ledger:
@@ -171,9 +169,7 @@ class Ledger:
         return before
 
     def offer(self, schedule: Schedule, origin: Origin) -> list[LibraryProblem]:
-        """Append a schedule if it is better for a problem; return these problems.
-
-        Better is a lower cost, or an equal cost with a lower peak; for the least peak it is the reverse.
+        """Add the record of a schedule; return the problems for which it is better, none if it is not valid.
 
         Raises
         ------
@@ -181,33 +177,25 @@ class Ledger:
             If a bound contradicts it.
         """
         certificate = certify(self.graph, schedule)
-        if not certificate.accepted:
-            return []
-        record = described(self.graph, schedule, certificate, origin)
-        better = []
-        for standing in self.standings():
-            problem, known = standing.problem, standing.best
-            if serves(record, problem) and (known is None or objective(problem, record) < objective(problem, known)):
-                better.append(problem)
-        if better:
-            self._append(record)
-        return better
+        return self.add(described(self.graph, schedule, certificate, origin)) if certificate.accepted else []
 
-    def offer_bound(self, record: BoundRecord) -> list[LibraryProblem]:
-        """Append a bound if it is higher for a problem; return these problems.
+    def add(self, record: Record) -> list[LibraryProblem]:
+        """Append a record if it improves a problem; return these problems.
 
         Raises
         ------
         FormatError
-            If a schedule contradicts it.
+            If a schedule and a bound contradict each other then.
         """
-        raised = [
-            standing.problem for standing in self.standings()
-            if (claim := claimed(record, standing.problem)) and _higher(claim, standing.bound)
-        ]  # fmt: skip
-        if raised:
-            self._append(record)
-        return raised
+        known = list(self.standings())
+        new = [standing.after(record) for standing in known]
+        better = [now.problem for before, now in zip(known, new, strict=True) if now is not before]
+        if better:
+            _check_agreement(new, str(self.path))
+            self.records.append(record)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, "".join(f"{to_line(each)}\n" for each in self.records))
+        return better
 
     def check(self) -> int:
         """Certify every record again, in order; return their number.
@@ -219,21 +207,18 @@ class Ledger:
         GraphError
             If the graph is not that of the manifest.
         """
-        records, self.records = self.records, []
-        try:
-            self._check_facts()
-            for number, record in enumerate(records, 1):
-                place = f"{self.path}, line {number}"
-                if isinstance(record, ScheduleRecord):
-                    _check_schedule(self.graph, record, place)
-                better = any(self._improves(record, standing) for standing in self.standings())
-                self.records.append(record)
-                self._check_agreement(place)
-                if not better:
-                    raise FormatError(f"{place}: improves no problem of the library")
-        finally:
-            self.records = records
-        return len(records)
+        self._check_facts()
+        known = [Standing.first(problem) for problem in self.instance.problems()]
+        for number, record in enumerate(self.records, 1):
+            place = f"{self.path}, line {number}"
+            if isinstance(record, ScheduleRecord):
+                _check_schedule(self.graph, record, place)
+            new = [standing.after(record) for standing in known]
+            _check_agreement(new, place)
+            if all(now is before for before, now in zip(known, new, strict=True)):
+                raise FormatError(f"{place}: improves no problem of the library")
+            known = new
+        return len(self.records)
 
     def _check_facts(self) -> None:
         graph, instance = self.graph, self.instance
@@ -244,34 +229,6 @@ class Ledger:
                     f"instance {instance.name!r}: {word} is {getattr(instance, word)} in the manifest, but {value} by "
                     "its graph",
                 )  # fmt: skip
-
-    @staticmethod
-    def _improves(record: Record, standing: Standing) -> bool:
-        problem, known = standing.problem, standing.best
-        if isinstance(record, BoundRecord):
-            claim = claimed(record, problem)
-            return claim is not None and _higher(claim, standing.bound)
-        return serves(record, problem) and (known is None or objective(problem, record) < objective(problem, known))
-
-    def _check_agreement(self, place: str) -> None:
-        """Raise if a bound exceeds a schedule."""
-        for standing in self.standings():
-            value, bound = standing.value, standing.bound
-            if value is not None and (bound.value is None or bound.value > value):
-                said = "there is no schedule" if bound.value is None else f"nothing is below {bound.value:,}"
-                raise FormatError(
-                    f"{place}: {standing.problem.name}: {bound.source} says that {said}, but a schedule has {value:,}",
-                )  # fmt: skip
-
-    def _append(self, record: Record) -> None:
-        self.records.append(record)
-        try:
-            self._check_agreement(str(self.path))
-        except FormatError:
-            self.records.pop()
-            raise
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.path, "".join(f"{to_line(each)}\n" for each in self.records))
 
 
 def check_strays(folder: Path = RECORDS) -> None:
@@ -352,6 +309,17 @@ def _check_schedule(graph: ComputeGraph, record: ScheduleRecord, place: str) -> 
         said, value = getattr(record, word), getattr(true, word)
         if said != value:
             raise FormatError(f"{place}: {word} is {said}, but {value} by graph and computes")
+
+
+def _check_agreement(standings: Iterable[Standing], place: str) -> None:
+    """Raise if a bound exceeds a schedule."""
+    for standing in standings:
+        value, bound = standing.value, standing.bound
+        if value is not None and (bound.value is None or bound.value > value):
+            said = "there is no schedule" if bound.value is None else f"nothing is below {bound.value:,}"
+            raise FormatError(
+                f"{place}: {standing.problem.name}: {bound.source} says that {said}, but a schedule has {value:,}",
+            )  # fmt: skip
 
 
 def _by_definition(problem: LibraryProblem) -> Claim:

@@ -17,8 +17,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, decoded
 from remat.io.files import parse_json
-from remat.problem.scope import Scope
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Schedule
 
 #: Largest average number of computes per op; longer schedules are not read.
 MOST_COMPUTES_PER_OP = 1000
@@ -82,11 +81,6 @@ class BoundRecord(Document):
     problem: str
     """Problem for which the run computed it, such as ``fixed-70``."""
     origin: Origin
-
-    @property
-    def scope(self) -> Scope:
-        """Schedules that the bound covers."""
-        return Scope(OrderRule(self.order), staged=False, max_computes=self.max_computes)
 
 
 Record = ScheduleRecord | BoundRecord

@@ -112,7 +112,7 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> News:
             max_computes=answer.scope.max_computes,
             source=answer.source.removeprefix("the "), problem=problem.name.partition("/")[2], origin=origin,
         )  # fmt: skip
-        raised = ledger.offer_bound(record)
+        raised = ledger.add(record)
     return News(list(better.values()), raised, seconds)
 
 

@@ -67,10 +67,10 @@ def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None
     certificate = certify(ledger.graph, schedule)
     if not certificate.accepted:
         return Decision(Verdict.INFEASIBLE, chosen, certificate, str(certificate.decisive), [])
-    better = ledger.offer(schedule, origin)
+    record = described(ledger.graph, schedule, certificate, origin)
+    better = ledger.add(record)
     if better:
         return Decision(Verdict.BETTER, chosen, certificate, ", ".join(each.name for each in better), better)
-    record = described(ledger.graph, schedule, certificate, origin)
     fitting = [standing for standing in ledger.standings() if serves(record, standing.problem)]
     if fitting:
         standing = fitting[-1]
