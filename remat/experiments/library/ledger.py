@@ -270,17 +270,21 @@ def claimed(record: BoundRecord, problem: LibraryProblem) -> Claim | None:
 
 
 def certify(graph: ComputeGraph, schedule: Schedule) -> Certificate:
-    """Return the certificate of a schedule in any order and without a budget; its frees go right after last uses."""
-    return validate(graph, schedule.without_frees(), Rules(order=OrderRule.FREE))
+    """Return the certificate of a schedule without a budget; its frees go right after last uses.
+
+    Its rules have the fixed order if the schedule keeps that, and any order otherwise.
+    """
+    lean = schedule.without_frees()
+    kept = validate(graph, lean, Rules(order=OrderRule.FIXED))
+    return kept if kept.accepted else validate(graph, lean, Rules(order=OrderRule.FREE))
 
 
 def described(graph: ComputeGraph, schedule: Schedule, certificate: Certificate, origin: Origin) -> ScheduleRecord:
-    """Return the record of a certified schedule."""
-    lean = schedule.without_frees()
-    kept = validate(graph, lean, Rules(order=OrderRule.FIXED)).accepted
+    """Return the record of a schedule from :func:`certify` of it."""
     return ScheduleRecord(
         cost=certificate.cost, peak=certificate.peak, peak_step=certificate.peak_step or 0,
-        order="fixed" if kept else "free", digest=lean.digest, computes=to_computes(graph, lean), origin=origin,
+        order="fixed" if certificate.rules.order is OrderRule.FIXED else "free", digest=certificate.schedule_digest,
+        computes=to_computes(graph, schedule), origin=origin,
     )  # fmt: skip
 
 
