@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -30,6 +32,15 @@ def available_cpus() -> int:
         if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # "max" and -1: no quota
             cpus = min(cpus, int(words[0]) // int(words[1]))
     return max(1, cpus)
+
+
+@cache
+def processor_name() -> str:
+    """Return the name of the processor, as the system reports it."""
+    for line in _lines(_PROC / "cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def available_memory(limit: int | None = None) -> float:

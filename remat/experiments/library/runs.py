@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -25,7 +24,7 @@ from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.runtime.deadline import Deadline
-from remat.runtime.resources import available_cpus
+from remat.runtime.resources import available_cpus, processor_name
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.solving.min_peak import minimize
@@ -159,10 +158,7 @@ def _origin(call: Call, seconds: float) -> Origin:
 @cache
 def machine() -> str:
     """Return processor, number of usable processors and system; no name of a computer."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(names or [platform.machine()])[0]}, {available_cpus()} CPUs, {platform.system()}"
+    return f"{processor_name()}, {available_cpus()} CPUs, {platform.system()}"
 
 
 def _processor_seconds() -> float:

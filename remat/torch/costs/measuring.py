@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -18,6 +15,7 @@ from remat._version import __version__
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
 from remat.runtime.compiled.places import user_cache
+from remat.runtime.resources import processor_name
 from remat.torch.private import disable_current_modes
 
 
@@ -81,23 +79,10 @@ def _gpu_clock(call: Callable[[], object]) -> float:
     return float(begin.elapsed_time(end)) * 1e6
 
 
-@cache
-def processor() -> str:
-    """Return the name of the CPU, as the system reports it."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def machine_name(kind: str) -> str:
     """Return a key of what measurements depend on: PyTorch's version, the device, and for a CPU the thread count."""
     if kind == "cpu":
-        return f"torch {torch.__version__}, {processor()}, {torch.get_num_threads()} threads"
+        return f"torch {torch.__version__}, {processor_name()}, {torch.get_num_threads()} threads"
     return f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
 
 
