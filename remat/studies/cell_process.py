@@ -24,7 +24,7 @@ from remat.runtime.processes.process_trees import MIB, cap
 from remat.runtime.processes.supervised import Supervised
 from remat.runtime.solve_options import StopReason
 from remat.runtime.text import one_line
-from remat.studies.solving import Outcome, Task, memory_limit, solve_here, without_result
+from remat.studies.solving import Outcome, Task, solve_here, without_result
 
 #: Seconds beyond the time limit until the process of a cell is killed.
 GRACE = 10.0
@@ -79,7 +79,7 @@ class CellProcess:
 
     def solve(self, task: Task) -> Outcome:
         """Solve a cell; a child that dies or fails is an outcome with status ``failed``."""
-        memory = memory_limit(task)
+        memory = task.memory_limit
         if self._grown > min(GROWTH, GROWTH if memory is None else memory * HELD):
             self.close()
         began = time.monotonic()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from remat.config import Config
@@ -18,10 +17,10 @@ from remat.experiments.runs import Limits, run_method
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.remat_json import graph_from_document
 from remat.problem import Problem
-from remat.runtime.resources import available_cpus
+from remat.runtime.resources import available_cpus, processor_name
+from remat.runtime.sizes import memory_bytes
 from remat.schedule.certificate import Certificate
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
-from remat.schedule.validate import validate
 from remat.solving.method import make_method
 from remat.solving.progress import Progress
 
@@ -44,6 +43,12 @@ class Task:
         """Seconds of the solve."""
         limit: float | None = self.run["config"]["solve"]["time_limit"]
         return limit
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of the solve."""
+        limit = self.run["config"]["solve"]["memory_limit"]
+        return None if limit is None else memory_bytes(limit)
 
 
 @dataclass(frozen=True)
@@ -71,24 +76,18 @@ class Outcome:
     interrupted: bool = False
 
 
-def memory_limit(task: Task) -> int | None:
-    """Return the memory limit of a cell in bytes."""
-    return Config.model_validate(_mapping(task)).solve_options(_NO_GRAPH).memory_bytes
-
-
-def certified(graph: ComputeGraph, run: Mapping[str, Any], schedule: str, name: str) -> tuple[int, int]:
-    """Return the certified cost and peak of a schedule file.
+def certified(problem: Problem, schedule: str, name: str) -> Certificate:
+    """Return the certificate of a schedule file.
 
     Raises
     ------
     RematError
         With `name`, if it is no schedule, or violates the rules of the problem.
     """
-    found = schedule_from_document(json.loads(schedule))
-    certificate = validate(graph, found, problem_of(graph, run).rules)
+    certificate = problem.validate(schedule_from_document(json.loads(schedule)))
     if not certificate.accepted:
         raise RematError(f"{name}: its schedule is not valid: {certificate.first}", "schedule", name)
-    return certificate.cost, certificate.peak
+    return certificate
 
 
 def _mapping(task: Task) -> dict[str, Any]:
@@ -112,11 +111,8 @@ def without_result(
     if found is None:
         failed = {"status": "failed", "stop": stop, "message": why, "total_seconds": seconds}
         return Outcome(failed, environment=environment())
-    graph = graph_from_document(json.loads(task.graph))
-    problem = problem_of(graph, task.run)
-    certificate = problem.validate(schedule_from_document(json.loads(found["schedule"])))
-    if not certificate.accepted:
-        raise RematError(f"{task.digest}: its schedule is not valid: {certificate.first}", "schedule", task.digest)
+    problem = problem_of(graph_from_document(json.loads(task.graph)), task.run)
+    certificate = certified(problem, found["schedule"], task.digest)
     row: dict[str, Any] = {
         **row_of_schedule(problem, certificate), "stop": stop, "bound": found["bound"], "message": why,
         "total_seconds": seconds, "to_best_seconds": found["seconds"], "source": found["source"],
@@ -127,11 +123,9 @@ def without_result(
 
 def row_of_schedule(problem: Problem, certificate: Certificate) -> dict[str, Any]:
     """Return the values of a row that follow from an accepted certificate."""
-    objective, graph = problem.objective, problem.graph
-    base = objective.other.base(graph) if objective.is_memory else objective.base(graph)
     return {
         "status": "feasible", "objective": problem.value(certificate), "cost": certificate.cost,
-        "peak": certificate.peak, "overhead_percent": 100 * (certificate.cost / base - 1) if base else None,
+        "peak": certificate.peak, "overhead_percent": certificate.overhead,
         "recomputations": certificate.recomputations, "budget_bytes": problem.budget_bytes,
     }  # fmt: skip
 
@@ -176,16 +170,7 @@ def environment(versions: Mapping[str, str] | None = None) -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     from psutil import virtual_memory
 
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "host": platform.node(), "system": platform.platform(), "processor": (names or [platform.machine()])[0],
+        "host": platform.node(), "system": platform.platform(), "processor": processor_name(),
         "cpus": available_cpus(), "memory": virtual_memory().total,
     }  # fmt: skip
-
-
-class _NoGraph:
-    """Stands for the graph where no option depends on it."""
-
-
-_NO_GRAPH: Any = _NoGraph()

@@ -27,7 +27,7 @@ from remat.runtime.processes import guard
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_from_document
 from remat.studies.plan import Cell, Plan
-from remat.studies.solving import Outcome, Task, certified
+from remat.studies.solving import Outcome, Task, certified, problem_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -424,10 +424,10 @@ class Store:
                 continue
             cell = result.cell
             text = self.schedule_text(result.schedule)
-            found = certified(self.graph(cell), cell.run, text, cell.title)
-            if found != (result.row["cost"], result.row["peak"]):
+            found = certified(problem_of(self.graph(cell), cell.run), text, cell.title)
+            if (found.cost, found.peak) != (result.row["cost"], result.row["peak"]):
                 raise RematError(
-                    f"{cell.title}: its schedule costs {found[0]:,} and needs {found[1]:,} bytes, unlike its row",
+                    f"{cell.title}: its schedule costs {found.cost:,} and needs {found.peak:,} bytes, unlike its row",
                     "contradiction", cell.title,
                 )  # fmt: skip
 
