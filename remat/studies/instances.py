@@ -68,26 +68,19 @@ def random_order(graph: ComputeGraph, seed: int) -> ComputeGraph:
     (True, False)
     """
     draw = random.Random(seed)
-    writers: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for tensor in op.outputs:
-            writers.setdefault(tensor, []).append(op.name)
-    before = {op.name: {name for tensor in op.inputs for name in writers.get(tensor, ())} for op in graph.ops}
-    after: dict[str, list[str]] = {}
-    for name, needed in before.items():
-        for other in needed:
-            after.setdefault(other, []).append(name)
-    ready = [name for name, needed in before.items() if not needed]
+    before = [set(row) for row in graph.arrays.op_predecessors.lists()]
+    after = graph.arrays.op_successors.lists()
+    ready = [op for op, needed in enumerate(before) if not needed]
     order = []
     while ready:
         place = draw.randrange(len(ready))
         ready[place], ready[-1] = ready[-1], ready[place]
-        order.append(name := ready.pop())
-        for other in after.get(name, ()):
-            before[other].discard(name)
+        order.append(op := ready.pop())
+        for other in after[op]:
+            before[other].discard(op)
             if not before[other]:
                 ready.append(other)
-    return graph.with_order(order)
+    return graph.with_order([graph.op_names[op] for op in order])
 
 
 def with_orders(graphs: Iterable[tuple[str, ComputeGraph]], orders: int) -> Iterator[Instance]:
