@@ -84,6 +84,11 @@ class Picture:
         """True for recomputations. Shape (compute steps,)."""
         return (occurrences(self.ops) > 0) & (self.ops >= 0)
 
+    @cached_property
+    def tensors(self) -> Int:
+        """Tensors held at some step, ascending."""
+        return np.unique(self.run.intervals.tensor)
+
     @property
     def right(self) -> float:
         """End of the axis."""

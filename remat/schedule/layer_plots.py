@@ -102,7 +102,7 @@ def _draw_time(axes: Axes, at: Int, bars: Sequence[Sequence[LayerRow]], table: L
     axes.barh(at, once / scale, 0.72, color=FIRST, label="first computes")
     axes.barh(at, extra / scale, 0.72, once / scale, color=AGAIN, label="recomputations")
     for place, (cost, more) in enumerate(zip(once.tolist(), extra.tolist(), strict=True)):
-        if more and cost and len(at) <= MOST_BARS:
+        if more and cost:
             axes.annotate(f"+{100 * more / cost:.0f} %", ((cost + more) / scale, place), (3, 0), "data",
                           "offset points", va="center", fontsize=NAME, color=INK)  # fmt: skip
     axes.margins(x=0.1)

@@ -59,16 +59,14 @@ def has_modules(graph: ComputeGraph) -> bool:
 
 def by_layer(picture: Picture, max_tensors: int | None) -> bool:
     """Return True if rows are layers rather than tensors."""
-    rows = len(np.unique(picture.run.intervals.tensor))
-    return max_tensors is None and rows > (NAMED_ROWS if has_modules(picture.graph) else _TENSOR_ROWS)
+    return max_tensors is None and len(picture.tensors) > (NAMED_ROWS if has_modules(picture.graph) else _TENSOR_ROWS)
 
 
 def height_of_rows(picture: Picture, max_tensors: int | None) -> float:
     """Return the height in inches of the rows."""
-    rows = len(np.unique(picture.run.intervals.tensor))
     if by_layer(picture, max_tensors):
         return max(1.5, 0.16 * len(_groups(picture)[0]))
-    rows = min(rows, rows if max_tensors is None else max_tensors)
+    rows = len(picture.tensors) if max_tensors is None else min(len(picture.tensors), max_tensors)
     return max(1.2, 0.18 * rows) if rows <= NAMED_ROWS else 5.5
 
 
@@ -174,7 +172,7 @@ def _draw_tensors(axes: Axes, picture: Picture, max_tensors: int | None, *, lege
     begin, stop = picture.before[found.start], picture.before[found.end]
     later = occurrences(found.tensor) > 0
     sizes = graph.arrays.size
-    tensors = np.unique(found.tensor)
+    tensors = picture.tensors
     shown = np.zeros(len(sizes), dtype=np.bool_)
     shown[tensors[np.argsort(-sizes[tensors], kind="stable")[:max_tensors]]] = True
     visible = shown[found.tensor]
