@@ -59,9 +59,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure | Axes]
     metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "remat"}):
-        figure = draw().get_figure(root=True)
-        assert figure is not None
-        figure.savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
+        figure_of(draw()).savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
     write_atomic(path, buffer.getvalue())
 
 
@@ -118,9 +116,9 @@ def dressed(axes: Axes) -> Axes:
     return axes
 
 
-def figure_of(axes: Axes) -> Figure:
-    """Return the figure of axes."""
-    figure = axes.get_figure(root=True)
+def figure_of(drawn: Figure | Axes) -> Figure:
+    """Return the whole figure that axes or a part of a figure belong to."""
+    figure = drawn.get_figure(root=True)
     assert figure is not None
     return figure
 
