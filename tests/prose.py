@@ -57,13 +57,18 @@ def faults(path: Path) -> Iterator[tuple[int, str]]:
         if (count := len(WORD.findall(sentence))) > LONGEST[path.suffix]:
             yield line, f"a sentence of {count} words: {sentence[:50]}"
     if path.suffix == ".py":
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                summary = ast.get_docstring(node) or ""
-                if SUMMARY.match(summary):
-                    yield getattr(node, "lineno", 1), f"summary begins with {summary.split()[0]!r}"
-                if NAME.match(getattr(node, "name", "")):
-                    yield getattr(node, "lineno", 1), f"name of a test: {getattr(node, 'name', '')}"
+        for line, name, docstring in definitions(path):
+            if opening := SUMMARY.match(docstring):
+                yield line, f"summary begins with {opening[1]!r}"
+            if NAME.match(name):
+                yield line, f"name of a test: {name}"
+
+
+def definitions(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, name and docstring of a module and of its classes and functions; empty if there is none."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield getattr(node, "lineno", 1), getattr(node, "name", ""), ast.get_docstring(node) or ""
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -111,11 +116,10 @@ def paragraphs(path: Path) -> Iterator[tuple[int, str]]:
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the paragraphs of docstrings, without examples and parts that are indented, such as equations."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for paragraph in re.split(r"\n(?: |[*-] |\n)+|\n---+\n", ast.get_docstring(node) or ""):
-                if not paragraph.lstrip().startswith((">>>", "|", "(")):
-                    yield getattr(node, "lineno", 1), " ".join(paragraph.split())
+    for line, _, docstring in definitions(path):
+        for paragraph in re.split(r"\n(?: |[*-] |\n)+|\n---+\n", docstring):
+            if not paragraph.lstrip().startswith((">>>", "|", "(")):
+                yield line, " ".join(paragraph.split())
 
 
 def main(given: list[str]) -> int:
