@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from remat.cli.common import load_graph, load_schedule, option_bytes, print_json, print_rows
-from remat.cli.options import (
-    Json,
-    Quiet,
-    Seed,
-    Threads,
-    complete_backend,
-    complete_graph,
-    complete_schedule,
-    one_of,
-    shared,
-    size_option,
-    time_option,
-)
+from remat.cli.completion import complete_backend, complete_graph, complete_schedule, one_of
+from remat.cli.options import Json, Quiet, Seed, Threads, shared, size_option, time_option
 from remat.cli.saving import Outputs
 from remat.cli.screen import say_sentence
 from remat.cli.signals import rescued_by, writing

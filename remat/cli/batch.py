@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.compare import methods_of
-from remat.cli.options import FILE, TABLES, Given, Methods, Tables, complete_graph, shared, size_option
+from remat.cli.completion import complete_graph
+from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared, size_option
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import print_json
-from remat.cli.options import RULES, Given, Graph, Order, complete_formulations, shared, time_option, words
+from remat.cli.completion import complete_formulations
+from remat.cli.options import RULES, Given, Graph, Order, shared, time_option, words
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO
 

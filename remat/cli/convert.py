@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.common import load_graph
-from remat.cli.options import Costs, Device, complete_format, complete_graph
+from remat.cli.completion import complete_format, complete_graph
+from remat.cli.options import Costs, Device
 from remat.io.files import check_output, exists
 from remat.runtime.text import short
 

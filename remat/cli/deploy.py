@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import print_json, print_rows, search_backend
+from remat.cli.completion import complete_graph, one_of
 from remat.cli.fitting import fit_facts, fit_lines
-from remat.cli.options import (
-    Json,
-    Quiet,
-    SearchBackend,
-    SearchSeed,
-    Threads,
-    complete_graph,
-    one_of,
-    size_option,
-    time_option,
-)
+from remat.cli.options import Json, Quiet, SearchBackend, SearchSeed, Threads, size_option, time_option
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import NO, OK
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.options import complete_generator, shared
+from remat.cli.completion import complete_generator
+from remat.cli.options import shared
 from remat.errors import GraphError
 from remat.io.files import check_output
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import end_of_solve
-from remat.cli.options import FILE, LIMITS, RULES, Given, Graph, complete_schedule, shared
+from remat.cli.completion import complete_schedule
+from remat.cli.options import FILE, LIMITS, RULES, Given, Graph, shared
 
 if TYPE_CHECKING:
     from remat.problem import Problem

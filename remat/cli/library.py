@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.command import Command, Group
-from remat.cli.options import Json, Quiet, SearchSeed, complete_method, time_option
+from remat.cli.completion import complete_method
+from remat.cli.options import Json, Quiet, SearchSeed, time_option
 from remat.cli.terminal import NO
 from remat.errors import ProblemError, RematError
 from remat.runtime.text import one_line

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from remat.cli.common import class_or_name, end_of_solve, search_backend
-from remat.cli.options import RULES, Given, Graph, Order, SearchBackend, SearchSeed, SearchTime, complete_method, shared
+from remat.cli.completion import complete_method
+from remat.cli.options import RULES, Given, Graph, Order, SearchBackend, SearchSeed, SearchTime, shared
 
 
 @shared(*RULES, "method", "backend", "time_limit", "gap", "threads", "isolate", "memory_limit", "seed",

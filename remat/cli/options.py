@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -14,6 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 
 from remat.cli.common import import_from_here, load_graph
+from remat.cli.completion import (
+    complete_backend,
+    complete_graph,
+    complete_method,
+    complete_methods,
+    complete_schedule,
+    one_of,
+)
 from remat.problem.objective import Objective
 from remat.runtime.sizes import seconds, share
 
@@ -21,99 +28,6 @@ if TYPE_CHECKING:
     from remat.config import Config, OutputSection
     from remat.problem import Problem
     from remat.runtime.solve_options import SolveOptions
-
-#: Suffixes of graph files that completion offers.
-GRAPH_SUFFIXES = (".json", ".onnx", ".tflite", ".dot", ".gv", ".hlo", ".log", ".pb", ".txt")
-
-
-def _registered(*groups: str) -> list[str]:
-    from remat import registry
-
-    return [name for group in groups for name in registry.Registered(group)]
-
-
-def complete_backend(incomplete: str) -> list[str]:
-    """Return the backends that begin so, with those known by their solver's name."""
-    from remat.registry import SOLVERS
-
-    return _begin(incomplete, dict.fromkeys([*_registered("backends"), *SOLVERS.values()]))
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the methods that begin so; after a slash, formulations with the backends that begin so."""
-    method, slash, backend = incomplete.partition("/")
-    if slash:
-        return [f"{method}/{name}" for name in complete_backend(backend)]
-    return _begin(incomplete, _registered("methods", "heuristics", "formulations"))
-
-
-def complete_methods(incomplete: str) -> list[str]:
-    """Return the methods that begin like the last word between commas, after the others."""
-    others, comma, word = incomplete.rpartition(",")
-    return [f"{others}{comma}{name}" for name in complete_method(word)]
-
-
-def complete_graph(incomplete: str) -> list[str]:
-    """Return the graphs of the zoo, folders and graph files that begin so."""
-    from remat.graphs.zoo import VARIANTS, ZOO
-
-    short = [name for name in ZOO if not name.endswith(VARIANTS) or (incomplete and name.startswith(incomplete))]
-    return [*_begin(incomplete, short), *_paths(incomplete, GRAPH_SUFFIXES)]
-
-
-def complete_generator(incomplete: str) -> list[str]:
-    """Return the generators that begin so."""
-    from remat.graphs.generators import generators
-
-    return _begin(incomplete, generators())
-
-
-def complete_schedule(incomplete: str) -> list[str]:
-    """Return folders and files that begin so and may be schedules."""
-    return _paths(incomplete, (".json", ".txt", ".csv", ".pickle", ".hlo"))
-
-
-def complete_format(incomplete: str) -> list[str]:
-    """Return the schedule formats that begin so."""
-    from remat.schedule.formats.base import schedule_formats
-
-    return _begin(incomplete, [each.name for each in schedule_formats()])
-
-
-def _several(group: str) -> Callable[[str], list[str]]:
-    """Return the completion of the last of several names between commas."""
-
-    def complete(incomplete: str) -> list[str]:
-        others, comma, word = incomplete.rpartition(",")
-        return [f"{others}{comma}{name}" for name in _begin(word, _registered(group))]
-
-    return complete
-
-
-complete_partitioners, complete_formulations = _several("partitioners"), _several("formulations")
-
-
-def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Return the completion of an option with these values."""
-    return lambda incomplete: _begin(incomplete, choices)
-
-
-def _paths(incomplete: str, suffixes: Iterable[str]) -> list[str]:
-    folder, slash, name = incomplete.rpartition("/")
-    with suppress(OSError):
-        found = sorted(Path(f"{folder}{slash}" or ".").iterdir())
-        named = (each for each in found if each.name.startswith(name) and (name or not each.name.startswith(".")))
-        return [
-            f"{folder}{slash}{each.name}{'/' * each.is_dir()}"
-            for each in named
-            if each.is_dir() or each.suffix.lower() in suffixes
-        ]
-    return []
-
-
-def _begin(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
 
 _GRAPH_HELP = "Graph file (-: standard input), or the name of a zoo graph (resnet50)."
 Graph = Annotated[str, typer.Argument(metavar="GRAPH", autocompletion=complete_graph, help=_GRAPH_HELP)]

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from remat.cli.common import class_or_name, end_of_solve, option_values, search_backend
-from remat.cli.options import (
-    Given,
-    Graph,
-    MethodOptions,
-    SearchBackend,
-    SearchSeed,
-    SearchTime,
-    complete_method,
-    shared,
-)
+from remat.cli.completion import complete_method
+from remat.cli.options import Given, Graph, MethodOptions, SearchBackend, SearchSeed, SearchTime, shared
 
 if TYPE_CHECKING:
     from remat.solving.result import Result

@@ -7,18 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.common import class_or_name, option_values, print_json, print_table
-from remat.cli.options import (
-    CostTolerance,
-    Given,
-    Graph,
-    Json,
-    MethodOptions,
-    Order,
-    complete_partitioners,
-    shared,
-    time_option,
-    words,
-)
+from remat.cli.completion import complete_partitioners
+from remat.cli.options import CostTolerance, Given, Graph, Json, MethodOptions, Order, shared, time_option, words
 from remat.cli.screen import say_sentence
 
 
