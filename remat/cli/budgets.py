@@ -1,25 +1,43 @@
-"""Ranges of budgets, ``LOW:HIGH:STEP``."""
+"""Option for several budgets, with ranges ``LOW:HIGH:STEP``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
+from typing import Annotated
 
+import typer
+
+from remat.cli.options import words
 from remat.errors import ProblemError
+
+Budgets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budgets", "-b", metavar="BUDGET[,BUDGET...]",
+        help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
+    ),
+]  # fmt: skip
 
 #: Most budgets of a range.
 MAX_STEPS = 1000
 _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
 
 
-def read_budgets(text: str) -> list[str]:
+def read_budgets(given: Iterable[str] | None) -> list[str]:
+    """Return the budgets of the option; raise ProblemError for a range that :func:`budgets_of` refuses."""
+    return [budget for word in words(given) for budget in budgets_of(word)]
+
+
+def budgets_of(text: str) -> list[str]:
     """Return one budget, or those of a range ``LOW:HIGH:STEP``, whose unit may follow the last number only.
 
     Raise ProblemError for a range with several units, without end, or with too many budgets.
 
     Examples
     --------
-    >>> read_budgets("80%"), read_budgets("50%:60%:5%"), read_budgets("1:2:0.5GiB")
+    >>> budgets_of("80%"), budgets_of("50%:60%:5%"), budgets_of("1:2:0.5GiB")
     (['80%'], ['50%', '55%', '60%'], ['1GiB', '1.5GiB', '2GiB'])
     """
     text = text.strip()

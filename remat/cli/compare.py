@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.budgets import read_budgets
+from remat.cli.budgets import Budgets, read_budgets
 from remat.cli.common import class_or_name
 from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
 from remat.cli.saving import Outputs, write_plot_or_page
@@ -34,10 +34,7 @@ def command(
         typer.Argument(metavar="SCHEDULE", help="Schedule files of other tools to compare with the methods."),
     ] = None,
     *,
-    budgets: list[str] | None = typer.Option(
-        None, "--budgets", "-b", metavar="BUDGET[,BUDGET...]",
-        help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
-    ),
+    budgets: Budgets = None,
     methods: Methods = None,
     tables: Tables = None,
     plot: Path | None = typer.Option(
@@ -122,7 +119,7 @@ def command(
 
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
-    budgets: list[str | int | float | None] = [budget for word in words(given) for budget in read_budgets(word)]
+    budgets: list[str | int | float | None] = [*read_budgets(given)]
     if not budgets and run.problem.budget is None and not Objective(run.problem.objective).is_memory:
         raise typer.BadParameter("Missing option '--budgets'.")
     return budgets or [run.problem.budget]

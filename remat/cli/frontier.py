@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from remat.cli.budgets import read_budgets
+from remat.cli.budgets import Budgets, read_budgets
 from remat.cli.compare import methods_of
-from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared, words
+from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 def command(
     graph: OptionalGraph = None,
     *,
-    budgets: list[str] | None = typer.Option(
-        None, "--budgets", "-b", metavar="BUDGET[,BUDGET...]",
-        help="Budgets (90%,80% or 10GiB); separate by commas or repeat; LOW:HIGH:STEP is a range (50%:95%:5%).",
-    ),
+    budgets: Budgets = None,
     methods: Methods = None,
     workers: int = typer.Option(1, min=1, metavar="N", help="Methods to run in parallel processes."),
     state: Path | None = typer.Option(
@@ -67,7 +64,7 @@ def command(
     run = given.run(graph)
     files = [*((table, TABLES) for table in tables or ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES))]
     check_outputs(*files, inputs=(run.problem.graph, given.config))
-    asked = [budget for word in words(budgets) for budget in read_budgets(word)]
+    asked = read_budgets(budgets)
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
 
