@@ -58,9 +58,11 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
     if command is None:
         return message
     option = getattr(error, "option_name", None)
-    if hasattr(command, "commands"):
-        return f"No such option: {option}{_early(option, command)}" if option else message + _no_command(words, command)
     path = error.ctx.command_path
+    if hasattr(command, "commands"):
+        if option:
+            return f"No such option: {option}{_early(option, command, path)}"
+        return message + _no_command(words, command, path)
     if message.startswith("No such option"):
         return f"No such option: {option}{_near(str(option), command) or f'; `{path} --help` lists them'}"
     if message.endswith("requires an argument."):
@@ -82,7 +84,7 @@ def _given(param: Any, words: Sequence[str]) -> str:
     return ""
 
 
-def _no_command(words: Sequence[str], group: Any) -> str:
+def _no_command(words: Sequence[str], group: Any, path: str) -> str:
     """Return the remedy if a word is no command."""
     from remat.graphs.zoo import ZOO
 
@@ -92,10 +94,10 @@ def _no_command(words: Sequence[str], group: Any) -> str:
         return ""  # the parser names it
     if "solve" in group.commands and (word in ZOO or (word and exists(word))):
         return f" To solve a graph, write: remat solve {word} --budget 80%"
-    return " `remat --help` lists the commands." if "solve" in group.commands else " `remat study --help` lists them."
+    return f" `{path} --help` lists {'the commands' if 'solve' in group.commands else 'them'}."
 
 
-def _early(option: str, group: Any) -> str:
+def _early(option: str, group: Any, path: str) -> str:
     """Return the remedy for an option before the command."""
     users = [name for name, each in group.commands.items() if any(option in param.opts for param in each.params)]
     if near := get_close_matches(option, [name for param in group.params for name in param.opts], n=1):
@@ -103,12 +105,17 @@ def _early(option: str, group: Any) -> str:
     if not users:
         return "; options of a command follow it: remat solve GRAPH --budget 80%"
     value = _value(option, group.commands[users[0]])
-    return f"; it follows the command: remat {users[0]} ... {option} {value}".rstrip()
+    return f"; it follows the command: {path} {users[0]} ... {option} {value}".rstrip()
+
+
+def long_name(param: Any) -> str:
+    """Return the longest name of an option, without hyphens at the start."""
+    return str(max(param.opts, key=len)).lstrip("-")
 
 
 def _options(command: Any) -> dict[str, Any]:
     """Return the options of a command by long name."""
-    return {max(each.opts, key=len).lstrip("-"): each for each in command.params if each.param_type_name == "option"}
+    return {long_name(each): each for each in command.params if each.param_type_name == "option"}
 
 
 def _near(option: str, command: Any) -> str:
@@ -131,7 +138,7 @@ def _value(option: str, command: Any) -> str:
     param = next((each for each in command.params if option in each.opts), None)
     if param is None or getattr(param, "is_flag", False):
         return ""
-    name = max(param.opts, key=len).lstrip("-").removesuffix("s")
+    name = long_name(param).removesuffix("s")
     return _VALUES.get(name, (param.metavar or "VALUE").split("|")[0])
 
 

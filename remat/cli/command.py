@@ -12,7 +12,7 @@ from typing import Any
 import typer
 import typer.core
 
-from remat.cli.advice import misplaced, swapped
+from remat.cli.advice import long_name, misplaced, swapped
 from remat.errors import FormatError
 from remat.io.files import exists
 from remat.io.limits import read_limits
@@ -137,11 +137,6 @@ def _errors_of(ctx: Any) -> Iterator[None]:
     except UsageError as error:
         error.ctx = error.ctx or ctx  # type: ignore[attr-defined]
         raise
-
-
-def long_name(param: Any) -> str:
-    """Return the longest name of an option, without hyphens at the start."""
-    return str(max(param.opts, key=len)).lstrip("-")
 
 
 def _section(param: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from shell import ok
 
-from remat.cli.command import SECTIONS, long_name
+from remat.cli.advice import long_name
+from remat.cli.command import SECTIONS
 from remat.cli.shell import root_command
 
 #: Short names by singular long names; no other option has one.
