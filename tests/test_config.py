@@ -14,6 +14,7 @@ from shell import OWN_CLASSES
 
 from remat import registry
 from remat.config import Config, example, make_options, schema
+from remat.config.sections import SolveSection
 from remat.errors import BackendError, FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
@@ -86,6 +87,11 @@ def test_method_and_solver_change_in_one_line(run: Path, old: str, new: str, fou
     run.write_text(text.replace(old, new), encoding="utf-8")
     result = Config.from_file(run).run()
     assert (result.method, result.backend, result.objective) == found
+
+
+def test_method_names_its_backend_with_a_variant() -> None:
+    section = SolveSection(method="stages/minizinc:gecode")
+    assert (section.method, section.backend) == ("stages", "minizinc:gecode")
 
 
 def test_all_arguments_of_solve_are_passed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

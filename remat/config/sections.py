@@ -89,10 +89,12 @@ class SolveSection(Section):
     @classmethod
     def _split(cls, values: Any) -> Any:
         """Split "checkmate/highs" into method and backend."""
-        method = values.get("method") if isinstance(values, dict) else None
-        if not isinstance(method, str) or "/" not in method or ":" in method:
+        from remat.solving.method import split_backend
+
+        method: Any = values.get("method") if isinstance(values, dict) else None
+        name, backend = split_backend(method)
+        if backend is None:
             return values
-        name, _, backend = method.partition("/")
         if values.get("backend", backend) != backend:
             raise FormatError(
                 f"method {method!r} and backend {short(values['backend'])} name two backends", "two-backends"
