@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import RewriteOptions, RuleName
 from remat.graphs.rewriting.output_parts import with_output_parts
+from remat.ordering.peak_steps import ops_at_peak, peak_rank
 from remat.ordering.rewriting_search import Ordered, all_rewrites
 from remat.runtime.deadline import Deadline
-from remat.schedule import Schedule, simulate, validate
 
 #: Numbers of parts to try for each layer.
 PARTS = (2, 4, 8)
@@ -44,11 +44,11 @@ def partial_execution(
     """
     options = RewriteOptions(min_parts=2, accumulator_bytes=accumulator_bytes, kernels="in-place")
     start = all_rewrites(graph, options, deadline=deadline)
-    first = min(start.before, start.after, key=_rank)
+    first = min(start.before, start.after, key=lambda each: peak_rank(each.graph))
     best, layers = first, list[tuple[str, int]]()
     for parts in PARTS:
         found, split = _split(graph, first, parts, options, deadline)
-        if _rank(found) < _rank(best):
+        if peak_rank(found.graph) < peak_rank(best.graph):
             best, layers = found, [(op, parts) for op in split]
     if best.peak >= start.before.peak:
         return None
@@ -63,27 +63,15 @@ def _split(
     layers: list[str] = []
     while not deadline.expired:
         found: list[tuple[tuple[int, int], str, ComputeGraph, Ordered]] = []
-        for op in _candidates(graph, best):
+        for op in ops_at_peak(graph, best.graph):
             split = None if deadline.expired else with_output_parts(graph, op, parts)
             if split is not None:
                 after = all_rewrites(split, options, deadline=deadline).after
-                found.append((_rank(after), op, split, after))
-        rank, op, split, after = min(found, default=(_rank(best), "", graph, best), key=lambda each: each[0])
-        if rank >= _rank(best):
+                found.append((peak_rank(after.graph), op, split, after))
+        present = peak_rank(best.graph)
+        rank, op, split, after = min(found, default=(present, "", graph, best), key=lambda each: each[0])
+        if rank >= present:
             break
         graph, best = split, after
         layers.append(op)
     return best, layers
-
-
-def _rank(found: Ordered) -> tuple[int, int]:
-    """Return the peak and the number of steps that reach it: equal blocks are split one after the other."""
-    memory = simulate(found.graph, Schedule.reference(found.graph)).memory
-    return found.peak, int((memory == found.peak).sum())
-
-
-def _candidates(graph: ComputeGraph, best: Ordered) -> list[str]:
-    """Return the ops of the graph that run at the peak or wrote a tensor held there."""
-    certificate = validate(best.graph, Schedule.reference(best.graph))
-    held = {name for name, _ in certificate.live_at_peak}
-    return [op.name for op in graph.ops if op.name == certificate.peak_op or held.intersection(op.outputs)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting.row_parts import Region, RowSplitter
+from remat.ordering.peak_steps import ops_at_peak, peak_rank
 from remat.ordering.rewriting_search import Ordered, order_graph
 from remat.runtime.deadline import Deadline
-from remat.schedule import Schedule, simulate, validate
 
 #: Numbers of bands to try for each region.
 BANDS = (2, 4, 8, 16)
@@ -48,27 +48,23 @@ def row_execution(graph: ComputeGraph, deadline: Deadline, goal: int = 0) -> Row
     first = order_graph(graph.plain, deadline=deadline.earlier(deadline.remaining / 2))
     best, regions = first, list[tuple[str, str, int]]()
     while best.peak > goal and not deadline.expired:
-        split, region, bands = min(
-            _splits(best, deadline), key=lambda each: _rank(each[0], goal), default=(None, None, 0)
-        )
-        if split is None or region is None or _rank(split, goal)[:2] >= _rank(best.graph, goal)[:2]:
+        chosen = min(_splits(best, deadline), key=lambda each: (peak_rank(each[0], goal), _cost(each[0])), default=None)
+        if chosen is None or peak_rank(chosen[0], goal) >= peak_rank(best.graph, goal):
             break
+        split, region, bands = chosen
         found, peak = order_graph(split, deadline=deadline), split.reference_peak
         best = found if found.peak <= peak else Ordered(split, (), peak, found.bound)  # the search had no time
         regions.append((region.ops[0], region.ops[-1], bands))
     if best.peak >= first.peak:
         return None
-    before, after = (sum(op.cost for op in each.ops) for each in (graph, best.graph))
-    return RowExecution(first.peak, best.peak, tuple(regions), before, after - before)
+    before = _cost(graph)
+    return RowExecution(first.peak, best.peak, tuple(regions), before, _cost(best.graph) - before)
 
 
 def _splits(best: Ordered, deadline: Deadline) -> Iterator[tuple[ComputeGraph, Region, int]]:
     """Yield the graphs with one region in bands that may lower the peak."""
-    splitter, graph = RowSplitter(best.graph), best.graph
-    certificate = validate(graph, Schedule.reference(graph))
-    held = {name for name, _ in certificate.live_at_peak}
-    at_peak = {op.name for op in graph.ops if op.name == certificate.peak_op or held.intersection(op.outputs)}
-    for name in graph.order or ():
+    splitter, at_peak = RowSplitter(best.graph), set(ops_at_peak(best.graph))
+    for name in best.graph.order or ():
         for region in splitter.regions(name):
             if len(region.ops) > MOST_OPS or deadline.expired:
                 break
@@ -79,8 +75,5 @@ def _splits(best: Ordered, deadline: Deadline) -> Iterator[tuple[ComputeGraph, R
                     yield splitter.split(region, bands), region, bands
 
 
-def _rank(graph: ComputeGraph, goal: int) -> tuple[int, int, int]:
-    """Return the peak above the goal, the number of steps that reach it, and the cost."""
-    memory = simulate(graph, Schedule.reference(graph)).memory
-    peak = max(int(memory.max(initial=0)), goal)
-    return peak, int((memory == peak).sum()) if peak > goal else 0, sum(op.cost for op in graph.ops)
+def _cost(graph: ComputeGraph) -> int:
+    return sum(op.cost for op in graph.ops)

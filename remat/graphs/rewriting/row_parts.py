@@ -8,7 +8,7 @@ next band, its *halo*, so bands compute some rows of the tensors inside the regi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from remat.graphs.graph import ComputeGraph, Op, Tensor
@@ -60,6 +60,8 @@ class Region:
     ----------
     ops : tuple of str
         In the order of the graph; the last one writes the result.
+    inner : tuple of str
+        Tensors that only the region reads, by name.
     output : str
         The result.
     rows : int
@@ -67,6 +69,7 @@ class Region:
     """
 
     ops: tuple[str, ...]
+    inner: tuple[str, ...]
     output: str
     rows: int
 
@@ -121,9 +124,8 @@ class RowSplitter:
         if self._draft.kind(op) in _WINDOWED:
             if any(key not in attributes for key in ("layout", "kernel", "stride", "dilation", "pads")):
                 return None
-            first = 0  # rows are the first axis of the image
-            size = (attributes["kernel"][first] - 1) * attributes["dilation"][first] + 1
-            return Reach(extent, size, attributes["stride"][first], attributes["pads"][first][0])
+            kernel, stride, dilation, pads = (attributes[key][0] for key in ("kernel", "stride", "dilation", "pads"))
+            return Reach(extent, (kernel - 1) * dilation + 1, stride, pads[0])  # rows are the first axis of the image
         found = self._draft.roles(op, number)
         passes = found is not None and found[axis].role is Role.PARALLEL and found[axis].output == axis
         return Reach(extent) if passes and extent == rows else None
@@ -147,7 +149,8 @@ class RowSplitter:
             inside.add(max(ready, key=position.__getitem__))
             output = self._draft.ops[last].outputs[0]
             ordered = tuple(sorted(inside, key=position.__getitem__))
-            yield Region(ordered, output, self._draft.shapes[output][self._axis])
+            inner = tuple(sorted(self._draft.ops[name].outputs[0] for name in inside - {last}))
+            yield Region(ordered, inner, output, self._draft.shapes[output][self._axis])
 
     def _may_join(self, op: str, inside: set[str]) -> bool:
         tensor = self._draft.ops[op].outputs[0]
@@ -156,9 +159,8 @@ class RowSplitter:
 
     def whole(self, region: Region) -> int:
         """Return the bytes that bands hold in one piece: the result and the inputs of the region."""
-        inner = {self._draft.ops[name].outputs[0] for name in region.ops}
-        outside = {source for name in region.ops for source in self._reach[name] or {}} - inner
-        return self._draft.sizes[region.output] + sum(self._draft.sizes[tensor] for tensor in outside)
+        read = {source for name in region.ops for source in self._reach[name] or {}}
+        return sum(self._draft.sizes[tensor] for tensor in (read - {*region.inner}) | {region.output})
 
     def needed(self, region: Region, rows: Rows) -> dict[str, Rows]:
         """Return the rows of each tensor, inputs of the region included, that these rows of the result need."""
@@ -182,9 +184,8 @@ class RowSplitter:
         tensors: list[Tensor] = []
         for number, rows in enumerate(itertools.pairwise(cuts)):
             needed = self.needed(region, rows)
-            inner = {self._draft.ops[name].outputs[0] for name in region.ops[:-1]}
-            names = {tensor: self._draft.unused(f"{tensor}/rows{number}") for tensor in inner}
-            tensors += [Tensor(names[t], self._share(self._draft.sizes[t], t, needed[t])) for t in sorted(inner)]
+            names = {tensor: self._draft.unused(f"{tensor}/rows{number}") for tensor in region.inner}
+            tensors += [Tensor(names[t], self._share(self._draft.sizes[t], t, needed[t])) for t in region.inner]
             for name in region.ops:
                 op = self._draft.ops[name]
                 made.append(
@@ -204,16 +205,15 @@ class RowSplitter:
 
     def _with(self, region: Region, made: Sequence[Op], tensors: Sequence[Tensor]) -> ComputeGraph:
         graph, gone = self.graph, set(region.ops)
-        inner = {self._draft.ops[name].outputs[0] for name in region.ops[:-1]}
         order: list[str] = []
         for name in graph.order or ():
             order += [op.name for op in made] if name == region.ops[-1] else [] if name in gone else [name]
-        kept_meta: Mapping[str, object] = {k: v for k, v in graph.meta.items() if k in {"described", "shapes", "attrs"}}
-        attributes = dict(self._draft.attributes) | {op.name: {KIND: Kind.OPAQUE.value} for op in made}
+        meta = {key: graph.meta[key] for key in ("described", "layout", "shapes") if key in graph.meta}
+        meta["attrs"] = self._draft.attributes | {op.name: {KIND: Kind.OPAQUE.value} for op in made}
         return ComputeGraph(
             graph.name,
-            [tensor for tensor in graph.tensors if tensor.name not in inner] + list(tensors),
+            [tensor for tensor in graph.tensors if tensor.name not in region.inner] + list(tensors),
             [op for op in graph.ops if op.name not in gone] + list(made),
             graph.inputs, graph.outputs, order=order, constant_memory=graph.constant_memory,
-            cost_unit=graph.cost_unit, source=graph.source, meta={**kept_meta, "attrs": attributes},
+            cost_unit=graph.cost_unit, source=graph.source, meta=meta,
         )  # fmt: skip
