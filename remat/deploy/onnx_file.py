@@ -9,8 +9,6 @@ from functools import cached_property
 from io import BytesIO
 from typing import Any
 
-import networkx as nx
-
 from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -71,9 +69,10 @@ class OnnxFile:
         return self.reading.graph
 
     @cached_property
-    def _runtime_assembly(self) -> Assembly:
+    def _runtime_reading(self) -> tuple[Assembly, ComputeGraph]:
         computed = self._computed
-        return Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[], computed=computed)
+        assembly = Assembly(self.reading.network, fold_views=True, in_place=True, remarks=[], computed=computed)
+        return assembly, assembly.graph(self.graph.name, self.graph.source)
 
     @cached_property
     def in_place_graph(self) -> ComputeGraph:
@@ -82,8 +81,7 @@ class OnnxFile:
         Ops write in place of an input where its kernels do: never a graph output. Nodes that compute constants of
         floating-point numbers, such as dequantised weights, are ops.
         """
-        assembly = self._runtime_assembly
-        graph = assembly.graph(self.graph.name, self.graph.source)
+        assembly, graph = self._runtime_reading
         apart = self._of_unknown_shape.union(self.outputs)
         apart_ops = {k for k, op in enumerate(self.operators) if not apart.isdisjoint(op.writes)}
         ops = [replace(op, in_place=()) if assembly.position_of[op.name] in apart_ops else op for op in graph.ops]
@@ -124,6 +122,7 @@ class OnnxFile:
 
         ONNX Runtime numbers the nodes of functions after all others, level by level.
         """
+        import networkx as nx
         import onnx
 
         from remat.graphs.formats.onnx.functions import call_depths
@@ -137,8 +136,7 @@ class OnnxFile:
         graph.add_edges_from(
             (writer[value], k) for k, op in enumerate(self.operators) for value in op.reads if value in writer
         )
-        self.in_place_graph  # noqa: B018 - sets the positions
-        op_at = {position: name for name, position in self._runtime_assembly.position_of.items()}
+        op_at = {position: name for name, position in self._runtime_reading[0].position_of.items()}
         order = nx.lexicographical_topological_sort(graph, key=lambda k: (depths[k], k))
         return Schedule.from_steps([("compute", op_at[k]) for k in order if k in op_at])
 
@@ -173,7 +171,7 @@ class OnnxFile:
         Functions of the model are expanded. Raise FormatError if the model cannot be written, or would compute
         something else.
         """
-        position = (self._runtime_assembly if runtime else self.reading.assembly).position_of
+        position = (self._runtime_reading[0] if runtime else self.reading.assembly).position_of
         instances = sequence(self.operators, [position[name] for name in schedule.computes()], self.outputs)
         if [each.op for each in instances] == list(range(len(self.operators))):
             return self
