@@ -52,6 +52,5 @@ def with_dims(file: TfliteFile, dims: Mapping[str, int]) -> TfliteFile:
         if is_open[p] and not tensor.data:
             fields: dict[int, bytes | int | Piece] = {**file.flat.fields(places[p], TENSOR, tensor.label)}
             tensors[p] = table(fields | {_SHAPE: numbers((batch, *tensor.shape[1:]))})
-    main = file.flat.fields(file.subgraphs[0], dict.fromkeys(range(5), 0) | {5: 4}, "the main subgraph")
-    made = file.with_fields({_SUBGRAPHS: links([table({**main, _TENSORS: links(tensors)})])})
+    made = file.with_fields({_SUBGRAPHS: file.with_main({_TENSORS: links(tensors)})})
     return replace(TfliteFile(made.data), batch=batch)

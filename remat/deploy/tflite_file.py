@@ -6,7 +6,7 @@ The old file stays unchanged behind new tables (:mod:`remat.deploy.flat`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -200,8 +200,7 @@ class TfliteFile:
         if [each.op for each in instances] == list(range(len(self.operators))):
             return self
         last = {value: version for each, value, version in _written(self.operators, instances)}
-        main = self.subgraphs[0]
-        tensors: list[int | Piece] = list(self.flat.tables(main, _TENSORS))
+        tensors: list[int | Piece] = list(self.flat.tables(self.subgraphs[0], _TENSORS))
         number: dict[tuple[Value, int], int] = {}
         for _, value, version in _written(self.operators, instances):
             if version != last[value]:
@@ -224,8 +223,7 @@ class TfliteFile:
         changed: dict[int, Piece] = {_OPERATORS: links(operators)}
         if number:
             changed[_TENSORS] = links(tensors)
-        subgraph = table({**self.flat.fields(main, _SUBGRAPH, "the main subgraph"), **changed})
-        return self.with_fields({_SUBGRAPHS: links([subgraph, *self.subgraphs[1:]])})
+        return self.with_fields({_SUBGRAPHS: self.with_main(changed)})
 
     def _renamed(self, value: Value, version: int) -> Piece:
         assert isinstance(value, int)
@@ -233,6 +231,11 @@ class TfliteFile:
         fields: dict[int, bytes | int | Piece] = {**self.flat.fields(place, TENSOR, f"tensor {value}")}
         fields[_TENSOR_NAME] = text(f"{self.tables[0].tensors[value].name}#{version}".encode())
         return table(fields)
+
+    def with_main(self, changed: Mapping[int, Piece]) -> Piece:
+        """Return the list of subgraphs with changed fields of the main one, for :meth:`with_fields`."""
+        main = self.flat.fields(self.subgraphs[0], _SUBGRAPH, "the main subgraph")
+        return links([table({**main, **changed}), *self.subgraphs[1:]])
 
     def with_fields(self, changed: dict[int, Piece]) -> TfliteFile:
         """Return the file with changed fields of its main table."""

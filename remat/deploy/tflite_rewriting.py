@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from remat.deploy.dataflow import FileOp, sequence
-from remat.deploy.flat import LINK, Fields, Piece, content, links, numbers, table, text
+from remat.deploy.flat import Fields, Piece, content, links, numbers, table, text
 from remat.deploy.tflite_file import OPERATOR, PLAN_NAME, TENSOR, TfliteFile
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -95,11 +95,8 @@ class _Writer:
             if name in self._pieces and (name in self._file.assembly.position_of or self._pieces[name].of != name):
                 self._write(name, self._pieces[name])
         operators = self._with_folded()
-        subgraph = table({
-            **self._file.flat.fields(self._main, dict.fromkeys(range(5), LINK) | {5: 4}, "the main subgraph"),
-            _TENSORS: links(self._tensors), _OPERATORS: links(operators),
-        })  # fmt: skip
-        changed = {_SUBGRAPHS: links([subgraph, *self._file.subgraphs[1:]]), _BUFFERS: links(self._buffers)}
+        main = self._file.with_main({_TENSORS: links(self._tensors), _OPERATORS: links(operators)})
+        changed = {_SUBGRAPHS: main, _BUFFERS: links(self._buffers)}
         changed[_CODES] = links(self._codes)
         flat = self._file.flat
         notes = flat.tables(flat.root, _METADATA)
