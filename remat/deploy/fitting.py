@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from remat.deploy.runs import is_installed, run_models
 from remat.deploy.runtimes import ModelFile, Runtime
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import RematError
-from remat.graphs import ComputeGraph
 from remat.graphs.formats.tflite import QUANTISED, Assembly
 from remat.ordering.partial_execution import PartialExecution, partial_execution
 from remat.ordering.row_execution import RowExecution, row_execution
@@ -83,7 +83,7 @@ def fit(file: ModelFile | ProgramFile, found: Deployment, memory: int) -> Fit:
     scratch = graph.ops[graph.op_index[op]].workspace if op else 0
     parts, rows = None, None
     if needed > memory and not isinstance(file, ProgramFile):
-        parts, rows = parts_of(file), bands_of(file, memory - (data or 0))
+        parts, rows = _estimates(file, memory - (data or 0))
     return Fit(
         memory, needed, least, data, op, held, scratch, certificate.in_place_at_peak,
         parts if parts is not None and parts.after < found.after else None,  # a rewritten model may need less
@@ -102,27 +102,19 @@ def runtime_data(file: ModelFile) -> int | None:
     return report.get("tail")
 
 
-def parts_of(file: ModelFile, seconds: float = PARTS_SECONDS) -> PartialExecution | None:
-    """Estimate what parts of channels bring; None if nothing, or if the shapes of the model do not allow it."""
-    is_quantised = isinstance(file, TfliteFile) and any(entry.kind in QUANTISED for entry in file.tables[0].tensors)
-    try:
-        return partial_execution(
-            _estimated(file), Deadline.after(seconds), accumulator_bytes=4 if is_quantised else None
-        )
-    except RematError:  # an estimate must not stand in the way of the model
-        return None
+def _estimates(file: ModelFile, goal: int) -> tuple[PartialExecution | None, RowExecution | None]:
+    """Estimate what parts of channels bring, and bands of rows up to a goal in bytes.
 
-
-def bands_of(file: ModelFile, goal: int, seconds: float = PARTS_SECONDS) -> RowExecution | None:
-    """Estimate what bands of rows bring, up to a goal in bytes; None as for :func:`parts_of`."""
-    try:
-        return row_execution(_estimated(file), Deadline.after(seconds), goal)
-    except RematError:
-        return None
-
-
-def _estimated(file: ModelFile) -> ComputeGraph:
-    """Return the graph of a model, in which quantised layers are described, too."""
-    if not isinstance(file, TfliteFile):
-        return file.graph
-    return Assembly(file.tables[0], fold_views=True, control_flow=True, remarks=[], quantised=True).graph()
+    None if nothing, or if the shapes of the model do not allow it.
+    """
+    graph, width = file.graph, None
+    parts: PartialExecution | None = None
+    rows: RowExecution | None = None
+    with suppress(RematError):  # an estimate must not stand in the way of the model
+        if isinstance(file, TfliteFile):  # with descriptions of quantised layers, too
+            graph = Assembly(file.tables[0], fold_views=True, control_flow=True, remarks=[], quantised=True).graph()
+            width = 4 if any(entry.kind in QUANTISED for entry in file.tables[0].tensors) else None
+        with suppress(RematError):
+            parts = partial_execution(graph, Deadline.after(PARTS_SECONDS), accumulator_bytes=width)
+        rows = row_execution(graph, Deadline.after(PARTS_SECONDS), goal)
+    return parts, rows
