@@ -52,6 +52,7 @@ class LitertPlanner:
         self._references = Counter([*self._outputs, *self._inputs, *read])
         touched = {p for entry in tables.operators for p in (*entry.inputs, *entry.outputs) if p >= 0}
         self._size = {p: tables.tensors[p].bytes() for p in {*touched, *self._inputs} - self._apart}
+        self._listed = self._size | {p: tables.tensors[p].bytes() for p in self._variables}
         self.shared: dict[int, int] = {}
         """Tensors that have no place of their own, and the tensor whose place they use."""
         for entry in tables.operators:
@@ -86,28 +87,25 @@ class LitertPlanner:
 
     def arena(self, order: Iterable[int] | None = None) -> int:
         """Return the bytes of the arena with operators in this order, by default that of the file."""
-        return self._placed(range(len(self._operators)) if order is None else order)
-
-    def _placed(self, order: Iterable[int]) -> int:
-        shared, size = self.shared, dict(self._size)
-        size.update((p, self._file.tables[0].tensors[p].bytes()) for p in self._variables)
+        shared, size = self.shared, dict(self._listed)
         held = [*self._variables, *self._inputs]
         first, last = dict.fromkeys(held, 0), dict.fromkeys([*held, *self._outputs], _NEVER)
-        added: list[list[int]] = []
+        added: list[list[int]] = []  # the sets of LiteRT, one for each node; held tensors are in the first
         number = len(self._file.tables[0].tensors)
-        for node, position in enumerate(order):
+        for node, position in enumerate(range(len(self._operators)) if order is None else order):
             entry = self._operators[position]
-            outputs = [p for p in entry.outputs if p >= 0]
-            for p in outputs:
+            new = [p for p in entry.outputs if p >= 0]
+            for p in new:
                 first.setdefault(p, node)
             for p in entry.inputs:
                 root = shared.get(p, p)
                 last[root] = max(node, last.get(root, 0))
-            temporaries = list(range(number, number := number + len(self._temporaries.get(position, ()))))
-            for p, bytes_ in zip(temporaries, self._temporaries.get(position, ()), strict=True):
+            for p, bytes_ in enumerate(self._temporaries.get(position, ()), number):
                 first[p] = last[p] = node
                 size[p] = bytes_
-            added.append([*(held if not node else []), *outputs, *temporaries])
+                new.append(p)
+            number += len(self._temporaries.get(position, ()))
+            added.append(new if node else [*held, *new])
         rows = [
             (p, first[p], last.get(p, _NEVER), size[p])  # an output without a reader is never freed
             for each in added or [held]
