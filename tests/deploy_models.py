@@ -288,12 +288,10 @@ def random_splits(seed: int, count: int = 8) -> bytes:
             ops.append(O(OPS.SPLIT, (1, a), made, options=("SplitOptions", {"NumSplits": parts})))
             live += made
         elif kind < 0.7:
-            axes = [k for k, t in enumerate(found) if t.name == "axes"] or [len(found)]
-            if axes == [len(found)]:
+            axes = next((k for k, t in enumerate(found) if t.name == "axes"), len(found))
+            if axes == len(found):
                 found.append(T("axes", (1,), INT32, struct.pack("<i", 1)))
-            live.append(add(1, 1, width))
-            ops.append(O(OPS.SUM, (a, axes[0]), (live[-1],), options=("ReducerOptions", {"KeepDims": True})))
-            live.pop()
+            ops.append(O(OPS.SUM, (a, axes), (add(1, 1, width),), options=("ReducerOptions", {"KeepDims": True})))
         else:
             live.append(add(*found[a].shape))
             ops.append(relu(a, live[-1]))
