@@ -25,8 +25,6 @@ from remat.problem import Problem
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
-from remat.schedule import Schedule
-from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
 from remat.solving.stop import Stop
 
@@ -145,8 +143,6 @@ def compare(
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
-    # Compile the simulation first, so that its time does not count for the first run.
-    validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
     limits = Limits(stop, options)
     done = Comparison(problem, (), limits.as_dict())
     cells = [(one, method) for one in problems for method in chosen]

@@ -34,8 +34,6 @@ from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.text import json_text
-from remat.schedule import Schedule
-from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
 
@@ -209,8 +207,6 @@ def frontier(
     problems = _problems(problem, budgets)
     given = Limits(**limits)
     folder = None if state is None else Folder.open(state, problem, given.as_dict())
-    # Compile the simulation first, so that its time does not count for the first cell.
-    validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
     work = _FrontierRun(
         Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, folder, on_cell, executor,
         watch or unwatched,
