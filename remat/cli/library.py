@@ -87,10 +87,12 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
     if as_json:
         print_json({**chosen.model_dump(), "problems": [_facts(each) for each in standings]})
         return
-    made = f"remat generate {chosen.generator}" if chosen.generator else chosen.file
-    made += "".join(f" --{key} {value}" for key, value in chosen.options.items())
     print(with_units(f"{chosen.name} version {chosen.version}: {chosen.ops:,} ops, peak {chosen.peak:,} bytes"))
-    for word, text in (("made by", made), ("origin", chosen.origin), ("digest", chosen.digest)):
+    for word, text in (
+        ("made by", chosen.command or chosen.file),
+        ("origin", chosen.origin),
+        ("digest", chosen.digest),
+    ):
         if text:
             print(f"{word}: {text}")
     if len(standings) > 1 or "/" not in name:
@@ -243,7 +245,7 @@ def run(
         except RematError as error:  # the method cannot answer this problem
             print(f"{title}: {one_line(str(error))}", flush=True)
             continue
-        words = [f"{what} {', '.join(each.name.partition('/')[2] for each in found)}"
+        words = [f"{what} {', '.join(each.label for each in found)}"
                  for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
         print(f"{title}: {'; '.join(words) or 'nothing new'} ({news.seconds:.1f} s)", flush=True)
 

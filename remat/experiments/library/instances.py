@@ -73,13 +73,12 @@ class Instance(Document):
             If the generator gives another graph than the manifest describes, or the file is not available.
         """
         if self.file:
-            folder = os.environ.get(GRAPHS)
-            if not folder:
+            if self._path is None:
                 raise GraphError(
                     f"instance {self.name!r} is not distributed ({self.origin}); fetch {self.file} and name its folder "
                     f"by {GRAPHS}",
                 )  # fmt: skip
-            graph = read_graph(Path(folder) / self.file)
+            graph = read_graph(self._path)
         else:
             graph = generate(self.generator, {key: _value(value) for key, value in self.options.items()})
         if graph.digest != self.digest:
@@ -92,7 +91,19 @@ class Instance(Document):
     @property
     def available(self) -> bool:
         """True if the graph can be made here."""
-        return not self.file or (bool(os.environ.get(GRAPHS)) and (Path(os.environ[GRAPHS]) / self.file).is_file())
+        return not self.file or (self._path is not None and self._path.is_file())
+
+    @property
+    def _path(self) -> Path | None:
+        """Path of the file; None if the environment names no folder."""
+        folder = os.environ.get(GRAPHS)
+        return Path(folder) / self.file if folder else None
+
+    @property
+    def command(self) -> str:
+        """Command that makes the graph; empty for a file."""
+        options = "".join(f" --{key} {value}" for key, value in self.options.items())
+        return f"remat generate {self.generator}{options}" if self.generator else ""
 
     def problems(self) -> Iterator[LibraryProblem]:
         """Yield the problems of the instance."""
@@ -116,7 +127,12 @@ class LibraryProblem:
     @property
     def name(self) -> str:
         """Name, such as ``vgg16/fixed-90``."""
-        return f"{self.instance.name}/{self.kind}" + ("" if self.percent is None else f"-{self.percent}")
+        return f"{self.instance.name}/{self.label}"
+
+    @property
+    def label(self) -> str:
+        """Name within the instance, such as ``fixed-90``."""
+        return self.kind + ("" if self.percent is None else f"-{self.percent}")
 
     @property
     def order(self) -> OrderRule:
@@ -190,14 +206,9 @@ def instance(name: str) -> Instance:
     ProblemError
         If there is none.
     """
-    found = instances().get(name)
-    if found is None:
-        return problems([name])[0].instance if "*" not in name and name not in FAMILIES else _unknown(name)
-    return found
-
-
-def _unknown(name: str) -> Instance:
-    raise ProblemError(f"{name!r} is not the name of one instance")
+    if name not in instances():
+        raise ProblemError(f"the library has no instance {name!r}; `remat library list` shows all")
+    return instances()[name]
 
 
 def _value(value: Any) -> Any:

@@ -56,7 +56,7 @@ class Overview:
             if chosen:
                 rows = _values(chosen, self._known)
                 lines += [f'???{"+" if family == UNFOLDED else ""} info "{title}: {len(chosen)}"', ""]
-                lines += [f"    {row}" for row in _table(rows[0], rows[1:])] + [""]
+                lines += [f"    {row}" for row in table(rows[0], rows[1:])] + [""]
         return "\n".join(lines)
 
     def progress(self) -> str:
@@ -72,17 +72,17 @@ def page(ledger: Ledger, picture: str = "") -> str:
         made = f"the file `{instance.file}`, which you fetch yourself"
     facts = [
         ("Version", f"{instance.version}"), ("Graph", made), ("Origin", instance.origin or "this project"),
-        ("Generator", f"`{_command(instance)}`" if instance.generator else ""), ("Ops", f"{instance.ops:,}"),
+        ("Generator", instance.command and f"`{instance.command}`"), ("Ops", f"{instance.ops:,}"),
         ("Cost of each op once", f"{instance.cost:,}"), ("Reference peak", f"{instance.peak:,} bytes"),
         ("Structural bound", f"{instance.least:,} bytes"), ("Digest", f"`{instance.digest}`"),
     ]  # fmt: skip
-    lines = [f"# {instance.name}", "", *_table(facts[0], [fact for fact in facts[1:] if fact[1]]), ""]
+    lines = [f"# {instance.name}", "", *table(facts[0], [fact for fact in facts[1:] if fact[1]]), ""]
     if picture:
         lines += [f"![Best known schedules and bounds of {instance.name}]({picture})", ""]
-    lines += ["## Problems", "", *_table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]
+    lines += ["## Problems", "", *table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]
     lines += ["Values are " + ("peaks in % of the reference peak" if standings[0].problem.minimizes_peak else
               "overheads in %") + "; **bold**: proved optimal.", ""]  # fmt: skip
-    lines += ["## Records", "", *_table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]
+    lines += ["## Records", "", *table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]
     return "\n".join([*lines, ""])
 
 
@@ -116,7 +116,7 @@ def _problem_line(standing: Standing) -> tuple[str, ...]:
     told = published(problem.instance.name, problem.kind, problem.percent) if problem.percent is not None else []
     gap = "" if standing.gap is None else f"{100 * standing.gap:.3g}"
     return (
-        problem.name.partition("/")[2], "" if problem.budget is None else f"{problem.budget:,}", str(standing.group),
+        problem.label, "" if problem.budget is None else f"{problem.budget:,}", str(standing.group),
         _best(standing), _number(standing.relative(standing.bound.value)), gap,
         "" if standing.best is None or standing.infeasible else standing.best.origin.method, standing.bound.source,
         ", ".join(map(str, told)),
@@ -146,7 +146,7 @@ def _by_class(known: dict[str, list[Standing]], shelf: Sequence[Ledger]) -> list
         counts = Counter(each.group for each in mine)
         rows.append((title, *(f"{counts[group]}" for group in groups), _mean_gap(mine)))
     rows.append(("**All**", *(f"**{total[group]}**" for group in groups), ""))
-    return _table(("family", *map(str, groups), "mean gap"), rows)
+    return table(("family", *map(str, groups), "mean gap"), rows)
 
 
 def _progress(shelf: Sequence[Ledger]) -> list[str]:
@@ -159,7 +159,7 @@ def _progress(shelf: Sequence[Ledger]) -> list[str]:
         standings = [each for ledger in before for each in ledger.standings()]
         rows.append((date or "unknown", f"{arrived['schedule']}", f"{arrived['bound']}",
                      f"{sum(each.closed for each in standings)}", _mean_gap(standings)))  # fmt: skip
-    return _table(("date", "new schedules", "new bounds", "closed problems", "mean gap"), rows)
+    return table(("date", "new schedules", "new bounds", "closed problems", "mean gap"), rows)
 
 
 def _values(chosen: Sequence[Instance], known: dict[str, list[Standing]]) -> list[tuple[str, ...]]:
@@ -202,13 +202,9 @@ def _mean_gap(standings: Iterable[Standing]) -> str:
     return f"{100 * (math.exp(sum(map(math.log1p, gaps)) / len(gaps)) - 1):.2g} %"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-
-
-def _command(instance: Instance) -> str:
-    options = "".join(f" --{key} {value}" for key, value in instance.options.items())
-    return f"remat generate {instance.generator}{options}"
 
 
 def _number(value: float | None) -> str:

@@ -109,7 +109,7 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> News:
             measure="peak" if answer.on_peak else "cost", value=None if answer.infeasible else answer.bound,
             budget=None if answer.on_peak else problem.budget, order=str(answer.scope.order),  # type: ignore[arg-type]
             max_computes=answer.scope.max_computes,
-            source=answer.source.removeprefix("the "), problem=problem.name.partition("/")[2], origin=origin,
+            source=answer.source.removeprefix("the "), problem=problem.label, origin=origin,
         )  # fmt: skip
         raised = ledger.add(record)
     return News(list(better.values()), raised, seconds)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import remat
-from remat.errors import FormatError, ProblemError
-from remat.experiments.library.instances import Instance, LibraryProblem, instances
+from remat.errors import FormatError
+from remat.experiments.library.instances import Instance, LibraryProblem, instance, instances
 from remat.experiments.library.ledger import RECORDS, Ledger, certify, described, objective, serves
 from remat.experiments.library.records import Origin
 from remat.io.files import parse_json, read_text
@@ -59,9 +59,7 @@ def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None
     RematError
         If the file is not a schedule, or belongs to no instance.
     """
-    chosen = _of_digest(path) if name is None else instances().get(name)
-    if chosen is None:
-        raise ProblemError(f"the library has no instance {name!r}; `remat library list` shows all")
+    chosen = _of_digest(path) if name is None else instance(name)
     ledger = Ledger(chosen, folder)
     schedule = read_schedule(path, ledger.graph)
     certificate = certify(ledger.graph, schedule)
