@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from remat import Problem
-from remat.experiments.library.instances import LibraryProblem, instances
+from remat.experiments.library.instances import LibraryProblem, instance
 from remat.experiments.library.ledger import Ledger, Standing
+from remat.experiments.library.pages import table
 from remat.experiments.library.published import PUBLISHED, Published
 from remat.graphs.zoo import swiftnet_cell
 from remat.ordering.instance import OrderInstance
 from remat.ordering.sampling import sample_peaks
+from remat.studies.statistics import shifted_geometric_mean
 
 RESULTS = Path(__file__).resolve().parent.parent / "studies" / "results"
 #: Line of a page that a table replaces.
@@ -54,10 +55,11 @@ def results(study: str) -> list[Row]:
 def moccasin() -> list[str]:
     """Tables 2 and 3 of Moccasin with the numbers of FastSA: published overheads, ours, and bounds."""
     rows = []
+    ledgers = {name: Ledger(instance(name)) for name, _ in PUBLISHED}
     for (name, percent), told in PUBLISHED.items():
-        ledger = Ledger(instances()[name])
         numbers = {each.who: each for each in (Published(*one) for one in told)}
-        fixed, free = (ledger.standing(LibraryProblem(ledger.instance, kind, percent)) for kind in ("fixed", "free"))
+        problems = (LibraryProblem(instance(name), kind, percent) for kind in ("fixed", "free"))
+        fixed, free = map(ledgers[name].standing, problems)
         printed = (str(numbers[who].overhead) + numbers[who].remark if who in numbers else "–"
                    for who in ("Checkmate", "Moccasin", "FastSA"))  # fmt: skip
         rows.append((f"[{name}](library/{name}.md)", f"{percent}", *printed, *_pair(fixed), *_pair(free)))
@@ -103,10 +105,11 @@ def checkmate() -> list[str]:
     found = results("checkmate-table-2")
     rows = []
     for name, printed in CHECKMATE.items():
+        ledger = Ledger(instance(name))
         ratios, cells = [], []
         for method in CHECKMATE_METHODS:
             mine = [row for row in found if row["instance"] == name and row["method"] == method and row["cost"]]
-            ratios.append(_geometric_mean(_ratio(name, row) for row in mine))
+            ratios.append(shifted_geometric_mean([_ratio(ledger, row) for row in mine], 0.0))
             cells.append(len(mine))
         rows.append(
             (
@@ -147,9 +150,8 @@ def hiremate() -> list[str]:
     """Return Table 3 of HiRemate with our best known schedules at 50 %."""
     rows = []
     for name, (ops, peak, time) in HIREMATE.items():
-        ledger = Ledger(instances()[name])
-        problem = next(each for each in ledger.instance.problems() if each.name == f"{name}/fixed-50")
-        standing = ledger.standing(problem)
+        ledger = Ledger(instance(name))
+        standing = ledger.standing(LibraryProblem(ledger.instance, "fixed", 50))
         best = standing.relative(standing.value)
         share = "" if standing.best is None else f"{100 * standing.best.peak / ledger.instance.peak:.1f}"
         ours = "not run" if best is None else f"{100 + best:.1f}"
@@ -206,21 +208,14 @@ def _by_method(found: Sequence[Row], shown: Callable[[Row], str]) -> list[str]:
     return _table(("graph", "budget", *methods), rows)
 
 
-def _ratio(name: str, row: Row) -> float:
+def _ratio(ledger: Ledger, row: Row) -> float:
     """Return the cost of a cell relative to the best known one."""
-    ledger = Ledger(instances()[name])
     percent = int(row["problem"].rstrip("%"))
-    problem = next(each for each in ledger.instance.problems() if each.name == f"{name}/fixed-{percent}")
-    value = ledger.standing(problem).value
+    value = ledger.standing(LibraryProblem(ledger.instance, "fixed", percent)).value
     assert value is not None
     return int(row["cost"]) / value
 
 
-def _geometric_mean(ratios: Iterable[float]) -> float | None:
-    found = list(ratios)
-    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
-
-
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    lines = table(head, rows)
     return lines if len(lines) > 2 else ["*Not run.*"]
