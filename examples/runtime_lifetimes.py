@@ -1,58 +1,57 @@
 """Draw what each runtime counts: ``python runtime_lifetimes.py docs/images/runtimes.png``."""
 
 import sys
+from typing import Any
 
-import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from remat.io.figures import FIRST, GIVEN, LABEL, RULE, TITLE, figure_of, new_panels, write_figure
 
-#: First and last op of each tensor of x -> relu a -> reshape v -> relu b -> pool y; v has the bytes of a.
-ROWS = {"x": (0, 1), "a": (1, 2), "v (view)": (2, 3), "b": (3, 4), "y": (4, 5)}
-OPS = ["relu", "reshape", "relu", "pool", "end"]
-INPUT, VALUE, VIEW, OUTPUT = "#0072B2", "#999999", "#E69F00", "#009E73"  # Okabe and Ito
-TITLES = ["TFLM", "LiteRT", "ExecuTorch", "ONNX Runtime"]
+#: Tensors of x -> relu a -> reshape v -> relu b -> pool y; v has the bytes of a.
+TENSORS = ("x", "a", "v (view)", "b", "y")
+OPS = ("relu", "reshape", "relu", "pool", "end")
+RUNTIMES = ("TFLM", "LiteRT", "ExecuTorch", "ONNX Runtime")
+END = len(OPS)
 
 
-def spans(runtime: str) -> dict[str, tuple[float, float, str, str]]:
-    """Return for each tensor: begin, end, colour and hatch ('' counted, '//' not counted)."""
-    last = 5
-    found = {
-        "x": (0, 1, INPUT, ""), "a": (0, 2, VALUE, ""), "v (view)": (1, 3, VIEW, ""), "b": (2, 4, VALUE, ""),
-        "y": (3, last, OUTPUT, ""),
-    }  # fmt: skip
-    if runtime == "LiteRT":
-        found["x"] = (0, last, INPUT, "")
-    if runtime == "ONNX Runtime":
-        found["x"] = (0, last, INPUT, "////")
+def spans(runtime: str) -> dict[str, tuple[int, int, bool]]:
+    """Return for each tensor its first op, its end (exclusive), and True if its bytes count."""
+    held = {"x": (0, 1, True), "a": (0, 2, True), "v (view)": (1, 3, True), "b": (2, 4, True), "y": (3, END, True)}
     if runtime != "TFLM":
-        found["a"] = (0, 3, VALUE, "")
-        found["v (view)"] = (1, 3, VIEW, "////")
-    return found
+        held |= {"a": (0, 3, True), "v (view)": (1, 3, False)}
+    if runtime in ("LiteRT", "ONNX Runtime"):
+        held["x"] = (0, END, runtime == "LiteRT")
+    return held
 
 
-def main(path: str) -> None:
+def draw() -> Figure:
     """Draw the lifetimes in four runtimes."""
-    figure, axes = plt.subplots(2, 2, figsize=(7, 4.6), sharex=True, sharey=True, layout="constrained")
-    for axis, runtime in zip(axes.flat, TITLES, strict=True):
-        axis.set_title(runtime, fontsize=13, loc="left")
-        for row, (begin, end, colour, hatch) in enumerate(spans(runtime).values()):
-            style = {"facecolor": "white", "edgecolor": colour, "hatch": hatch} if hatch else {"color": colour}
-            axis.barh(row, end - begin, left=begin, height=0.66, linewidth=1.2, **style)
-        axis.set_yticks(range(len(ROWS)), ROWS, fontsize=12)
-        axis.set_xticks([k + 0.5 for k in range(5)], OPS, fontsize=10)
-        axis.tick_params(length=0)
-        axis.set_xlim(0, 5)
-        if not axis.yaxis_inverted():
-            axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
-        for k in range(1, 5):
-            axis.axvline(k, color="#dddddd", linewidth=0.8, zorder=0)
-    full = plt.Rectangle((0, 0), 1, 1, color=VALUE)
-    empty = plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor=VALUE, hatch="////")
-    figure.legend([full, empty], ["counted", "no bytes of its own, or the caller's"], loc="outside lower center",
-                  ncols=2, frameon=False, fontsize=12)  # fmt: skip
-    figure.savefig(path, dpi=100)
+    panels = new_panels(None, (8, 4.4), 2, 2, sharex=True, sharey=True)
+    for axes, runtime in zip(panels, RUNTIMES, strict=True):
+        axes.set_title(runtime, fontsize=TITLE, loc="left")
+        for row, (tensor, (begin, end, counts)) in enumerate(spans(runtime).items()):
+            colour = GIVEN if tensor == "x" else FIRST
+            style: dict[str, Any] = {"color": colour} if counts else hollow(colour)
+            axes.barh(row, end - begin, left=begin, height=0.66, **style)
+        axes.set_xticks([place + 0.5 for place in range(END)], OPS, fontsize=LABEL)
+        axes.set_xticks(range(1, END), minor=True)
+        axes.grid(which="minor", axis="x", color=RULE, linewidth=0.7)
+        axes.tick_params(which="both", length=0)
+    panels[0].set(xlim=(0, END), ylim=(len(TENSORS) - 0.5, -0.5))
+    panels[0].set_yticks(range(len(TENSORS)), TENSORS, fontsize=LABEL)
+    figure = figure_of(panels[0])
+    handles = [
+        Patch(color=GIVEN, label="graph input"), Patch(color=FIRST, label="computed"),
+        Patch(**hollow(FIRST), label="no bytes of its own, or the caller's"),
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=LABEL)
+    return figure
 
 
-main(sys.argv[1])
+def hollow(colour: str) -> dict[str, Any]:
+    """Return the style of bars that do not count."""
+    return {"facecolor": "white", "edgecolor": colour, "hatch": "////", "linewidth": 1.0}
+
+
+write_figure(sys.argv[1], draw)
