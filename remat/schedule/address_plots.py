@@ -71,13 +71,13 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     if len(here) > _NAMED:
         edge = {"edgecolors": "white", "linewidths": 0.25} if len(here) <= _EDGED else {"linewidths": 0.0}
         edge["antialiased"] = len(here) <= _EDGED  # else neighbours would show hairlines between them
-    draw_boxes(axes, boxes, _groups(b, here), **edge)
     bare = bool((b.tensor < 0).all())  # a bare table has no tensors
+    draw_boxes(axes, boxes, _groups(b, here, bare), **edge)
     steps, height = max(b.steps, 1), max(arena, capacity or 0, 1) / scale
     axes.set_xlim(0, steps)
     axes.set_ylim(0, 1.05 * height)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("compute step" if not bare else "step", fontsize=LABEL)
+    axes.set_xlabel("step" if bare else "compute step", fontsize=LABEL)
     axes.set_ylabel(f"address ({unit})", fontsize=LABEL)
     if len(here) <= _NAMED:
         _name_all(axes, [b.names[k] for k in here.tolist()], boxes, steps, height)
@@ -98,10 +98,9 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     return axes
 
 
-def _groups(b: Buffers, here: Int) -> list[tuple[str, str, Bool]]:
+def _groups(b: Buffers, here: Int, bare: bool) -> list[tuple[str, str, Bool]]:
     """Return labels, colours and members of the groups of buffers; tensors of many buffers in five tints."""
     again = np.array(["#" in b.names[k] and b.tensor[k] >= 0 for k in here.tolist()], dtype=np.bool_)
-    bare = bool((b.tensor < 0).all())
     other = (b.tensor[here] < 0) & (not bare)
     word, first = "buffer" if bare else "tensor", ~again & ~other
     last = [("recomputed", AGAIN, again), ("workspace", GIVEN, other)]
