@@ -18,6 +18,7 @@ from remat.runtime.text import one_line
 if TYPE_CHECKING:
     from remat.experiments.library.instances import LibraryProblem
     from remat.experiments.library.ledger import Ledger, Standing
+    from remat.graphs import ComputeGraph
 
 app = typer.Typer(
     cls=Group, help="Instances with stable names, their best known schedules, and bounds.",
@@ -83,7 +84,8 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
     from remat.experiments.library.instances import instance
 
     chosen = instance(name.partition("/")[0])
-    standings = _standings([name], folder)
+    opened = _open([name], folder)
+    standings = [ledger.standing(problem) for problem, ledger in opened]
     if as_json:
         print_json({**chosen.model_dump(), "problems": [_facts(each) for each in standings]})
         return
@@ -99,7 +101,7 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
         rows = [(each.problem.name, *_known(each), _finder(each), each.bound.source) for each in standings]
         print_table([("problem", "class", "best", "bound", "gap", "found by", "bound by"), *rows], right=(2, 3, 4))
     else:
-        _print_history(standings[0].problem, folder)
+        _print_history(*opened[0])
 
 
 @app.command(cls=Command)
@@ -122,17 +124,18 @@ def check(
     """
     from remat.experiments.library.ledger import check_strays
 
-    standings = _standings(names, folder)
+    opened = _open(names, folder)
     check_strays(_folder(folder))
-    chosen = {each.problem.instance.name: each.problem.instance for each in standings}
-    absent = [name for name, each in chosen.items() if not each.available]
-    number = sum(_ledger(name, folder).check() for name in chosen if name not in absent)
-    done = f"{number:,} records of {len(chosen) - len(absent):,} instances are right"
+    ledgers = list(dict.fromkeys(ledger for _, ledger in opened))
+    absent = [each.instance.name for each in ledgers if not each.instance.available]
+    number = sum(each.check() for each in ledgers if each.instance.available)
+    done = f"{number:,} records of {len(ledgers) - len(absent):,} instances are right"
     print(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
     missed = 0
-    for standing in standings if rerun else ():
-        if standing.problem.instance.name not in absent and standing.bound.record is not None:
-            missed += not _reaches(standing, folder)
+    for problem, ledger in opened if rerun else ():
+        standing = ledger.standing(problem)
+        if problem.instance.available and standing.bound.record is not None:
+            missed += not _reaches(standing, ledger.graph)
     if missed:
         raise typer.Exit(NO)
 
@@ -193,11 +196,11 @@ def export(
     if "/" not in name:
         write_graph(chosen.graph(), output)
         return
-    (standing,) = _standings([name], folder)
-    if standing.best is None:
+    ((problem, ledger),) = _open([name], folder)
+    best = ledger.standing(problem).best
+    if best is None:
         raise ProblemError(f"no schedule of {name} is known")
-    ledger = _ledger(chosen.name, folder)
-    write_schedule(to_schedule(ledger.graph, standing.best, str(ledger.path)), output)
+    write_schedule(to_schedule(ledger.graph, best, str(ledger.path)), output)
 
 
 @app.command(cls=Command)
@@ -263,14 +266,17 @@ def _ledger(name: str, folder: Path | None) -> Ledger:
     return Ledger(instance(name), _folder(folder))
 
 
-def _standings(names: list[str] | None, folder: Path | None) -> list[Standing]:
+def _open(names: list[str] | None, folder: Path | None) -> list[tuple[LibraryProblem, Ledger]]:
+    """Return the problems of the given names with the ledgers of their instances, each read once."""
     from remat.experiments.library.instances import problems
-    from remat.experiments.library.ledger import Ledger
 
     chosen = problems(names or ["*"])
-    ledgers = {each.instance.name: each.instance for each in chosen}
-    opened = {name: Ledger(each, _folder(folder)) for name, each in ledgers.items()}
-    return [opened[each.instance.name].standing(each) for each in chosen]
+    ledgers = {name: _ledger(name, folder) for name in dict.fromkeys(each.instance.name for each in chosen)}
+    return [(each, ledgers[each.instance.name]) for each in chosen]
+
+
+def _standings(names: list[str] | None, folder: Path | None) -> list[Standing]:
+    return [ledger.standing(problem) for problem, ledger in _open(names, folder)]
 
 
 def _percent(standing: Standing, value: int | None) -> str:
@@ -302,12 +308,11 @@ def _facts(standing: Standing) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print_history(problem: LibraryProblem, folder: Path | None) -> None:
+def _print_history(problem: LibraryProblem, ledger: Ledger) -> None:
     from remat.cli.common import print_table
     from remat.experiments.library.ledger import objective
     from remat.experiments.library.records import BoundRecord
 
-    ledger = _ledger(problem.instance.name, folder)
     standing = ledger.standing(problem)
     rows = []
     for record in ledger.history(problem):
@@ -321,10 +326,10 @@ def _print_history(problem: LibraryProblem, folder: Path | None) -> None:
     print_table([("date", "record", "value", "relative", "by", "s"), *rows], right=(2, 3, 5))
 
 
-def _reaches(standing: Standing, folder: Path | None) -> bool:
+def _reaches(standing: Standing, graph: ComputeGraph) -> bool:
     """Compute a bound again, print whether it is reached, and return that."""
     from remat.experiments.library.runs import rerun
 
-    again = rerun(standing, _ledger(standing.problem.instance.name, folder).graph)
+    again = rerun(standing, graph)
     print(f"{standing.problem.name}: {again}")
     return again.reached

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.command import Command, Group
+from remat.cli.options import Quiet
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 
@@ -36,7 +37,6 @@ Executor = Annotated[
     str,
     typer.Option("--executor", metavar="EXECUTOR", help="processes:N, dask://host:port, or slurm:JOBS,OPTION=VALUE."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Solve failed cells again.")]
 DEFAULT_URL = "sqlite:///study.db"
 
