@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from deploy_models import BOOL, FLOAT, INT32, irregular, random_model, relu, with_resource
+from deploy_models import BOOL, FLOAT, INT32, concat, irregular, pool, random_model, relu, reshape, with_resource
 from tflite_models import OPS, Fields, G, O, T, model, tflite
 
 INT4, INT8, INT16, INT64 = (getattr(tflite.TensorType, name) for name in ("INT4", "INT8", "INT16", "INT64"))
@@ -66,23 +66,14 @@ class Network:
         """Add a max pooling."""
         batch, height, width, channels = self.tensors[source].shape
         target = self.add(batch, height // window, width // window, channels)
-        sizes: Fields = {
-            "FilterHeight": window,
-            "FilterWidth": window,
-            "StrideH": window,
-            "StrideW": window,
-            "Padding": 1,
-        }
-        (self.ops if later is None else later).append(
-            O(OPS.MAX_POOL_2D, (source,), (target,), options=("Pool2DOptions", sizes))
-        )
+        (self.ops if later is None else later).append(pool(source, target, window))
         return target
 
     def joined(self, sources: list[int]) -> int:
         """Add a concatenation of channels."""
         shape, channels = self.tensors[sources[0]].shape, sum(self.tensors[p].shape[3] for p in sources)
         target = self.add(*shape[:3], channels)
-        self.ops.append(O(OPS.CONCATENATION, tuple(sources), (target,), options=("ConcatenationOptions", {"Axis": 3})))
+        self.ops.append(concat(tuple(sources), target, 3))
         return target
 
     def cell(self, source: int) -> int:
@@ -138,7 +129,7 @@ def stateful_cells(seed: int) -> bytes:
     at = made.pooled(made.cell(made.add(1, 32, 32, 4)), 4)
     width = prod(made.tensors[at].shape)
     flat = made.add(1, width)
-    made.ops.append(O(OPS.RESHAPE, (at,), (flat,), options=("ReshapeOptions", {"NewShape": (1, width)})))
+    made.ops.append(reshape(at, flat, (1, width)))
     for units in (16, 8):
         reads = made.tensors[flat].shape[1]
         parts = [

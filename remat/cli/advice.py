@@ -92,7 +92,7 @@ def _no_command(words: Sequence[str], group: Any, path: str) -> str:
     near = get_close_matches(word, group.commands, n=1)
     if near:
         return ""  # the parser names it
-    if "solve" in group.commands and (word in ZOO or (word and exists(word))):
+    if "solve" in group.commands and (word in ZOO or exists(word)):
         return f" To solve a graph, write: remat solve {word} --budget 80%"
     return f" `{path} --help` lists {'the commands' if 'solve' in group.commands else 'them'}."
 

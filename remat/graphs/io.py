@@ -141,7 +141,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     >>> load_graph("vgg16").name
     'vgg16-b256'
     """
-    if is_standard_stream(name) or (str(name) and exists(name)):
+    if is_standard_stream(name) or exists(name):
         return read_graph(name)
     from remat.graphs.zoo import VARIANTS, ZOO
 

@@ -46,8 +46,8 @@ def is_standard_stream(path: str | os.PathLike[str] | None) -> bool:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Return True if the path exists; False for names that the system refuses."""
-    return _mode(path) is not None
+    """Return True if the path exists; False for an empty name, and for names that the system refuses."""
+    return os.fspath(path) != "" and _mode(path) is not None
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:

@@ -59,11 +59,11 @@ def by_structure(instance: OrderInstance, deadline: Deadline) -> tuple[OrderInst
 
 
 def colours(instance: OrderInstance, deadline: Deadline) -> tuple[Int, Int]:
-    """Return a number for each op and for each tensor, from structure and bytes alone; almost always all are different.
+    """Return a number for each op and for each tensor, from structure and bytes; almost always all are different.
 
-    The colour of an op or tensor becomes a hash of its own colour and the sets of those next to it, until no more
-    colours appear. Then ops of equal colour remain in parts of the graph that look alike. Such parts are numbered in
-    the present order, which adds colours, and so on. Almost always they can be exchanged without effect.
+    In each round the colour of an op or tensor becomes a hash of its own colour and the sets of those next to it. If no
+    more colours appear, ops of equal colour are in parts of the graph that look alike. Then such parts get different
+    colours, in the present order, and the rounds continue. Almost always the parts can be exchanged without effect.
 
     Source: B. Weisfeiler and A. Leman, The reduction of a graph to canonical form, 1968. Numbers wrap at 64 bits. The
     first colours have the lengths of the longest paths to an op and from it, so that long chains need few rounds.
@@ -135,9 +135,8 @@ def _alike_parts(instance: OrderInstance, ops: Int, tensors: Int) -> Int:
     np.add.at(signature, part, _mixed(colour))
     _, first = np.unique(part, return_index=True)
     order = np.lexsort((first, signature))
-    begins = np.flatnonzero(np.diff(signature[order], prepend=signature[order[0]] - 1))
     position = np.empty(count, dtype=np.int64)
-    position[order] = np.arange(count) - np.repeat(begins, np.diff(begins, append=count))
+    position[order] = np.arange(count) - np.searchsorted(signature[order], signature[order])
     return position[part[: len(ops)]]
 
 
