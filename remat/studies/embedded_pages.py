@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 from collections.abc import Iterable
 
 from remat.io.page import page_text
@@ -22,12 +21,6 @@ MARK = "@DATA@"
 def frame() -> str:
     """Return the page of schedules, compressed, with :data:`MARK` where its data belongs."""
     return _packed(page_text({"title": "schedule", "kind": "schedule", "lines": [], MARK: 0}))
-
-
-def policy() -> str:
-    """Return the source of scripts that the frame needs in a content security policy."""
-    (found,) = re.findall(r"script-src ('sha256-[^']*')", page_text({"title": "", "kind": "schedule", "lines": []}))
-    return str(found)
 
 
 def pages(store: Store, results: Iterable[Result]) -> dict[str, str]:

@@ -7,7 +7,6 @@ Figures are Matplotlib's as embedded SVG. A small script sorts and filters table
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import math
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.io.figures import COLOURS, empty_figure, plain_text, write_figure
 from remat.io.files import made_folder, write_atomic
+from remat.io.page import page_script, script_source
 from remat.runtime.text import printable
 from remat.studies import embedded_pages
 from remat.studies.measures import (
@@ -285,10 +285,9 @@ class Report:
     def html(self) -> str:
         """Return the report as a page; same results, same page but for the figures' own identifiers."""
         script, style = ((_FOLDER / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("js", "css"))
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
         policy = (
             "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src 'sha256-{digest}' {embedded_pages.policy()}"
+            f"script-src {script_source(script)} {script_source(page_script())}"
         )
         pages = {} if self.store is None else embedded_pages.pages(self.store, self.results)
         data = {"frame": embedded_pages.frame() if pages else "", "mark": embedded_pages.MARK, "cells": pages}

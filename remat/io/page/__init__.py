@@ -28,6 +28,19 @@ _PALETTE = {
 _SCRIPTS = ("base.js", "schedule.js", "chart.js", "events.js")
 
 
+def page_script() -> str:
+    """Return the script of every page."""
+    return f'"use strict";\nconst PALETTE = {json.dumps(_PALETTE)};\n' + "".join(
+        (_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS
+    )
+
+
+def script_source(script: str) -> str:
+    """Return a script's name in a content security policy, its digest."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
 def page_text(data: Mapping[str, Any]) -> str:
     """Return the page of some data; same data, same text.
 
@@ -40,13 +53,10 @@ def page_text(data: Mapping[str, Any]) -> str:
         JSON values. Every page has ``kind`` (``schedule`` or ``chart``), ``title`` and ``lines``, the pairs of style
         (``fault`` or empty) and text below the title.
     """
-    script = f'"use strict";\nconst PALETTE = {json.dumps(_PALETTE)};\n' + "".join(
-        (_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS
-    )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    script = page_script()
     content = json.dumps(data, separators=(",", ":"), allow_nan=False)
     parts = {
-        "POLICY": f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'",
+        "POLICY": f"default-src 'none'; script-src {script_source(script)}; style-src 'unsafe-inline'",
         "TITLE": escape(printable(str(data["title"]))),
         "DATA": content.replace("<", "\\u003c"),
         "SCRIPT": script,
