@@ -22,6 +22,7 @@ from remat.io.figures import (
     TITLE,
     figure_of,
     label_ends,
+    logarithmic,
     new_panels,
     plain_text,
     raised,
@@ -177,7 +178,7 @@ def _without(runs: Sequence[Run]) -> list[str]:
 
 
 def _scale(axes: Axes, curves: Sequence[Curve], gaps: Gaps) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     heights = np.array([y for curve in curves for _, y in (*curve.found, *curve.bounds)])
     # no smaller than shown: ten-thousandths of the largest gap, and what the labels can tell apart
@@ -189,13 +190,10 @@ def _scale(axes: Axes, curves: Sequence[Curve], gaps: Gaps) -> None:
         axes.set_ylim(low * (2.5 if low < -least else 1.3), high * (4 if high > least else 1.5))
     else:
         axes.set_ylim(-1, 1)
-    axes.set_xscale("log")
+    logarithmic(axes)
     times = [x for curve in curves for x, _ in (*curve.found, *curve.bounds)]
     first = [x for x in times if x > _FIRST_SECONDS] or [_FIRST_SECONDS]
     axes.set_xlim(0.7 * min(first), 1.1 * max(times))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
     best = gaps.text(gaps.best)
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:+g} {gaps.unit}".replace("-", "−") if value else "0")

@@ -129,6 +129,16 @@ def rule(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     axes.set_axisbelow(True)
 
 
+def logarithmic(axes: Axes) -> None:
+    """Make the horizontal axis logarithmic, with plain numbers at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def raised(axes: Axes, points: float) -> Any:
     """Return the transformation of data moved up by some points, so that lines that coincide lie next to each other."""
     from matplotlib.transforms import ScaledTranslation

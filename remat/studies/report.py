@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat.io.figures import COLOURS, empty_figure, plain_text, write_figure
+from remat.io.figures import COLOURS, empty_figure, logarithmic, plain_text, write_figure
 from remat.io.files import made_folder, write_atomic
 from remat.io.page import page_script, script_source
 from remat.runtime.text import printable
@@ -225,7 +225,7 @@ class Report:
             axes.step(xs, [*ys, ys[-1]], where="post", **_style(method, number))
         axes.set(xlabel=f"ratio of {word} to the best", ylabel="share of problems", ylim=(-0.02, 1.02), xlim=(1, end))
         if end > 3:
-            _logarithmic(axes)
+            logarithmic(axes)
         axes.legend(loc="lower right")
         return figure
 
@@ -259,7 +259,7 @@ class Report:
             axes.plot(times, bands[1], drawstyle="steps-post", **style)
             axes.fill_between(times, bands[0], bands[2], step="post", alpha=0.15, color=style["color"], linewidth=0)
         axes.set(xlabel="seconds", ylabel=label, xlim=(0.9 * low, 1.1 * high))
-        _logarithmic(axes)
+        logarithmic(axes)
         axes.legend(loc="upper right")
         return figure
 
@@ -351,16 +351,6 @@ def _style(method: str, number: int) -> dict[str, Any]:
         return {"label": label, "color": "#000000", "linestyle": ":"}
     dashes = ("-", "--", "-.")[number // len(COLOURS) % 3]
     return {"label": label, "color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Make the horizontal axis logarithmic, with plain numbers."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_minor_formatter("")
 
 
 def _figure() -> tuple[Figure, Axes]:
