@@ -63,7 +63,7 @@ def outputs(manager: Any, args: tuple[torch.Tensor, ...]) -> list[bytes]:
 
 
 def row(name: str, seconds: float, runs: bool) -> bool:
-    """Print one row; return whether a plan is larger than ExecuTorch's own."""
+    """Print one row; return True if a plan is larger than ExecuTorch's own."""
     from remat.torch.executorch import MemoryPlanning
 
     exported, args = program(name)

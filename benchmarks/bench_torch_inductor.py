@@ -103,7 +103,7 @@ def measured(name: str, seconds: float | None) -> tuple[int, list[torch.Tensor],
 
 
 def row(name: str) -> bool:
-    """Print one row of the table; return whether the peak rose."""
+    """Print one row of the table; return True if the peak rose."""
     torch.set_num_threads(1)  # threads add gradients of an embedding in any order
     before, given, _ = measured(name, None)
     after, found, graphs = measured(name, SECONDS)

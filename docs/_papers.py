@@ -53,7 +53,7 @@ def results(study: str) -> list[Row]:
 
 
 def moccasin() -> list[str]:
-    """Tables 2 and 3 of Moccasin with the numbers of FastSA: published overheads, ours, and bounds."""
+    """Return Tables 2 and 3 of Moccasin with the numbers of FastSA: published overheads, ours, and bounds."""
     rows = []
     ledgers = {name: Ledger(instance(name)) for name, _ in PUBLISHED}
     for (name, percent), told in PUBLISHED.items():

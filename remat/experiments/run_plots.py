@@ -181,7 +181,7 @@ def _scale(axes: Axes, curves: Sequence[Curve], gaps: Gaps) -> None:
     from matplotlib.ticker import FuncFormatter
 
     heights = np.array([y for curve in curves for _, y in (*curve.found, *curve.bounds)])
-    # no smaller than shown: ten-thousandths of the largest gap, and what the labels can tell apart
+    # gaps below a ten-thousandth of the largest do not stretch the axis, nor do errors of rounding
     sizes = np.abs(heights[np.abs(heights) > max(1e-4 * np.abs(heights).max(initial=0), 1e-7)])
     if len(sizes):
         least = 10.0 ** math.floor(math.log10(sizes.min()))

@@ -1,4 +1,4 @@
-"""Loop of all that runs many cells by futures: keeps an executor busy, takes what is finished, stops at Ctrl-C."""
+"""Loop that runs many cells by futures: keeps an executor busy, takes finished cells, stops at Ctrl-C."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ Curve = list[tuple[float, float | None]]
 
 
 def problem_of(result: Result) -> tuple[str, str, int]:
-    """Return what methods are compared on: instance, problem and seed."""
+    """Return the key of a comparison of methods: instance, problem and seed."""
     return result.cell.instance, result.cell.problem, result.cell.seed
 
 

@@ -1,4 +1,4 @@
-"""Solve of one cell: what is sent to whatever solves it, and what comes back."""
+"""Solve of one cell: its task, its outcome, and the function from one to the other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERY = 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """A cell as it is sent to whatever solves it; it can be pickled."""
+    """A cell as executors take it; it can be pickled."""
 
     digest: str
     graph: str

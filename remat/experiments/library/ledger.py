@@ -1,4 +1,4 @@
-"""Ledger of an instance: its records in the order in which they arrived, and what they say of each problem."""
+"""Ledger of an instance: its records in order of arrival, and the best schedule and bound of each problem."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def serves(record: ScheduleRecord, problem: LibraryProblem) -> bool:
 
 
 def claimed(record: BoundRecord, problem: LibraryProblem) -> Claim | None:
-    """Return what a bound says of a problem of its instance; None if nothing."""
+    """Return the claim of a bound on a problem of its instance; None if it does not cover the problem."""
     covered = record.order == "free" or problem.kind == "fixed"
     covered &= record.max_computes is None or record.max_computes == problem.max_computes
     if not covered:
@@ -280,7 +280,7 @@ def certify(graph: ComputeGraph, schedule: Schedule) -> Certificate:
 
 
 def described(graph: ComputeGraph, schedule: Schedule, certificate: Certificate, origin: Origin) -> ScheduleRecord:
-    """Return the record of a schedule from :func:`certify` of it."""
+    """Return the record of a schedule with its certificate from :func:`certify`."""
     return ScheduleRecord(
         cost=certificate.cost, peak=certificate.peak, peak_step=certificate.peak_step or 0,
         order="fixed" if certificate.rules.order is OrderRule.FIXED else "free", digest=certificate.schedule_digest,
@@ -302,7 +302,7 @@ def facts(graph: ComputeGraph) -> dict[str, int | str]:
 
 
 def _check_schedule(graph: ComputeGraph, record: ScheduleRecord, place: str) -> None:
-    """Raise unless a record is what its computes give."""
+    """Raise unless graph and computes give the values of a record."""
     schedule = to_schedule(graph, record, place)
     certificate = certify(graph, schedule)
     if not certificate.accepted:

@@ -31,20 +31,20 @@ class Overview:
     """
 
     def __init__(self, ledgers: Sequence[Ledger] | None = None) -> None:
-        self._shelf = [Ledger(each) for each in instances().values()] if ledgers is None else list(ledgers)
-        self._known = {ledger.instance.name: list(ledger.standings()) for ledger in self._shelf}
+        self._ledgers = [Ledger(each) for each in instances().values()] if ledgers is None else list(ledgers)
+        self._known = {ledger.instance.name: list(ledger.standings()) for ledger in self._ledgers}
 
     def classes(self) -> str:
         """Return the problems by family and class, with a sentence on all of them."""
         everything = [standing for standings in self._known.values() for standing in standings]
         closed = sum(each.closed for each in everything)
         lines = [
-            f"**{len(everything):,} problems on {len(self._shelf)} instances**: {closed:,} closed, "
+            f"**{len(everything):,} problems on {len(self._ledgers)} instances**: {closed:,} closed, "
             f"{len(everything) - closed:,} open. Geometric mean of the gaps: {_mean_gap(everything)} over all "
             f"problems that have a schedule, {_mean_gap(each for each in everything if not each.closed)} over the "
             "open ones.",
             "",
-            *_by_class(self._known, self._shelf),
+            *_by_class(self._known, self._ledgers),
         ]
         return "\n".join(lines)
 
@@ -52,7 +52,7 @@ class Overview:
         """Return the best known values of the instances of each family, folded except :data:`UNFOLDED`."""
         lines: list[str] = []
         for family, title in FAMILIES.items():
-            chosen = [ledger.instance for ledger in self._shelf if ledger.instance.family == family]
+            chosen = [ledger.instance for ledger in self._ledgers if ledger.instance.family == family]
             if chosen:
                 rows = _values(chosen, self._known)
                 lines += [f'???{"+" if family == UNFOLDED else ""} info "{title}: {len(chosen)}"', ""]
@@ -61,7 +61,7 @@ class Overview:
 
     def progress(self) -> str:
         """Return the records that arrived on each date."""
-        return "\n".join(_progress(self._shelf))
+        return "\n".join(_progress(self._ledgers))
 
 
 def page(ledger: Ledger, picture: str = "") -> str:
@@ -137,25 +137,25 @@ def _record_line(instance: Instance, record: Record) -> tuple[str, ...]:
     return origin.date, record.kind, value, scope, by, seconds, origin.machine
 
 
-def _by_class(known: dict[str, list[Standing]], shelf: Sequence[Ledger]) -> list[str]:
+def _by_class(known: dict[str, list[Standing]], ledgers: Sequence[Ledger]) -> list[str]:
     total = Counter(each.group for standings in known.values() for each in standings)
     groups = [group for group in Class if total[group]]
     rows = []
     for family, title in FAMILIES.items():
-        mine = [each for ledger in shelf if ledger.instance.family == family for each in known[ledger.instance.name]]
+        mine = [each for ledger in ledgers if ledger.instance.family == family for each in known[ledger.instance.name]]
         counts = Counter(each.group for each in mine)
         rows.append((title, *(f"{counts[group]}" for group in groups), _mean_gap(mine)))
     rows.append(("**All**", *(f"**{total[group]}**" for group in groups), ""))
     return table(("family", *map(str, groups), "mean gap"), rows)
 
 
-def _progress(shelf: Sequence[Ledger]) -> list[str]:
+def _progress(ledgers: Sequence[Ledger]) -> list[str]:
     """Return, for each date, the records that arrived, and how many problems are closed at its end."""
-    dates = sorted({record.origin.date for ledger in shelf for record in ledger.records})
+    dates = sorted({record.origin.date for ledger in ledgers for record in ledger.records})
     rows = []
     for date in dates:
-        before = [ledger.until(date) for ledger in shelf]
-        arrived = Counter(record.kind for ledger in shelf for record in ledger.records if record.origin.date == date)
+        before = [ledger.until(date) for ledger in ledgers]
+        arrived = Counter(record.kind for ledger in ledgers for record in ledger.records if record.origin.date == date)
         standings = [each for ledger in before for each in ledger.standings()]
         rows.append((date or "unknown", f"{arrived['schedule']}", f"{arrived['bound']}",
                      f"{sum(each.closed for each in standings)}", _mean_gap(standings)))  # fmt: skip

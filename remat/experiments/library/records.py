@@ -64,7 +64,7 @@ class ScheduleRecord(Document):
 
 
 class BoundRecord(Document):
-    """Bound on the cost within a budget, or on the peak. The run of its origin gives it again."""
+    """Bound on the cost within a budget, or on the peak. Repeating the run of its origin gives it again."""
 
     kind: Literal["bound"] = "bound"
     measure: Literal["cost", "peak"]

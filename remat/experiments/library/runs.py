@@ -79,7 +79,7 @@ class Answer(NamedTuple):
     on_peak: bool = False
 
 
-class News(NamedTuple):
+class Improvements(NamedTuple):
     """Problems that a run improved, and the processor seconds that it took."""
 
     better: list[LibraryProblem]
@@ -87,7 +87,7 @@ class News(NamedTuple):
     seconds: float
 
 
-def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> News:
+def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements:
     """Run a method on a problem and offer what it finds.
 
     Raises
@@ -112,10 +112,10 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> News:
             source=answer.source.removeprefix("the "), problem=problem.label, origin=origin,
         )  # fmt: skip
         raised = ledger.add(record)
-    return News(list(better.values()), raised, seconds)
+    return Improvements(list(better.values()), raised, seconds)
 
 
-class Again(NamedTuple):
+class Repetition(NamedTuple):
     """Bound that the run of a record gives now; None: infeasible, or nothing if not `reached`."""
 
     value: int | None
@@ -129,7 +129,7 @@ class Again(NamedTuple):
         return f"{wanted} was not reached again: {'nothing' if self.value is None else f'{self.value:,}'}"
 
 
-def rerun(standing: Standing, graph: ComputeGraph) -> Again:
+def rerun(standing: Standing, graph: ComputeGraph) -> Repetition:
     """Repeat the run that gave the best bound of a problem, which must have a record.
 
     The time limit is that of the record, or :data:`RERUN` seconds where it is unknown.
@@ -144,7 +144,7 @@ def rerun(standing: Standing, graph: ComputeGraph) -> Again:
     enough = answer.infeasible or (
         record.value is not None and answer.bound is not None and answer.bound >= record.value
     )
-    return Again(None if answer.infeasible else answer.bound, record.value, enough)
+    return Repetition(None if answer.infeasible else answer.bound, record.value, enough)
 
 
 def _origin(call: Call, seconds: float) -> Origin:
