@@ -180,7 +180,7 @@ class Result:
 
     @property
     def cost_proved(self) -> bool:
-        """Return True if the cost is proved least: at the least peak, or in the scope, by the objective."""
+        """Return True if the cost is proved least in the scope; for the least peak, among schedules with that peak."""
         return self.cost_bound == self.cost if self.asks_peak else self.proved
 
     @property
