@@ -80,7 +80,7 @@ def bounds(problem: Problem, deadline: float | Deadline | None = None, **options
     >>> for bound in bounds(Problem(unit_chain(8), 4)):
     ...     print(bound)
     peak ≥ 3 bytes for any order, any number of computes; by the structural bound
-    peak ≥ 10 bytes, more than the budget, for any order, ≤ 1 computes per op; by the cut bound
+    peak ≥ 10 bytes, more than the budget, for any order, at most 1 compute per op; by the cut bound
     cost ≥ 23 (overhead 35.29 %) for any order, any number of computes; by the joint bound
     cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
     """

@@ -24,6 +24,13 @@ _SYNONYMS = {
     "solver": "backend", "silent": "quiet", "budget": "memory", "b": "memory", "method": "partitioner",
     "m": "partitioner",
 }  # fmt: skip
+#: Options that a command does not need, with the reason.
+_WITHOUT = {
+    **dict.fromkeys([("minimize", "b"), ("minimize", "budget"), ("minimize", "budgets")],
+                    "; minimize finds the least budget itself, and `remat solve` takes one"),
+    ("order", "order"): "; order always searches for an order",
+    **dict.fromkeys([("show", "b"), ("show", "budget")], "; `remat solve` takes a budget"),
+}  # fmt: skip
 #: A value of each option, for the remedy of a missing one; others show their metavar.
 _VALUES = {
     "budget": "80%", "time-limit": "10s", "method": "greedy", "backend": "highs", "memory": "16GiB", "on-chip": "1MiB",
@@ -64,7 +71,8 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
             return f"No such option: {option}{_early(option, command, path)}"
         return message + _no_command(words, command, path)
     if message.startswith("No such option"):
-        return f"No such option: {option}{_near(str(option), command) or f'; `{path} --help` lists them'}"
+        advice = _WITHOUT.get((path.rpartition(" ")[2], str(option).lstrip("-"))) or _near(str(option), command)
+        return f"No such option: {option}{advice or f'; `{path} --help` lists them'}"
     if message.endswith("requires an argument."):
         return f"{message.removesuffix('.')}; write {option} {_value(str(option), command)}"
     if message.startswith("Missing"):

@@ -132,7 +132,7 @@ def command(
     alignment = max(layout.alignment, TFLITE_ALIGNMENT) if is_plan else layout.alignment
     problem = AllocationProblem(buffers, memories, alignment)
     if layout.backend is not None and layout.method != "model":
-        raise typer.BadParameter("--backend is for the method model")
+        raise typer.BadParameter("--backend is for --method model; add that or leave it out")
     target = _Output(output, to, tensors)
     options = SolveOptions(seed=layout.seed or 0, threads=layout.threads)
     best: list[Addresses] = []
@@ -199,14 +199,14 @@ def _memories(capacity: int | None, memory: list[str] | None) -> tuple[Memory, .
     from remat.schedule import Memory
 
     if memory and capacity is not None:
-        raise typer.BadParameter("--capacity is for one memory; with --memory say NAME=SIZE")
+        raise typer.BadParameter("--capacity is for one memory; with --memory write NAME=SIZE")
     if not memory:
         return (Memory(capacity=capacity),)
     found = []
     for word in memory:
         name, equals, size = word.partition("=")
         if not name:
-            raise typer.BadParameter(f"--memory {word!r} has no name")
+            raise typer.BadParameter(f"--memory {word!r} has no name; write NAME=SIZE")
         found.append(Memory(name, option_bytes(size, f"--memory {name}") if equals else None))
     return tuple(found)
 

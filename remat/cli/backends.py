@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from remat.cli.common import print_json, print_table
@@ -24,9 +25,20 @@ def command(as_json: Json = False) -> None:
     for group, members in facts.items():
         print(f"{group}:")
         if members:
-            print_table([(name, *about.values()) for name, about in members.items()], indent="  ")
+            print_table([(name, *map(_plain, about.values())) for name, about in members.items()], indent="  ")
         else:
             print("  none")
+
+
+def _plain(text: str) -> str:
+    """Return a summary without the mark-up of docstrings.
+
+    Examples
+    --------
+    >>> _plain("*Moccasin*, ``torch.compile``, :mod:`remat.ordering`")
+    'Moccasin, torch.compile, remat.ordering'
+    """
+    return re.sub(r"(?::\w+:)?(`{1,2}|(?<!\w)\*(?=\w))([^`*]+?)(\1|(?<=\w)\*(?!\w))", r"\2", text)
 
 
 def installed() -> dict[str, dict[str, dict[str, str]]]:

@@ -129,7 +129,7 @@ def command(
 
     def report(reporter: Reporter, probe: Probe) -> None:
         line = f"batch {probe.batch:,}: {probe.verdict} by {probe.method}"
-        reporter.news(f"  {line} ({probe.seconds:.1f} s)", line)
+        reporter.news(f"  {line} ({probe.seconds:.1f} s)", f"last: {line}")
 
     runs = list(product(families, methods_of(methods, run)))
     with interrupts():

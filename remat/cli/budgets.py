@@ -24,6 +24,9 @@ Budgets = Annotated[
 MAX_STEPS = 1000
 _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
 
+#: Ranges that are written otherwise.
+_BETWEEN = re.compile(r"([0-9][0-9.]*[A-Za-z%]*?)\s*(?:\.\.+|-|\bto\b)\s*([0-9][0-9.]*[A-Za-z%]*)", re.ASCII)
+
 
 def read_budgets(given: Iterable[str] | None) -> list[str]:
     """Return the budgets of the option; raise ProblemError for a range that :func:`budgets_of` refuses."""
@@ -42,6 +45,9 @@ def budgets_of(text: str) -> list[str]:
     """
     text = text.strip()
     if ":" not in text:
+        if between := _BETWEEN.fullmatch(text):
+            low, high = between.groups()
+            raise ProblemError(f"budgets {text[:60]!r}: write {low},{high}, or a range with its step ({low}:{high}:5%)")
         return [text]
     match = _RANGE.fullmatch(text)
     try:
@@ -52,10 +58,10 @@ def budgets_of(text: str) -> list[str]:
     except (ValueError, InvalidOperation):
         raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
     if len(units) > 1:
-        raise ProblemError(f"budgets {text[:60]!r} have several units")
+        raise ProblemError(f"budgets {text[:60]!r} have several units; write one of them (1GiB:4GiB:1GiB)")
     if step <= 0 or high < low:
         raise ProblemError(f"budgets {text[:60]!r} are none: LOW must not exceed HIGH, and STEP must be above 0")
     if (high - low) / step > MAX_STEPS:
-        raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
+        raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}; write a larger STEP")
     unit = units.pop() if units else ""
     return [f"{(low + number * step).normalize():f}{unit}" for number in range(int((high - low) / step) + 1)]

@@ -93,11 +93,11 @@ def made(factory: str) -> tuple[Any, Any, Any]:
 
     path, _, name = factory.partition(":")
     if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
-        raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY")
+        raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY, such as mymodel:training_step")
     import_from_here()
     call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
     if not callable(call):
-        raise CaptureError(f"{factory!r} is not a function")
+        raise CaptureError(f"{factory!r} is not a function; name one that returns (module, args)")
     with fake_tensors():
         found = attempt(call, f"{factory!r} fails")
     if not isinstance(found, tuple) or len(found) not in {2, 3} or not isinstance(found[1], tuple | list):

@@ -83,6 +83,8 @@ class Command(typer.core.TyperCommand):
             with _errors_of(ctx), read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
                 return super().invoke(ctx)
         except FormatError as error:
+            from remat.graphs.zoo import ZOO
+
             if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
                 raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
             name, missing, _ = str(error).partition(": no such file")
@@ -90,6 +92,9 @@ class Command(typer.core.TyperCommand):
             given = missing and name in map(str, positional)
             if given and (option := misplaced(name, self, outputs=False)):
                 raise FormatError(f"{name}: no such file; write {option}", error.kind.rpartition(".")[2]) from None
+            if given and name in ZOO:
+                kind = next(each.metavar for each in self.params if str(ctx.params.get(each.name)) == name)
+                raise FormatError(f"{name}: no such file; {name} is a graph of the zoo, and {kind} a file") from None
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

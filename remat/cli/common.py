@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 
-#: Longest word that :func:`print_table` keeps whole in a narrow column; a digest is longer.
-LONG = 24
-
-
 def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:
     """Return the graph of a file or of the zoo, with the costs of a profile if given."""
     from remat.graphs.io import load_graph
@@ -143,8 +139,11 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
     columns = list(zip_longest(*cells, fillvalue=""))
     rooms = [max(map(len, column)) for column in columns]
     words = [max((len(word) for cell in column for word in joined(cell).split(" ")), default=0) for column in columns]
-    least = [room if k in right else min(word, LONG) for k, (room, word) in enumerate(zip(rooms, words, strict=True))]
-    while sum(rooms) + 2 * (len(rooms) - 1) > width:
+    least = [
+        room if k in right else min(word, width // 2) for k, (room, word) in enumerate(zip(rooms, words, strict=True))
+    ]
+    gap = 2 if sum(least) + 2 * (len(rooms) - 1) <= width else 1
+    while sum(rooms) + gap * (len(rooms) - 1) > width:
         wide = [k for k, room in enumerate(rooms) if room > least[k]]
         if not wide:
             _print_blocks(cells, indent, width)
@@ -154,7 +153,7 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
     for row in cells:
         parts = [wrapped(cell, room) if len(cell) > room else [cell] for cell, room in zip(row, rooms, strict=False)]
         lines += zip_longest(*parts, fillvalue="")
-    for line in aligned(lines, right):
+    for line in aligned(lines, right, gap):
         print(indent + line)
 
 

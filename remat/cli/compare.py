@@ -168,7 +168,12 @@ def print_comparison(comparison: Comparison) -> None:
         )
         say(out, closing_comparison(runs))
         out.print()
-    limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
+    seconds = {"time_limit": " s"}
+    limits = [
+        f"{name.replace('_', ' ')} {value:g}{seconds.get(name, '')}" if type(value) is float else f"{name} {value}"
+        for name, value in comparison.limits.items()
+        if value is not None and value is not False
+    ]
     say(out, f"limits of each run: {', '.join(limits)}")
     say(out, f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     if comparison.interrupted:

@@ -49,17 +49,23 @@ def print_columns(
     rows: Iterable[Iterable[str]],
     total: Iterable[str] = (),
     *,
-    stacked: bool = False,
+    stacked: int = 0,
 ) -> None:
     """Print a titled table with an optional row `total`; columns that do not fit are omitted and listed below it.
 
-    The first two columns are never omitted. With `stacked`, omitted columns follow in further tables.
+    The first two columns are never omitted. With `stacked`, omitted columns follow in further tables, in groups of that
+    number. A first column of long texts, such as file names, stands above the other cells of each row.
     """
     columns, total = list(columns), list(total)
     lines = [list(row) for row in rows]
     words = zip_longest([heading for heading, _ in columns], *lines, total, fillvalue="")
     widths = [max(map(cell_len, column)) for column in words]
+    if columns[0][1] is TEXT and widths[0] > out.width // 2 and sum(widths) + GAP * len(widths) > out.width:
+        _print_below_names(out, title, columns, lines, widths)
+        return
     shown = _that_fit([settings for _, settings in columns], widths, out.width)
+    if stacked and 2 < len(shown) < len(columns):
+        shown = shown[: max(2 + stacked, len(shown) - (len(shown) - 2) % stacked)]
     heading = Text(with_units(title))
     table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(total))
     for k in shown:
@@ -70,17 +76,42 @@ def print_columns(
     if stacked and 2 < len(shown) < len(columns):
         rest = [0, 1, *(k for k in range(len(columns)) if k not in shown)]
         picked = ([line[k] for k in rest if k < len(line)] for line in lines)
-        print_columns(out, title, [columns[k] for k in rest], picked, stacked=True)
+        print_columns(out, title, [columns[k] for k in rest], picked, stacked=stacked)
         return
     missing = [heading for k, (heading, _) in enumerate(columns) if k not in shown]
     if missing:
         say(out, f"left out at this width: {', '.join(missing)}")
 
 
+def _print_below_names(
+    out: Console,
+    title: str,
+    columns: list[tuple[str, Mapping[str, Any]]],
+    lines: list[list[str]],
+    widths: list[int],
+) -> None:
+    """Print a table whose first column has a line of its own above the other cells of each row."""
+    shown = [0, *(k + 1 for k in _that_fit([each for _, each in columns[1:]], widths[1:], out.width - GAP))]
+    right = {k for k in shown if columns[k][1] is not TEXT}
+    cells = [[with_units(word) for word in row] for row in ([heading for heading, _ in columns], *lines)]
+    rooms = [max(cell_len(row[k]) for row in cells) for k in range(len(columns))]
+    out.print(Text(with_units(title)), end="\n\n")
+    for number, row in enumerate(cells):
+        out.print(Text(f" {row[0]}"), soft_wrap=True)
+        others = (f"{row[k]:>{rooms[k]}}" if k in right else f"{row[k]:<{rooms[k]}}" for k in shown[1:])
+        out.print(Text(f"   {(' ' * GAP).join(others)}".rstrip()), soft_wrap=True)
+        if not number:
+            out.print(Text(" " + "\u2500" * (sum(rooms[k] + GAP for k in shown[1:]) - 1)))
+    out.print()
+    if missing := [heading for k, (heading, _) in enumerate(columns) if k not in shown]:
+        say(out, f"left out at this width: {', '.join(missing)}")
+
+
 def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -> list[int]:
     """Return the positions of columns that fit: details are dropped first, then the last columns."""
     needed = [
-        min(width, FOLDED) if each.get("overflow") else width for each, width in zip(settings, widths, strict=True)
+        min(width, FOLDED) if k and each.get("overflow") else width
+        for k, (each, width) in enumerate(zip(settings, widths, strict=True))
     ]
     shown = list(range(len(settings)))
     while len(shown) > 2 and sum(needed[k] + GAP for k in shown) > room:

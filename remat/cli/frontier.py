@@ -155,7 +155,7 @@ def print_frontier(found: Frontier) -> None:
         return words
 
     rows = map(cells, reversed(found.budgets))
-    print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, rows, stacked=True)
+    print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, rows, stacked=2)
     say(out, "* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
     cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))
     print_notes(out, (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,13 +62,13 @@ def command(
     given: dict[str, Any] = {key: value for key, value in vars(sizes).items() if value is not None}
     if sizes.image is not None:
         given["image"] = _shape(sizes.image)
-    shown = {"n": "--ops"}
-    write_graph(generate(name, given, lambda option: shown.get(option, f"--{option}")), output)
+    shown = {field.name: f"--{field.name}" for field in fields(Sizes)} | {"n": "--ops"}
+    write_graph(generate(name, given, lambda option: shown.get(option, "")), output)
 
 
 def _shape(image: str) -> tuple[int, int, int]:
     """Return height, width and the three channels of an image."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", image, re.ASCII)
     if match is None:
-        raise GraphError(f"image size {image[:40]!r} is not of the form 224x224")
+        raise GraphError(f"image size {image[:40]!r} is not HEIGHTxWIDTH, such as 224x224")
     return int(match[1]), int(match[2]), 3

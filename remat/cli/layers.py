@@ -69,8 +69,8 @@ def command(
 
 
 def _print(found: LayerTable) -> None:
-    from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns
 
     head, *rows, total = found.cells()
-    columns = [(word, NUMBER if column else TEXT) for column, word in enumerate(head)]
+    columns = [(word, DETAIL if word == "ops" else NUMBER if column else TEXT) for column, word in enumerate(head)]
     print_columns(console(), f"{found.graph}, by layer", columns, rows, total)

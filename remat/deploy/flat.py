@@ -33,7 +33,7 @@ class FlatBuffer:
         try:
             return int(struct.unpack_from(f"<{code}", self.data, position)[0])
         except struct.error:
-            raise FormatError(f"byte {position:,}: an offset leads outside the file", "flat-buffer") from None
+            raise _outside(position, "an offset") from None
 
     def target(self, position: int) -> int:
         """Return the target of the reference at a position."""
@@ -68,7 +68,7 @@ class FlatBuffer:
             return ()
         count = self.number("I", start)
         if start + 4 + struct.calcsize(code) * count > len(self.data):
-            raise FormatError(f"byte {start:,}: a vector leads outside the file", "flat-buffer")
+            raise _outside(start, "a vector")
         return struct.unpack_from(f"<{count}{code}", self.data, start + 4)
 
     def tables(self, table: int, number: int) -> tuple[int, ...]:
@@ -90,14 +90,24 @@ class FlatBuffer:
                 continue
             if number not in known:
                 raise FormatError(
-                    f"{what} has a field {number} that remat does not know (a newer schema): nothing is written",
+                    f"{what} has field {number}, which is newer than the schema that remat knows: nothing is written; "
+                    "convert the model with an older converter, or update remat",
                     "newer-schema",
                 )
             size = known[number]
             if place + size > len(self.data):
-                raise FormatError(f"byte {place:,}: a field leads outside the file", "flat-buffer")
+                raise _outside(place, "a field")
             found[number] = self.target(place) if size == LINK else self.data[place : place + size]
         return found
+
+
+def _outside(position: int, what: str) -> FormatError:
+    """Return the error for a file that is cut off or damaged."""
+    return FormatError(
+        f"byte {position:,}: {what} leads outside the file, which is cut off or damaged; "
+        "copy or convert the model again",
+        "flat-buffer",
+    )
 
 
 @dataclass(eq=False)
@@ -173,7 +183,11 @@ def in_front(root: Piece, old: bytes) -> bytes:
         end = starts[piece] + len(piece.data)
     shift = -(-end // SHIFT) * SHIFT
     if shift + len(old) > MAX_SIZE:
-        raise FormatError(f"the model would have {shift + len(old):,} bytes, more than 2 GiB", "too-large")
+        raise FormatError(
+            f"the model would have {shift + len(old):,} bytes, more than the 2 GiB of a flat buffer: "
+            "quantise its weights, or split the model",
+            "too-large",
+        )
     front = bytearray(shift)
     struct.pack_into("<I4s", front, 0, starts[root] + root.anchor, old[4:8])
     for piece, start in starts.items():

@@ -59,5 +59,9 @@ def runtime_for(file: ModelFile | ProgramFile, wanted: str | None) -> Runtime:
     if wanted is None:
         return fitting[0]
     if wanted not in fitting:
-        raise FormatError(f"--runtime {wanted}: for this model there are {', '.join(fitting)}", "runtime", wanted)
+        raise FormatError(
+            f"--runtime {wanted} does not load this kind of model; write --runtime {' or '.join(fitting)}",
+            "runtime",
+            wanted,
+        )
     return Runtime(wanted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.runtime.text import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,17 @@ class AffineGraph:
         fixed = set(independent)
         for name in sorted(fixed):
             if name not in graph.tensor_index and name not in graph.op_index:
-                raise GraphError(f"there is no tensor or op {name!r} in graph {graph.name!r}")
+                hint = nearest(name, [*graph.tensor_index, *graph.op_index])
+                raise GraphError(f"there is no tensor or op {name!r} in graph {graph.name!r}{hint}")
 
         def share(value: int, what: str, constant: bool) -> Affine:
             if constant:
                 return Affine(value, 0)
             if value % batch:
-                raise GraphError(f"{what} is {value:,}, which is no multiple of the batch size {batch}")
+                raise GraphError(
+                    f"{what} is {value:,}, which is no multiple of the batch size {batch}; "
+                    "name what does not grow with it as independent"
+                )
             return Affine(0, value // batch)
 
         constant = graph.constant_memory - batch * constant_memory_per_sample

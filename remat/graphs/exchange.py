@@ -44,7 +44,10 @@ def from_networkx(
 ) -> dict[str, Any]:
     """Return fields of a :class:`~remat.graphs.ComputeGraph`; see its method ``from_networkx``."""
     if not graph.is_directed():
-        raise GraphError("the networkx graph is not directed", "networkx")
+        raise GraphError(
+            "the networkx graph is not directed; make it a networkx.DiGraph, with edges from producer to consumer",
+            "networkx",
+        )
     if graph.graph.get("format") == MARK:
         return _from_bipartite(graph)
     names = {node: str(node) for node in graph.nodes}

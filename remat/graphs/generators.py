@@ -55,7 +55,9 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
         given[first] = given.pop("n")
     for option in given:
         if option not in parameters:
-            raise GraphError(f"option {shown(option)} does not apply to {name!r}")
+            takes = [shown("n" if each == first and name not in ZOO else each) for each in parameters]
+            shows = ", ".join(filter(None, takes)) or "none"
+            raise GraphError(f"option {shown(option)} does not apply to {name!r}, which takes {shows}")
     if parameters[first].default is inspect.Parameter.empty and first not in given:
         raise GraphError(f"{name!r} needs a size: {shown('n')}")
     width = given.get("width")

@@ -166,7 +166,7 @@ class ComputeGraph:
             cycle = _find_cycle(self)
             if cycle:
                 shown = " -> ".join(cycle[:12]) + (" -> ..." if len(cycle) > 12 else "")
-                raise GraphError(f"the graph has a cycle: {shown}", "cycle")
+                raise GraphError(f"the graph has a cycle, which no order can run: {shown}", "cycle")
             edge = int(late.argmax())
             producer, consumer = arrays.edge_producer[edge], arrays.edge_consumer[edge]
             raise GraphError(

@@ -191,7 +191,7 @@ class ProfileDocument(Document):
 
 def _from_json(document: Any, name: str) -> Profile:
     try:
-        check_header(document, NAME, VERSION)
+        check_header(document, NAME, VERSION, "; costs are a table op,us or a JSON file of costs")
         listed = decoded(ProfileDocument, document).sets
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None

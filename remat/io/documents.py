@@ -85,12 +85,15 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
         raise error(_summary(found, at)) from None
 
 
-def check_header(document: Any, name: str, version: int) -> None:
-    """Refuse a document of another format or version, before any other check."""
+def check_header(document: Any, name: str, version: int, remedy: str = "") -> None:
+    """Refuse a document of another format or version, before any other check.
+
+    `remedy` ends the message about another format.
+    """
     if type(document) is not dict:
         raise FormatError(f"the document must be an object, not {short(document)}", "header")
     if document.get("format") != name:
-        raise FormatError(f"format is {short(document.get('format'))}, not {name!r}", "header")
+        raise FormatError(f"format is {short(document.get('format'))}, not {name!r}{remedy}", "header")
     if type(document.get("version")) is not int or document["version"] != version:
         raise FormatError(
             f"version is {short(document.get('version'))}; this program reads version {version}", "header"

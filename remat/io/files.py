@@ -76,7 +76,9 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
             mode = _mode(path)
             if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 folder = mode is not None and stat.S_ISDIR(mode)
-                what = "no such file" if mode is None else "it is a folder" if folder else "not a plain file"
+                what = (
+                    "no such file" if mode is None else "it is a folder; name a file" if folder else "not a plain file"
+                )
                 raise FormatError(f"{path}: {what}", "no-file")
             if stat.S_ISFIFO(mode):
                 data = _read_pipe(path, max_bytes + 1)
@@ -197,12 +199,16 @@ def parse_json(text: str, name: str) -> Any:
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")  # the place precedes it here
         ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        line = f"line {error.lineno}, " if "\n" in text else ""
         cut = "; the file seems to be cut off" * (ended and bool(text.strip()))
-        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}{cut}", "json") from None
+        raise FormatError(f"{name}: {line}column {error.colno}: not JSON: {what}{cut}", "json") from None
     except RecursionError:
         raise FormatError(f"{name}: nested too deeply", "json") from None
     except ValueError as error:  # a number with thousands of digits
-        raise FormatError(f"{name}: {error}", "json") from None
+        raise FormatError(
+            f"{name}: a number has more than {sys.get_int_max_str_digits():,} digits; sizes and costs are below 2^62",
+            "json",
+        ) from error
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
@@ -238,6 +244,8 @@ def _not_written(path: str | os.PathLike[str], error: OSError | ValueError) -> F
     reason, folder = _reason(error), Path(path).parent
     if isinstance(error, FileNotFoundError) and not exists(folder):
         reason = f"there is no folder {folder}"
+    if isinstance(error, NotADirectoryError):
+        reason = f"{folder} is no folder"
     return FormatError(f"{path}: cannot be written: {reason}", "not-written")
 
 
@@ -267,7 +275,8 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}", "not-written") from None
+        reason = "it is a file; name a folder" if isinstance(error, FileExistsError) else error.strerror
+        raise FormatError(f"{path}: cannot be written: {reason}", "not-written") from None
     return folder
 
 
@@ -294,7 +303,7 @@ def _replace(target: Path, data: bytes) -> None:
     before = target.stat() if target.exists() else None
     if before is not None:
         if stat.S_ISDIR(before.st_mode):
-            raise OSError(errno.EISDIR, "it is a folder")
+            raise OSError(errno.EISDIR, "it is a folder; name a file")
         if not os.access(target, os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     with _written(target.parent, data, before) as temporary:
@@ -346,7 +355,7 @@ def check_output(
         return
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
-        raise FormatError(f"{path}: cannot be written: it is a folder")
+        raise FormatError(f"{path}: cannot be written: it is a folder; name a file")
     if is_special(path):
         if not os.access(path, os.W_OK):
             raise FormatError(f"{path}: cannot be written: Permission denied")

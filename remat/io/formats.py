@@ -242,7 +242,9 @@ def _says_format(source: Source, what: str) -> str:
         return "; it is UTF-16 text: save it as UTF-8"
     if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
-    return ""
+    if what == "graph":
+        return "; export the model as ONNX or TensorFlow Lite, or write its graph as JSON"
+    return "; the simplest one is a list of ops in the order of their computation, one per line"
 
 
 def _own_format(source: Source) -> str:

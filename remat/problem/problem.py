@@ -16,7 +16,7 @@ from remat.io.views import html_pairs, html_picture
 from remat.problem.budget import parse_budget
 from remat.problem.objective import Objective
 from remat.runtime.arrays import Bool, Int
-from remat.runtime.text import short
+from remat.runtime.text import nearest, short
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.rules import OrderRule, Rules
@@ -281,7 +281,9 @@ def _names(keep: Iterable[str], graph: ComputeGraph) -> frozenset[str]:
             raise ProblemError(f"keep must be names of tensors, not {short(name)}")
     for name in names:
         if name not in graph.tensor_index:
-            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}")
+            raise ProblemError(
+                f"tensor {name!r} to keep is not in graph {graph.name!r}{nearest(name, graph.tensor_index)}"
+            )
     return frozenset(names)
 
 

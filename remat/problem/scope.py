@@ -61,9 +61,8 @@ class Scope:
         parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
         if self.staged:
             parts.append("staged recomputation")
-        parts.append(
-            "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
-        )
+        most, plural = self.max_computes, "s" * (self.max_computes != 1)
+        parts.append("any number of computes" if most is None else f"at most {most} compute{plural} per op")
         return ", ".join([*parts, *map(str, self.notes)])
 
 
@@ -117,7 +116,7 @@ def own_scope(problem: Problem) -> Scope:
     --------
     >>> from remat.graphs.families import unit_chain
     >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
-    'fixed order, ≤ 2 computes per op'
+    'fixed order, at most 2 computes per op'
     """
     return scope_within_limits(problem, problem.order)
 

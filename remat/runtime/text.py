@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Container, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from remat.errors import RematError
@@ -81,7 +82,30 @@ def expect(value: Any, kind: type, what: str, error: type[RematError]) -> None:
     remat.errors.GraphError: sizes: a dict is needed, not 'resnet50'
     """
     if not isinstance(value, kind):
-        raise error(f"{what}: a {kind.__name__} is needed, not {short(value)}")
+        raise error(f"{what}: {with_article(kind.__name__)} is needed, not {short(value)}")
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article, by its first letter.
+
+    Examples
+    --------
+    >>> with_article("Op"), with_article("dict")
+    ('an Op', 'a dict')
+    """
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the most similar of the known names, to end a message, or "".
+
+    Examples
+    --------
+    >>> nearest("gredy", ["auto", "greedy"]), nearest("x", ["auto"])
+    ("; did you mean 'greedy'?", '')
+    """
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def clipped(text: str, length: int) -> str:
@@ -95,8 +119,8 @@ def together(faults: Sequence[str], count: int | None = None) -> str:
     return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
-def aligned(rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return a line for each row, its words in columns two blanks apart; columns in `right` are right-aligned.
+def aligned(rows: Iterable[Sequence[str]], right: Container[int] = (), gap: int = 2) -> list[str]:
+    """Return a line for each row, its words in columns `gap` blanks apart; columns in `right` are right-aligned.
 
     Examples
     --------
@@ -106,10 +130,12 @@ def aligned(rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[s
     lines = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
-        "  ".join(
+        (" " * gap)
+        .join(
             word.rjust(width) if column in right else word.ljust(width)
             for column, (word, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
+        )
+        .rstrip()
         for line in lines
     ]
 

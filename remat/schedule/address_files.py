@@ -88,7 +88,7 @@ def addresses_from_document(document: Any) -> Addresses:
 
     Raise FormatError for another format or version, missing or unknown keys, or wrong types; each with its place.
     """
-    check_header(document, NAME, VERSION)
+    check_header(document, NAME, VERSION, "; `remat allocate ... -o FILE.json` writes addresses")
     found = decoded(AddressesDocument, document)
     try:
         rows = [(e.lower, e.upper, e.size, e.offset, e.memory) for e in found.buffers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -155,10 +155,25 @@ class Findings(ABC, Generic[V]):
         for first, *others in groups.values():
             rows.append(("violation", str(first)))
             if others:
-                shown = ", ".join(other.place for other in others[:_PLACES])
-                more = f" and {len(others) - _PLACES:,} more" if len(others) > _PLACES else ""
-                rows.append(("", f"the same at {shown}{more}"))
+                rows.append(("", f"the same at {_places(others)}"))
         return [*rows, ("", f"and {self.more_violations:,} more violations")] if self.more_violations else rows
+
+
+def _places(violations: Sequence[BrokenRule]) -> str:
+    """Return the steps of violations, or where there is none, their places.
+
+    Examples
+    --------
+    >>> some = [Violation(k, None, None, Rule.BUDGET, "") for k in range(7)]
+    >>> _places(some[:2]), _places(some)
+    ('steps 0, 1', 'steps 0, 1, 2, 3, 4 and 2 more')
+    """
+    shown = [each.place for each in violations[:_PLACES]]
+    more = f" and {len(violations) - _PLACES:,} more" if len(violations) > _PLACES else ""
+    if len(shown) > 1 and all(place.startswith("step ") for place in shown):
+        shown = [place.removeprefix("step ") for place in shown]
+        return f"steps {', '.join(shown)}{more}"
+    return f"{', '.join(shown)}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +335,7 @@ class Certificate(Findings[Violation]):
         if self.budget is not None:
             rows.append(("budget", f"{self.budget:,} bytes"))
         if self.live_at_peak:
-            held = [f"{name} {size:,}" for name, size in self.live_at_peak[:3]]
+            held = [f"{name} ({size:,} bytes)" for name, size in self.live_at_peak[:3]]
             more = len(self.live_at_peak) - len(held)
             rows.append(("live at peak", ", ".join(held) + (f" and {more} more" if more else "")))
         overhead = "" if self.overhead is None else f", overhead {self.overhead:.4g} %"

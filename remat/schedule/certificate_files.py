@@ -139,7 +139,7 @@ def read_certificates(path: str | os.PathLike[str]) -> CertificateDocument:
     """
     document = read_json(path)
     try:
-        check_header(document, NAME, VERSION)
+        check_header(document, NAME, VERSION, "; `remat validate GRAPH SCHEDULE -o FILE.json` writes one")
         return decoded(CertificateDocument, document)
     except FormatError as error:
         raise FormatError(f"{path}: {error}", "certificate") from None

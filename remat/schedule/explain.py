@@ -33,10 +33,10 @@ def explain(graph: ComputeGraph, schedule: Schedule, violation: Violation, rules
     >>> found = validate(chain, order, rules).first
     >>> for label, text in explain(chain, order, found, rules):
     ...     print(f"{label:<7} {text}")
-    around    step 1  compute f1    2 bytes
-              step 2  compute loss  3 bytes
-            > step 3  compute g1    4 bytes
-              step 4  compute g0    3 bytes
+    around    step 1  2 bytes  compute f1
+              step 2  3 bytes  compute loss
+            > step 3  4 bytes  compute g1
+              step 4  3 bytes  compute g0
     life    'f0', 1 bytes: produced at step 0 by 'f0', freed after step 4; read at steps 1, 4
     """
     run = simulate(graph, schedule, keep=rules.keep, count_constant_memory=rules.count_constant_memory)
@@ -64,11 +64,12 @@ def _around(run: Simulation, schedule: Schedule, step: int) -> list[tuple[str, s
     words = [
         f"{'compute' if run.is_compute[k] else 'free'} {names[schedule.kinds[k]][schedule.targets[k]]}" for k in steps
     ]
-    digits, width = len(str(high - 1)), max(map(len, words))
+    sizes = [f"{int(run.memory[k]):,} bytes" for k in steps]
+    digits, width = len(str(high - 1)), max(map(len, sizes))
     return [
         ("" if k > low else "around",
-         f"{'>' if k == step else ' '} step {k:<{digits}}  {word:<{width}}  {int(run.memory[k]):,} bytes")
-        for k, word in zip(steps, words, strict=True)
+         f"{'>' if k == step else ' '} step {k:<{digits}}  {size:>{width}}  {word}")
+        for k, word, size in zip(steps, words, sizes, strict=True)
     ]  # fmt: skip
 
 

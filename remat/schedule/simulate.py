@@ -12,7 +12,7 @@ import numpy as np
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.runtime.arrays import Bool, Int
-from remat.runtime.text import expect, short
+from remat.runtime.text import expect, nearest, short
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
 from remat.schedule.schedule import Schedule, StepKind
@@ -377,7 +377,10 @@ def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:
     kept = graph.arrays.is_output.copy()
     for name in keep:
         if name not in graph.tensor_index:
-            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}", "kept-tensor")
+            raise ProblemError(
+                f"tensor {name!r} to keep is not in graph {graph.name!r}{nearest(name, graph.tensor_index)}",
+                "kept-tensor",
+            )
         kept[graph.tensor_index[name]] = True
     return kept
 

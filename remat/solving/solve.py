@@ -170,8 +170,8 @@ def _check_problem(problem: Any) -> None:
 def _check_objective(problem: Problem, method: Method) -> None:
     if problem.objective not in method.objectives:
         raise ProblemError(
-            f"method {method.name!r} cannot be asked for the {str(problem.objective).replace('-', ' ')}; 'auto', "
-            "formulations that can state it ('retention-intervals') and heuristics can"
+            f"method {method.name!r} does not search for the {str(problem.objective).replace('-', ' ')}; use 'auto', "
+            "'retention-intervals' or a heuristic"
             + ("" if problem.objective.is_memory else f"; `remat order` uses {method.name!r}"),
             "no-peak",
         )

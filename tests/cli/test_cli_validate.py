@@ -66,7 +66,7 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ok(f"validate chain.json {FILES[2]} -b 4", code=1).out.splitlines()
     at = next(k for k, line in enumerate(shown) if line.startswith("around"))
     assert " ".join(" ".join(shown[at:]).split()) == (  # lines break by the width of the terminal
-        "around step 6 compute g3 5 bytes step 7 compute g2 6 bytes > step 8 compute g1 7 bytes "
+        "around step 6 5 bytes compute g3 step 7 6 bytes compute g2 > step 8 7 bytes compute g1 "
         "life 'f1', 1 bytes: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8 "
         "The schedule is not valid; `remat view` marks every fault."
     )
@@ -74,7 +74,7 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ok("validate chain.json twice.json", code=1).out.splitlines()
     at = next(k for k, line in enumerate(shown) if line.startswith("violation"))
     assert shown[at].endswith("step 4: op 'f2' reads tensor 'f1', which was freed at step 3")
-    assert shown[at + 1].strip() == "the same at step 7, step 10"
+    assert shown[at + 1].strip() == "the same at steps 7, 10"
     Path("list.txt").write_text("f0\nf1\nf2\nf3\nloss\ng3\ng2\ng1\ng0\n")
     assert "read as       plain-list" in ok("validate chain.json list.txt").out
 

@@ -12,11 +12,13 @@ from rich.table import Table
 from shell import ok, program, shell
 
 from remat.cli import main
+from remat.cli.common import print_table
 from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
 from remat.cli.terminal import guarded
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.zoo import ZOO
+from remat.graphs.zoo.titles import title_of
 from remat.runtime.deadline import Deadline
 from remat.runtime.text import printable
 from remat.schedule import Schedule, write_schedule
@@ -135,7 +137,7 @@ def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "gone"), [(60, ""), (59, "build"), (50, "build, peak"), (10, "overhead, build, peak")]
+    ("width", "gone"), [(60, ""), (59, "build"), (50, "build, peak"), (30, "overhead, build, peak")]
 )
 def test_narrow_terminals_omit_columns(width: int, gone: str) -> None:
     """Details go first, then columns from the right; no cell is truncated, and the first two columns stay."""
@@ -145,9 +147,44 @@ def test_narrow_terminals_omit_columns(width: int, gone: str) -> None:
     print_columns(SafeConsole(file=stream, width=width), "title", columns, [row, ["greedy", "failed"]])
     shown = stream.getvalue()
     assert ("left out" in shown) == bool(gone) and " ".join(shown.split()).endswith(gone)
-    if width > 10:
+    if width > 30:
         kept = [word for (heading, _), word in zip(columns, row, strict=True) if heading not in gone]
         assert all(word in shown for word in kept) and "…" not in shown
+
+
+def test_long_names_stay_whole_on_a_narrow_screen() -> None:
+    """Names of files stand above the other cells; omitted columns are listed."""
+    columns = [("schedule", TEXT), ("verdict", TEXT), ("peak", NUMBER), ("read as", TEXT)]
+    name = "schedules/resnet_gn__rotor64k_hiremate__hiremate_50_raw.json"
+    stream = io.StringIO()
+    print_columns(SafeConsole(file=stream, width=40), "net", columns, [[name, "invalid", "12", "rockmate " * 3]])
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert lines[:7] == ["net", "", "schedule", "verdict   peak", "\u2500" * 16, name, "invalid     12"]
+    assert lines[-1] == "left out at this width: read as"
+
+
+def test_stacked_columns_stay_in_their_groups() -> None:
+    """A bound never stands in a table without the method that it belongs to."""
+    names = ["budget", "bytes", "greedy", "bound", "eviction", "bound"]
+    columns = [(name, NUMBER) for name in names]
+    for width in range(40, 70):
+        stream = io.StringIO()
+        print_columns(SafeConsole(file=stream, width=width), "t", columns, [["80 %", *["0.125 %"] * 5]], stacked=2)
+        tables, _, _ = stream.getvalue().partition("left out")
+        heads = [line.split() for line in tables.splitlines() if "budget" in line]
+        assert all("bound" not in head or {"greedy", "eviction"} & set(head) for head in heads), heads
+        assert sum(heads, []) in (names, [*names[:4], *names[:2], *names[4:]])
+
+
+def test_names_in_lists_stay_whole(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """One blank between columns is enough if two would break a name."""
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table([("amoebanet-a-folded-x", "inference", "1,114", "1"), ("darts", "inference", "709", "1")], right=(2, 3))
+    assert "amoebanet-a-folded-x inference 1,114 1" in capsys.readouterr().out.splitlines()
+
+
+def test_every_network_of_the_zoo_says_what_it_is() -> None:
+    assert all(title_of(name) for name in ZOO)
 
 
 def test_guard_ends_with_its_context(capsys: Capture) -> None:

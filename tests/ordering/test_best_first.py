@@ -119,7 +119,7 @@ def test_bounds_with_limited_recomputation(order: OrderRule) -> None:
         assert least.value <= least_peak(free)
         if order is OrderRule.FIXED:
             assert most.value == graph.reference_peak
-            assert str(most.scope) in {"fixed order, ≤ 1 computes per op", "any order, any number of computes"}
+            assert str(most.scope) in {"fixed order, at most 1 compute per op", "any order, any number of computes"}
         else:
             assert most.value == cut_bound(free).value  # for any limits of computes
         above += least.value < middle.value < most.value

@@ -83,7 +83,7 @@ def check_solve() -> None:
     try:
         solve(PROBLEM, "checkmate")
     except ProblemError as error:
-        assert "'checkmate' cannot be asked for the least time" in str(error)
+        assert "'checkmate' does not search for the least time" in str(error)
     else:
         raise AssertionError("checkmate states the cost only")
 

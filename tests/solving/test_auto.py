@@ -278,9 +278,9 @@ def test_proof_in_the_full_scope_counts() -> None:
     assert best is not None
     result = solve(Problem(TIGHT, 16, "free", max_computes=2), options=ONE)
     assert (result.status, result.objective) == (Status.OPTIMAL, best.cost)
-    assert str(result.scope) == "any order, ≤ 2 computes per op"
+    assert str(result.scope) == "any order, at most 2 computes per op"
     none = solve(Problem(TIGHT, 15, "free", max_computes=2), options=ONE)
-    assert (none.status, str(none.scope)) == (Status.INFEASIBLE, "any order, ≤ 2 computes per op")
+    assert (none.status, str(none.scope)) == (Status.INFEASIBLE, "any order, at most 2 computes per op")
     assert none.message.startswith("no schedule exists (proved by retention-intervals and cp-sat); ")
 
 

@@ -190,7 +190,7 @@ def test_optimum_is_certified_with_its_scope() -> None:
     assert result.schedule.source == "menu by scripted"
     assert result.certificate is not None
     assert (result.certificate.peak, result.least_feasible_budget) == (8, 8)
-    assert str(result.scope) == "fixed order, ≤ 3 computes per op"
+    assert str(result.scope) == "fixed order, at most 3 computes per op"
     assert (result.variables, result.constraints) == (3, 1)
     assert result.versions["scripted"] == "1.2"
     assert {"remat", "python", "numpy"} <= set(result.versions)
@@ -341,7 +341,10 @@ def test_decoding_may_drop_useless_computes() -> None:
 def test_infeasible_in_a_narrow_scope_names_the_scope() -> None:
     result = run(scripted_answer(status=Status.INFEASIBLE))
     assert (result.status, result.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
-    assert "no schedule exists within fixed order, ≤ 3 computes per op (proved by menu and scripted)" in result.message
+    assert (
+        "no schedule exists within fixed order, at most 3 computes per op (proved by menu and scripted)"
+        in result.message
+    )
     assert "says nothing of schedules beyond" in result.message
     assert "8 bytes (88.89 %) are known to suffice" in result.message
 

@@ -34,7 +34,7 @@ def schedule_from_list(text: str) -> Schedule:
 
 def _of_names(names: list[str]) -> Schedule:
     if not names:
-        raise FormatError("the list names no op", "empty-list")
+        raise FormatError("the list names no op; write one name per line", "empty-list")
     return Schedule.from_steps([("compute", name) for name in names])
 
 

@@ -80,7 +80,9 @@ class TensorEntry:
         if self.kind not in BITS:
             raise FormatError(f"{self.label} has elements of type {self.kind.lower()}, which have no size")
         if min(self.shape, default=0) < 0:
-            raise FormatError(f"{self.label} has no fixed shape: {list(self.shape)}")
+            raise FormatError(
+                f"{self.label} has no fixed shape: {list(self.shape)}; convert the model with fixed shapes"
+            )
         bits = BITS[self.kind]
         return -(-self.elements * (bits if packed or not bits else max(bits, 8)) // 8)
 
