@@ -16,6 +16,8 @@ WORKERS ?= 3
 PYTEST_ARGS ?=
 # Packages' own tests, and packages of which few modules or none are imported here.
 IDLE := /tests?/|/(fontTools|jaxlib|material|mypyc?|pandas|pip|setuptools)/
+# Training frameworks in which slow tests train.
+TRAINERS := accelerate lightning peft
 # The package index has gigabytes of CUDA in its PyTorch for Linux; the build for CPUs is a local version.
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 
@@ -88,10 +90,10 @@ frameworks: $(STAMP)  ## install PyTorch for CPUs, where such a build is at hand
 	echo "PyTorch is not here, so its tests will be skipped; to have them: make frameworks TORCH=..., with what pip shall" \
 	  "install (torch==2.13.0 is found everywhere; on Linux it brings CUDA, gigabytes)" >&2
 
-slow-models: frameworks  ## install transformers, whose models some slow tests capture
-	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(bool(u.find_spec("torch") and not u.find_spec("transformers")))' || \
-	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 "transformers>=5.23" || \
-	  echo "transformers cannot be installed from here, so tests of its models will be skipped" >&2
+slow-models: frameworks  ## install transformers and the training frameworks that some slow tests run
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(bool(u.find_spec("torch") and not all(map(u.find_spec, "$(TRAINERS)".split()))))' || \
+	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 "transformers>=5.23" $(TRAINERS) || \
+	  echo "transformers and $(TRAINERS) cannot be installed from here, so their tests will be skipped" >&2
 
 demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, check and plot it (2 minutes)
 	@mkdir -p $(OUT)

@@ -138,7 +138,15 @@ def test_imports_point_down() -> None:
 
 
 #: Packages of extras, and the part that may import each at module level.
-FRAMEWORKS = {"torch": "torch", "transformers": "", "onnx": "", "jax": "jax", "tflite": "", "executorch": "torch"}
+FRAMEWORKS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "lightning": "torch",
+    "onnx": "",
+    "jax": "jax",
+    "tflite": "",
+    "executorch": "torch",
+}
 
 
 def loaded_packages(source: str, *, everywhere: bool) -> set[str]:

@@ -19,7 +19,7 @@ from remat import Schedule  # noqa: E402
 from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
 from remat.torch.execute.split import split  # noqa: E402
-from remat.torch.rematerialized import rematerialize as rematerialize_module  # noqa: E402
+from remat.torch.rematerialized import planner  # noqa: E402
 from remat.torch.rematerialized.verify import Expected, verify  # noqa: E402
 
 QUICK = {"method": "greedy", "time_limit": 10.0}
@@ -267,7 +267,7 @@ def test_given_schedule(state, tmp_path, monkeypatch) -> None:
     again = rematerialize(module, (x, target), schedule=tmp_path / "schedule.json", costs="flops")
     assert again.schedule == model.schedule and again.report.result is None
     assert again.report.predicted_peak == model.report.predicted_peak
-    monkeypatch.setattr(rematerialize_module, "capture", lambda *_, **__: model.captured)
+    monkeypatch.setattr(planner, "capture", lambda *_, **__: model.captured)
     with refused("schedule.step-over-budget", hide={f"{model.report.predicted_peak:,}": "<peak>"}):
         rematerialize(module, (x, target), 100, schedule=model.schedule)
 
@@ -277,13 +277,14 @@ def test_wrong_arguments_are_refused(state, monkeypatch) -> None:
     sample = data()
     for kind, given, options in (
         ("problem.step-budget", (module, sample), {}),
+        ("problem.step-sample", (module, None, "70%"), {"verify": True}),
         ("execution.no-module", (model, sample, "70%"), {}),
         ("execution.no-module", (len, sample, "70%"), {}),
         ("problem.step-setting", (module, sample, "70%"), {"engine": "steam"}),
     ):
         with refused(kind):
             rematerialize(*given, **options)
-    monkeypatch.setattr(rematerialize_module, "capture", lambda *_, **__: model.captured)
+    monkeypatch.setattr(planner, "capture", lambda *_, **__: model.captured)
     with pytest.raises(ProblemError, match=r"bytes .* known to suffice"):
         rematerialize(module, sample, "1KiB", **QUICK)
 

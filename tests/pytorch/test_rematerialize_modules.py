@@ -20,8 +20,7 @@ from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from remat.torch import capture, rematerialize  # noqa: E402
-from remat.torch.rematerialized import planning  # noqa: E402
-from remat.torch.rematerialized import rematerialize as rematerialize_module  # noqa: E402
+from remat.torch.rematerialized import planner, planning  # noqa: E402
 from remat.torch.rematerialized.python_state import check_python_state  # noqa: E402
 
 slow = pytest.mark.slow
@@ -228,7 +227,7 @@ def test_training_equals_eager(wild, name: str) -> None:
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
 def test_training_under_autocast(wild, monkeypatch, route: str) -> None:
     """Without dropout and with each weight used once: half precision rounds at the same places."""
-    monkeypatch.setattr(rematerialize_module, "capture", partial(capture, route=route))
+    monkeypatch.setattr(planner, "capture", partial(capture, route=route))
     torch.manual_seed(2)
     check(lambda: with_head(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))), (floats(*SIZE),), autocast=True)
 

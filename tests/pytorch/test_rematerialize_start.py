@@ -14,8 +14,7 @@ from remat.errors import CaptureError, CaptureRemark  # noqa: E402
 from remat.schedule import OrderRule  # noqa: E402
 from remat.torch import rematerialize  # noqa: E402
 from remat.torch.peers import partitioner_schedule  # noqa: E402
-from remat.torch.rematerialized import planning  # noqa: E402
-from remat.torch.rematerialized import rematerialize as rematerialize_module  # noqa: E402
+from remat.torch.rematerialized import planner, planning  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def step():
 
 def test_result_at_least_as_good_as_torch(step, monkeypatch) -> None:
     module, args, captured, peer = step
-    monkeypatch.setattr(rematerialize_module, "capture", lambda *_, **__: captured)
+    monkeypatch.setattr(planner, "capture", lambda *_, **__: captured)
     seen = []
 
     def hurried(problem, *given, stop, warm_start, **options):

@@ -1,11 +1,13 @@
-"""Module for training: like the original, but its steps follow a schedule."""
+"""Module for training: an instance of the original's class, whose steps follow a schedule."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+import types
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,114 +17,25 @@ from remat.errors import ExecutionError
 from remat.schedule import Schedule
 from remat.schedule.io import write_schedule
 from remat.torch.captured import Captured
-from remat.torch.execute.step import returned
-from remat.torch.rematerialized.arguments import Sample
-from remat.torch.rematerialized.autograd_function import Program
+from remat.torch.rematerialized.plan import Plan
+from remat.torch.rematerialized.planner import Planner
 from remat.torch.rematerialized.report import Report
 
-#: State of autocast of a captured step.
-Autocast = tuple[tuple[str, torch.dtype], ...]
+_log = logging.getLogger("remat.torch")
 
-
-@dataclass(frozen=True)
-class Constant:
-    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute that holds it."""
-
-    value: torch.Tensor
-    path: str
-    """Path of the submodule with the attribute; empty for the module itself."""
-    attribute: str
-    """Name of the attribute; empty if no attribute holds the tensor, which is then always the same."""
-
-    @classmethod
-    def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:
-        """Find the attribute that holds a tensor.
-
-        Raise ExecutionError if it requires a gradient, which only a parameter can have.
-        """
-        found = [(p, name) for p, part in module.named_modules() for name, x in part.__dict__.items() if x is value]
-        path, attribute = found[0] if found else ("", "")
-        if value.requires_grad:
-            place = f" {f'{path}.{attribute}'.lstrip('.')!r}" if attribute else ""
-            raise ExecutionError(
-                f"the module uses the tensor{place} of shape {tuple(value.shape)}, which requires a gradient and is "
-                "not one of its parameters: register it (nn.Parameter as an attribute, or in an nn.ParameterList)",
-                "foreign-parameter",
-            )
-        return cls(value, path, attribute)
-
-    def now(self, module: nn.Module) -> Any:
-        """Return the tensor that forward would now read."""
-        if not self.attribute:
-            return self.value
-        return module.get_submodule(self.path).__dict__.get(self.attribute)
-
-
-class Plan:
-    """One captured step of a module, ready to run: program, report, and the conditions of its capture.
-
-    Copies of a module share it; it has no parameters.
-    """
-
-    def __init__(self, module: nn.Module, sample: Sample, program: Program, report: Report) -> None:
-        captured = program.split.captured
-        self.sample, self.program, self.report = sample, program, report
-        self.inputs = tuple(captured.inputs[position] for position in program.split.forward_inputs)
-        self.captured = captured
-        self.autocast = autocast_state()
-        self.modes = tuple(each.training for each in module.modules())
-        known = dict(module.named_parameters(remove_duplicate=False)) | dict(
-            module.named_buffers(remove_duplicate=False)
-        )
-        self.kinds: dict[str, tuple[Any, ...]] = {}
-        self.constants: dict[str, Constant] = {}
-        for each in self.inputs:
-            if each.kind != "input":
-                if each.name not in known:
-                    known[each.name] = captured.constants[each.name]
-                    self.constants[each.name] = Constant.of(module, known[each.name])
-                self.kinds[each.name] = _kind(known[each.name])
-        self.trained = frozenset(name for name in self.kinds if known[name].requires_grad)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self
-
-    def run(self, module: nn.Module, leaves: list[Any]) -> Any:
-        """Return the module's return value for these arguments, which are flattened like the sample's.
-
-        Raise ExecutionError with the name of a parameter or buffer that differs from the captured one.
-        """
-        tensors: list[torch.Tensor] = []
-        for each in self.inputs:
-            if each.kind == "input":
-                tensors.append(leaves[int(each.name)])
-                continue
-            constant = self.constants.get(each.name)
-            tensor = _tensor(module, each.name) if constant is None else constant.now(module)
-            if not isinstance(tensor, torch.Tensor) or _kind(tensor) != self.kinds[each.name]:
-                raise ExecutionError(
-                    f"{each.kind} {each.name!r} is now {_words(tensor)}; the step was captured with another: "
-                    "call rematerialize(...) after such changes"
-                )
-            if tensor.requires_grad and each.name not in self.trained:
-                raise ExecutionError(
-                    f"parameter {each.name!r} requires a gradient, but did not when the step was captured: "
-                    "call rematerialize(...) after such changes"
-                )
-            tensors.append(tensor)
-        values = iter(self.program(tensors))
-        return returned(
-            self.captured,
-            [next(values) if each.node is not None else each.value for each in self.captured.results_of("output")],
-        )
+#: Collections that a rematerialized module shares with its original, so that both always have the same tensors.
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+#: Attributes that are set for the rematerialized module only. accelerate replaces forward, and keeps the one before.
+_OWN = ("forward", "_original_forward", "_compiled_call_impl")
 
 
 class Rematerialized(nn.Module):
     """A module whose training step keeps a memory budget; made by :func:`remat.torch.rematerialize`.
 
-    Parameters, buffers and submodules are those of the original, under the same names. In training mode with gradients
-    enabled, a call runs the scheduled forward pass and ``backward`` the scheduled backward pass. Otherwise a call
-    delegates to the original.
+    It is an instance of the original's class, with the same name, methods and signature of ``forward``. Parameters,
+    buffers, submodules and all other attributes are those of the original, also if they are set later. Hooks registered
+    here run in addition to the original's. In training mode with gradients enabled, a call runs the scheduled forward
+    pass and ``backward`` the scheduled backward pass. Otherwise a call delegates to the original.
 
     Attributes
     ----------
@@ -133,31 +46,36 @@ class Rematerialized(nn.Module):
 
     original: nn.Module
     _plans: list[Plan]
-    _again: Callable[..., Plan] | None
-
-    def __init__(self, original: nn.Module, plan: Plan, again: Callable[..., Plan] | None = None) -> None:
-        super().__init__()
-        own = self.__dict__
-        own["original"] = original
-        # the same dictionaries, so that names, state_dict, .to() and optimizers see the original's parameters
-        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            own[shared] = original.__dict__[shared]
-        own["_plans"], own["_again"] = [plan], again
+    _planner: Planner | None
 
     @property
     def report(self) -> Report:
-        """Prediction, certificate and verification for the sample."""
-        return self._plans[0].report
+        """Prediction, certificate and verification for the sample.
+
+        Raise ExecutionError if the module has neither a sample nor been called.
+        """
+        return self._first.report
+
+    @property
+    def reports(self) -> list[Report]:
+        """Reports of all kinds of calls so far."""
+        return [plan.report for plan in self._plans]
 
     @property
     def captured(self) -> Captured:
         """Captured step of the sample."""
-        return self._plans[0].captured
+        return self._first.program.split.captured
 
     @property
     def schedule(self) -> Schedule:
         """Schedule of the sample's step."""
-        return self._plans[0].program.split.schedule
+        return self._first.program.split.schedule
+
+    @property
+    def _first(self) -> Plan:
+        if not self._plans:
+            raise ExecutionError("no step is captured yet: the first call in training mode is the sample", "no-step")
+        return self._plans[0]
 
     def save_schedule(self, path: str | os.PathLike[str]) -> None:
         """Write the schedule; ``rematerialize(..., schedule=path)`` uses it instead of solving again."""
@@ -178,31 +96,35 @@ class Rematerialized(nn.Module):
     # torch.compile would partition the copies again, merge them, and draw other numbers for rerun dropout
     @torch.compiler.disable(reason="a rematerialized step runs as it is scheduled (see engine= of rematerialize)")  # type: ignore[untyped-decorator]
     def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        plan, leaves = self._plan_for(args, kwargs)
-        return plan.run(self.original, leaves)
+        plan, state, leaves = self._plan_for(args, kwargs)
+        return plan.run(state, leaves)
 
-    def _plan_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Plan, list[Any]]:
-        modes, autocast = tuple(each.training for each in self.original.modules()), autocast_state()
-        wrong: ExecutionError | None = None
-        for plan in self._plans:
+    def _plan_for(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Plan, dict[str, torch.Tensor], list[Any]]:
+        """Return the step of a call with state and arguments; capture it if there is none.
+
+        A step is dropped if the module is no longer as it was captured: adapters were added, or its type changed.
+        """
+        refused: ExecutionError | None = None
+        for plan in list(self._plans):
             try:
-                if plan.modes != modes:
-                    raise ExecutionError(_modes_differ(self.original, plan.modes), "other-mode")
-                if plan.autocast != autocast:
-                    raise ExecutionError(
-                        f"autocast is {_told(autocast)}, but was {_told(plan.autocast)} when the step was captured: "
-                        "call rematerialize(...) in the same torch.autocast block that the training uses",
-                        "other-autocast",
-                    )
-                return plan, plan.sample.leaves(args, kwargs)
+                state = plan.state(self.original)
             except ExecutionError as error:
-                wrong = wrong or error
-        assert wrong is not None
-        if self._again is None:
-            raise wrong
-        made = self._again(self.original, args, kwargs)
-        self._plans.append(made)
-        return made, made.sample.leaves(args, kwargs)
+                if self._planner is None:
+                    raise
+                _log.info("%s is captured again: %s", type(self).__name__, error)
+                self._plans.remove(plan)
+                continue
+            try:
+                return plan, state, plan.leaves(self.original, args, kwargs)
+            except ExecutionError as error:
+                refused = refused or error
+        if refused is not None and not (self._planner and self._planner.other_calls):
+            raise refused
+        plan = cast("Planner", self._planner)(self.original, args, kwargs)
+        self._plans.append(plan)
+        return plan, plan.state(self.original), plan.leaves(self.original, args, kwargs)
 
     # -- delegation to the original --------------------------------------------------------------------------------
 
@@ -210,11 +132,6 @@ class Rematerialized(nn.Module):
     def training(self) -> bool:
         """Training flag of the original, even if set without ``train()``."""
         return self.original.training
-
-    @training.setter
-    def training(self, mode: bool) -> None:
-        if "original" in self.__dict__:  # nn.Module sets the flag before `original` exists
-            self.original.training = mode
 
     def train(self, mode: bool = True) -> Rematerialized:
         """Set the mode. Training: steps follow the schedule. Evaluation: calls delegate to the original."""
@@ -237,23 +154,35 @@ class Rematerialized(nn.Module):
         self.original._load_from_state_dict(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "original" not in self.__dict__:
-                raise
-            return getattr(self.__dict__["original"], name)
+        if "original" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_own(name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._is_own(name):
+            object.__delattr__(self, name)
+        else:
+            delattr(self.original, name)
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith("__") or name in _OWN or name in self.__dict__
 
     def __copy__(self) -> Rematerialized:
-        made = type(self).__new__(type(self))
+        made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rematerialized:
-        made = type(self).__new__(type(self))
+        made = object.__new__(type(self))
         memo[id(self)] = made
         for name, value in self.__dict__.items():
-            made.__dict__[name] = value if name == "_again" else copy.deepcopy(value, memo)
+            made.__dict__[name] = copy.deepcopy(value, memo)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -265,57 +194,65 @@ class Rematerialized(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the first line of the report."""
-        return str(self.report).splitlines()[0]
+        return str(self.report).splitlines()[0] if self._plans else "not captured yet"
 
 
-class RematerializedSequence(Rematerialized):
-    """Rematerialized module with a length and items, such as ``nn.Sequential``."""
-
-    def __len__(self) -> int:
-        return len(cast(Sized, self.original))
-
-    def __getitem__(self, position: Any) -> Any:
-        return self.original[position]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(cast(Iterable[Any], self.original))
+def rematerialized(original: nn.Module, plans: list[Plan], planner: Planner | None) -> Rematerialized:
+    """Return a module with the tensors and the class of `original` that runs steps made before or by `planner`."""
+    made = object.__new__(_class_like(original.__class__))
+    made.__dict__.update(_attributes(original, plans, planner))
+    return made
 
 
-def _tensor(module: nn.Module, name: str) -> torch.Tensor:
-    """Return a parameter or buffer as it is now: ``.to()`` and assignments replace tensors."""
-    *path, last = name.split(".")
-    for part in path:
-        module = module._modules[part]
-    found = module._parameters.get(last)
-    found = module._buffers.get(last) if found is None else found
-    if found is None:
-        raise ExecutionError(f"the module has no parameter or buffer {name!r} any more")
-    return found
+def convert(module: nn.Module, planner: Planner) -> Rematerialized:
+    """Make a module rematerialized in place, for trainers that hold it already; :func:`restore` undoes it."""
+    original = object.__new__(type(module))
+    attributes = {**_attributes(module, [], planner), "original": original}
+    _become(original, type(module), module.__dict__)
+    _become(module, _class_like(module.__class__), attributes)
+    return cast("Rematerialized", module)
 
 
-def autocast_state() -> Autocast:
-    """Return the kinds of device for which autocast is on, with its type for each."""
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+def restore(module: Rematerialized) -> nn.Module:
+    """Undo :func:`convert`: the module has its own class and attributes again."""
+    _become(module, type(module.original), module.original.__dict__)
+    return cast("nn.Module", module)
 
 
-def _told(state: Autocast) -> str:
-    return " and ".join(f"on for {kind} ({dtype})" for kind, dtype in state) or "off"
+def _become(module: nn.Module, kind: type, attributes: Mapping[str, Any]) -> None:
+    """Set class and attributes of an object without the setters of either class."""
+    object.__setattr__(module, "__dict__", attributes)
+    object.__setattr__(module, "__class__", kind)
 
 
-def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device
+def _attributes(original: nn.Module, plans: list[Plan], planner: Planner | None) -> dict[str, Any]:
+    own = nn.Module().__dict__
+    del own["training"]
+    own.update({name: original.__dict__[name] for name in _SHARED})
+    own.update({"original": original, "_plans": plans, "_planner": planner})
+    return own
 
 
-def _words(tensor: Any) -> str:
-    if not isinstance(tensor, torch.Tensor):
-        return f"a {type(tensor).__name__}"
-    return f"of shape {tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}"
+@functools.cache
+def _class_like(kind: type[nn.Module]) -> type[Rematerialized]:
+    """Return a subclass of a module's class whose training steps follow a schedule.
 
+    Trainers read the name of the class and the signature of its forward. Calling the class makes a plain module, as its
+    ``from_pretrained`` and slices of ``nn.Sequential`` expect.
+    """
 
-def _modes_differ(module: nn.Module, modes: tuple[bool, ...]) -> str:
-    present = list(module.named_modules())
-    if len(present) != len(modes):
-        return "the module has other submodules than when the step was captured: call rematerialize(...) again"
-    name, each = next((n, m) for (n, m), mode in zip(present, modes, strict=True) if m.training != mode)
-    words = ("training", "evaluation") if each.training else ("evaluation", "training")
-    return f"submodule {name!r} is in {words[0]} mode, but was in {words[1]} mode when the step was captured"
+    @functools.wraps(kind.forward)
+    def forward(self: Rematerialized, *args: Any, **kwargs: Any) -> Any:
+        return Rematerialized.forward(self, *args, **kwargs)
+
+    def plain(cls: type, *args: Any, **kwargs: Any) -> nn.Module:
+        return kind(*args, **kwargs)
+
+    names = {
+        "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "__new__": plain,
+        "forward": forward,
+    }  # fmt: skip
+    return cast(
+        "type[Rematerialized]",
+        types.new_class(kind.__name__, (Rematerialized, kind), exec_body=lambda space: space.update(names)),
+    )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
-import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -16,22 +13,17 @@ from torch import nn
 
 from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
-from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
 from remat.torch.private import pytree
-from remat.torch.rematerialized.arguments import Sample
-from remat.torch.rematerialized.autograd_function import Program
-from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
-from remat.torch.rematerialized.planning import Settings, StepOptions, check_setting, planned
-from remat.torch.rematerialized.python_state import check_python_state
+from remat.torch.rematerialized.module import Rematerialized, rematerialized
+from remat.torch.rematerialized.plan import Plan
+from remat.torch.rematerialized.planner import Planner
+from remat.torch.rematerialized.planning import Settings, StepOptions
 from remat.torch.rematerialized.verify import Expected
 from remat.torch.rematerialized.verify import verify as run_verification
 
-_log = logging.getLogger("remat.torch")
-
-OTHER_SHAPES = ("error", "capture")
 #: Tolerated difference between a fused kernel and its single ops, in units in the last place of the largest entry.
 FUSED = 64
 
@@ -39,7 +31,7 @@ FUSED = 64
 @in_turn
 def rematerialize(
     module: nn.Module,
-    sample_args: Sequence[Any] | torch.Tensor,
+    sample_args: Sequence[Any] | torch.Tensor | None,
     budget: str | int | float | None = None,
     *,
     sample_kwargs: Mapping[str, Any] | None = None,
@@ -60,8 +52,9 @@ def rematerialize(
     ----------
     module : torch.nn.Module
         Captured in training mode; a module in evaluation mode is captured as after ``.train()``.
-    sample_args : sequence, or a single tensor
+    sample_args : sequence, a single tensor, or None
         Arguments of a typical call. Later calls need the same shapes and types, and equal values of other arguments.
+        None, also for `sample_kwargs`: the first call in training mode is the sample.
     budget : str, int, float or None
         Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
         :class:`~remat.torch.rematerialized.report.Report` for what counts. None: only with `schedule`.
@@ -95,7 +88,8 @@ def rematerialize(
     Returns
     -------
     Rematerialized
-        An ``nn.Module``.
+        An instance of the module's class. If its parameters, buffers or submodules change (another type, adapters),
+        the next call is captured and solved planner.
 
     Raises
     ------
@@ -120,24 +114,22 @@ def rematerialize(
     >>> model.report.predicted_peak <= 0.8 * model.report.reference_peak, model.report.verification.bitwise
     (True, True)
     """
-    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args)
     _check_module(module)
-    check_setting("other_shapes", other_shapes, OTHER_SHAPES)
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
-    settings = Settings(budget, **options)
+    planner = Planner(Settings(budget, **options), other_shapes)
+    if sample_args is None and sample_kwargs is None:
+        if verify or schedule is not None:
+            raise ProblemError(f"{'verify' if verify else 'schedule'} needs sample arguments", "step-sample")
+        return rematerialized(module, [], planner)
+    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
     kwargs = dict(sample_kwargs or {})
     with _training(module):
-        plan = _prepared(module, args, kwargs, settings, schedule)
-    settings = dataclasses.replace(settings, budget=plan.report.budget)  # a share is relative to the sample's peak
-    again = (
-        partial(_prepared, settings=settings, known=plan.program.split.schedule) if other_shapes == "capture" else None
-    )
-    made = (RematerializedSequence if isinstance(module, Sized) else Rematerialized)(module, plan, again)
+        plan = planner(module, args, kwargs, schedule)
+    made = rematerialized(module, [plan], planner if planner.settings.budget is not None else None)
     if verify:
         with _training(module), _training(made):
             _verify(made, plan, args, kwargs)
-    _log.info("rematerialized %s", plan.report)
     return made
 
 
@@ -159,59 +151,11 @@ def _training(module: nn.Module) -> Any:
         yield
 
 
-@in_turn
-def _prepared(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    settings: Settings,
-    schedule: Schedule | str | os.PathLike[str] | None = None,
-    *,
-    known: Schedule | None = None,
-) -> Plan:
-    """Capture, solve (or take `schedule`; `known` of the same ops is a start), certify and split."""
-    begun = time.monotonic()
-    unset = check_python_state(module, args, kwargs)
-    captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
-    parts, report = planned(captured, settings, schedule, known, capture_seconds=time.monotonic() - begun)
-    report = dataclasses.replace(report, fallback=fallback, unset=unset)
-    passes: tuple[Any, ...] = ()
-    if settings.engine == "inductor":
-        from remat.torch.rematerialized.inductor import compiled
-
-        passes = compiled(parts)
-    return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes), report)
-
-
-def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
-    """Capture as torch.compile does; if Dynamo fails or loses an output's gradient, record a run and return why."""
-    captured = capture(module, args, kwargs, **how)
-    shared = _untied_outputs(captured)
-    if shared is None or captured.route != "joint":
-        return captured, str(captured.graph.meta.get("fallback", ""))
-    again = capture(module, args, kwargs, **how, route="make_fx")
-    return again, f"outputs {shared[0]} and {shared[1]} share their memory"
-
-
-def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
-    """Find two outputs with common memory, of which one has no tangent: its gradient would be lost silently."""
-    tied = {each.output for each in captured.inputs_of("tangent")}
-    place: dict[str, int] = {}
-    for number, each in enumerate(captured.results_of("output")):
-        for home in () if each.node is None else captured.homes[each.node]:
-            if home is None:
-                continue
-            other = place.setdefault(home, number)
-            if other != number and tied & {other, number} and not tied >= {other, number}:
-                return other, number
-    return None
-
-
 def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     report, eager = plan.report, plan.report.engine == "eager"
     expected = Expected(
         report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
-        tolerance=_rounding(plan.captured) if eager else max(1e-3, _rounding(plan.captured)), measure=eager,
+        tolerance=_rounding(made.captured) if eager else max(1e-3, _rounding(made.captured)), measure=eager,
         allocator=None if report.workspace is None else report.random_state_bytes,
     )  # fmt: skip
     found = run_verification(made.original, made, args, kwargs, expected)

@@ -1,0 +1,101 @@
+"""Steps of a module for given arguments: captured, solved, certified and split."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from remat.schedule import Schedule
+from remat.torch.capture import capture
+from remat.torch.captured import Captured
+from remat.torch.lock import in_turn
+from remat.torch.rematerialized.arguments import Sample
+from remat.torch.rematerialized.autograd_function import Program
+from remat.torch.rematerialized.plan import Plan
+from remat.torch.rematerialized.planning import Settings, check_setting, planned
+from remat.torch.rematerialized.python_state import check_python_state
+from remat.torch.rematerialized.report import Report
+
+_log = logging.getLogger("remat.torch")
+
+OTHER_SHAPES = ("error", "capture")
+
+
+class Planner:
+    """Makes steps of a module within one budget: captures, solves, certifies and splits each kind of call.
+
+    The peak of the first one turns a budget in % into bytes.
+
+    `other_shapes`: ``"error"`` or ``"capture"``, as in :func:`~remat.torch.rematerialize`.
+    """
+
+    def __init__(self, settings: Settings, other_shapes: str) -> None:
+        check_setting("other_shapes", other_shapes, OTHER_SHAPES)
+        self.settings = settings
+        self.other_calls = other_shapes == "capture"
+        """True if a call unlike all earlier ones is captured; False if it is refused."""
+        self.reports: list[Report] = []
+        """Reports of all steps made."""
+        self._known: Schedule | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Planner:
+        return self
+
+    @in_turn
+    def __call__(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        schedule: Schedule | str | os.PathLike[str] | None = None,
+    ) -> Plan:
+        """Return the step for these arguments, by a given schedule or a search.
+
+        The search starts from the first schedule if the ops are the same. Raise as :func:`~remat.torch.rematerialize`.
+        """
+        begun, settings = time.monotonic(), self.settings
+        unset = check_python_state(module, args, kwargs)
+        captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
+        report = dataclasses.replace(report, fallback=fallback, unset=unset)
+        passes: tuple[Any, ...] = ()
+        if settings.engine == "inductor":
+            from remat.torch.rematerialized.inductor import compiled
+
+            passes = compiled(parts)
+        if self._known is None:
+            self._known = parts.schedule
+            self.settings = dataclasses.replace(settings, budget=report.budget)  # a share is relative to the first peak
+        self.reports.append(report)
+        _log.info("rematerialized %s", report)
+        return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes), report)
+
+
+def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
+    """Capture as torch.compile does; if Dynamo fails or loses an output's gradient, record a run and return why."""
+    captured = capture(module, args, kwargs, **how)
+    shared = _untied_outputs(captured)
+    if shared is None or captured.route != "joint":
+        return captured, str(captured.graph.meta.get("fallback", ""))
+    again = capture(module, args, kwargs, **how, route="make_fx")
+    return again, f"outputs {shared[0]} and {shared[1]} share their memory"
+
+
+def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
+    """Find two outputs with common memory, of which one has no tangent: its gradient would be lost silently."""
+    tied = {each.output for each in captured.inputs_of("tangent")}
+    place: dict[str, int] = {}
+    for number, each in enumerate(captured.results_of("output")):
+        for home in () if each.node is None else captured.homes[each.node]:
+            if home is None:
+                continue
+            other = place.setdefault(home, number)
+            if other != number and tied & {other, number} and not tied >= {other, number}:
+                return other, number
+    return None

@@ -1,0 +1,55 @@
+"""Callback for the Trainer of transformers."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from torch import nn
+from transformers import TrainerCallback
+
+from remat.torch.rematerialized.planning import StepOptions
+from remat.torch.rematerialized.report import Report
+from remat.torch.trainers.conversion import Conversion
+
+
+class RematCallback(TrainerCallback):
+    """Callback of ``transformers.Trainer``: training steps keep a memory budget by recomputation.
+
+    The model is rematerialized while the Trainer trains it, and the plain one before and after. The first batch is the
+    sample; each other kind of batch (length, last batch) is captured and solved when it first occurs. Evaluation and
+    saving use the plain model.
+
+    Parameters
+    ----------
+    budget : str, int or float
+    **options
+        As in :func:`remat.torch.rematerialize`, which says what the budget counts. `time_limit` is for each kind of
+        batch.
+
+    Raises
+    ------
+    ProblemError
+        If an option is unknown.
+
+    Examples
+    --------
+    ::
+
+        trainer = Trainer(model, args, train_dataset=data, callbacks=[RematCallback("24GiB", time_limit=20)])
+    """
+
+    def __init__(self, budget: str | int | float, **options: Unpack[StepOptions]) -> None:
+        self._conversion = Conversion(budget, options)
+
+    @property
+    def reports(self) -> list[Report]:
+        """Prediction and certificate of each kind of batch in the last training."""
+        return self._conversion.reports
+
+    def on_train_begin(self, *state: Any, model: nn.Module, **_: Any) -> None:
+        """Convert the model."""
+        self._conversion.begin(model)
+
+    def on_train_end(self, *state: Any, **_: Any) -> None:
+        """Restore the model."""
+        self._conversion.end()
