@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from remat import (
     max_batch,
     minimize,
     order,
+    read_graph,
     read_schedule,
+    simulate,
     solve,
     validate,
     write_graph,
@@ -36,6 +39,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.io.figures import write_figure
 from remat.schedule import Schedule, schedule_buffers
+from remat.schedule.buffer_tables import read_table
 
 GRAPH = replace(unit_chain(6), name="<b>$chain")
 PROBLEM = Problem(GRAPH, 5)
@@ -64,7 +68,7 @@ def test_notebooks_show_objects(name: str) -> None:
     html = shown._repr_html_()
     assert "<b>" not in html
     assert ("image/png" in html) is hasattr(shown, "plot")
-    assert len(repr(shown)) < 120 or name == "certificate"
+    assert len(repr(shown)) < 120
     if hasattr(shown, "plot"):
         assert shown.plot()._repr_png_().startswith(b"\x89PNG")
 
@@ -146,3 +150,62 @@ def test_method_may_name_its_backend() -> None:
     )
     with refused("format.two-backends"):
         Config.from_mapping({"solve": {"method": "checkmate/highs", "backend": "cp-sat"}, "problem": {"graph": "x"}})
+
+
+def test_graphs_and_problems_save_themselves(tmp_path: Path) -> None:
+    """A saved graph is read back equal; a saved problem is a configuration for the same question."""
+    GRAPH.save(tmp_path / "graph.json")
+    assert read_graph(tmp_path / "graph.json") == GRAPH
+    asked = Problem(GRAPH, 0.9, max_computes={"f0": 2, "f1": 1}, keep=["f2"], order="free", count_constant_memory=True)
+    asked.save(tmp_path / "asked.toml")
+    with warnings.catch_warnings(action="error"):
+        found = Config.from_file(tmp_path / "asked.toml").make_problem()
+    assert found.rows() == asked.rows() and found.max_computes == asked.max_computes
+    for shown in (GRAPH, PROBLEM):
+        shown.save(tmp_path / "picture.png")
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+        with refused("format.suffix"):
+            shown.save(tmp_path / "x.txt")
+
+
+def test_functions_take_files_names_and_networkx(tmp_path: Path) -> None:
+    GRAPH.save(tmp_path / "graph.json")
+    RESULT.save(tmp_path / "schedule.json")
+    assert RESULT.schedule is not None
+    for graph in (GRAPH, tmp_path / "graph.json", str(tmp_path / "graph.json"), GRAPH.to_networkx()):
+        for schedule in (RESULT.schedule, tmp_path / "schedule.json"):
+            assert validate(graph, schedule).peak == simulate(graph, schedule).peak == RESULT.peak
+        assert solve(graph, "greedy", budget=5, options=ONE).cost == RESULT.cost
+        assert allocate(graph, "first-fit").price == GRAPH.reference_peak
+    table = tmp_path / "buffers.csv"
+    table.write_text("id,lower,upper,size\na,0,2,4\nb,1,3,2\n")
+    assert allocate(table, "first-fit").price == allocate(read_table(table)[0], "first-fit").price == 6
+    start = tmp_path / "schedule.json"
+    assert solve(PROBLEM, "greedy", warm_start=start, options=SolveOptions(threads=1)).cost == RESULT.cost
+    batched = replace(GRAPH, meta={"batch": 1})
+    batched.save(tmp_path / "batched.json")
+    for family in (batched, tmp_path / "batched.json", str(tmp_path / "batched.json")):
+        assert as_family(family).at(2).reference_peak == 2 * GRAPH.reference_peak
+    with refused("graph.batch", culprit="$chain"):
+        as_family(GRAPH)
+    with refused("problem.no-problem", culprit="6"):
+        solve(PROBLEM, budget=6)
+
+
+def test_costs_in_units_of_time_stay_exact() -> None:
+    """Fractions become whole us or ns; without a unit, or finer than ns, they are refused."""
+    costs: list[tuple[tuple[float, float], str, tuple[int, int], str]] = [
+        ((0.5, 2), "ms", (500, 2000), "us"), ((0.1, 1e-6), "ms", (100_000, 1), "ns"),
+        ((1, 2), "s", (10**6, 2 * 10**6), "us"),
+        ((1.25, 3), "us", (1250, 3000), "ns"), ((1, 2), "us", (1, 2), "us"), ((1, 2), "mac", (1, 2), "mac"),
+    ]  # fmt: skip
+    for (first, second), unit, whole, found in costs:
+        graph = nx.DiGraph([("a", "b")])
+        nx.set_node_attributes(graph, {"a": {"size": "1.5KiB", "cost": first}, "b": {"size": 1, "cost": second}})
+        read = ComputeGraph.from_networkx(graph, cost_unit=unit)
+        assert (tuple(op.cost for op in read.ops), read.cost_unit, read.tensors[0].size) == (whole, found, 1536)
+    for cost, size, unit in ((0.5, 1, "none"), (1e-10, 1, "ms"), (float("nan"), 1, "ms"), (1, "much", "ms")):
+        graph = nx.DiGraph()
+        graph.add_node("a", size=size, cost=cost)
+        with refused("graph.networkx", culprit="'a'"):
+            ComputeGraph.from_networkx(graph, cost_unit=unit)

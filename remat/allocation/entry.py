@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.problem import AllocationProblem
 from remat.errors import ProblemError, RematError
+from remat.graphs.io import as_graph
 from remat.registry import make
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import interrupts
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
-from remat.runtime.text import expect, short
+from remat.runtime.text import short
+from remat.schedule import Buffers, Schedule, schedule_buffers
 from remat.schedule.addresses import Addresses, check_addresses
+from remat.schedule.buffer_tables import read_table
+
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
 
 #: Default time limit of a search in seconds.
 TIME_LIMIT = 60.0
 
 
 def allocate(
-    problem: AllocationProblem,
+    problem: AllocationProblem | Buffers | GraphLike,
     method: str | type[Allocator] | Allocator = "auto",
     *,
     time_limit: float | None = TIME_LIMIT,
@@ -36,6 +44,8 @@ def allocate(
 
     Parameters
     ----------
+    problem : AllocationProblem, Buffers, path, str or graph
+        Also buffers, their table (``.csv``), or a graph (or its file or name), whose reference order is taken.
     method : str, type or Allocator
         Name in the entry-point group ``remat.allocators``, or an allocator or its class.
     time_limit : float or None
@@ -62,10 +72,10 @@ def allocate(
     >>> from remat.schedule import Schedule, schedule_buffers
     >>> graph = unit_chain(8)
     >>> found = allocate(AllocationProblem(schedule_buffers(graph, Schedule.reference(graph))))
-    >>> found.price == graph.reference_peak, found.proved
-    (True, True)
+    >>> found.price == graph.reference_peak, found.proved, allocate(graph, "first-fit").price == found.price
+    (True, True, True)
     """
-    expect(problem, AllocationProblem, "problem", ProblemError)
+    problem = _asked(problem)
     if time_limit is not None and not (isinstance(time_limit, int | float) and 0 <= time_limit < math.inf):
         raise ProblemError(f"the time limit must be a number of seconds, not {short(time_limit)}", "time-limit")
     if start is not None and start.buffers is not problem.buffers:
@@ -78,6 +88,18 @@ def allocate(
         if problem.buffers.after:
             return _by_chains(problem, allocator, mine, start, on_addresses)
         return allocator.allocate(problem, mine, start, on_addresses)
+
+
+def _asked(problem: AllocationProblem | Buffers | GraphLike) -> AllocationProblem:
+    """Return a problem as it is, or that of buffers, their table, or the reference order of a graph."""
+    if isinstance(problem, AllocationProblem):
+        return problem
+    if isinstance(problem, Buffers):
+        return AllocationProblem(problem)
+    if isinstance(problem, str | os.PathLike) and Path(problem).suffix.lower() == ".csv":
+        return AllocationProblem(read_table(problem)[0])
+    graph = as_graph(problem)
+    return AllocationProblem(schedule_buffers(graph, Schedule.reference(graph)))
 
 
 def _by_chains(

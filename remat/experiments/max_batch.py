@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, TypedDict, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.experiments.runs import Limits, as_contestant, run_method
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
+from remat.graphs.io import as_graph
+from remat.io.files import exists
 from remat.problem import Problem, parse_budget
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupts
@@ -26,6 +30,9 @@ from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
+
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
 
 #: Heuristic that climbs before a formulation bisects the remaining range, if it is registered.
 START = "greedy"
@@ -42,7 +49,7 @@ class BatchRules(TypedDict, total=False):
 
 @interrupts()
 def max_batch(
-    family: AffineGraph | Callable[[int], ComputeGraph] | str,
+    family: AffineGraph | Callable[[int], ComputeGraph] | GraphLike,
     memory: int | str,
     method: Contestant | MethodLike = "checkmate/highs",
     *,
@@ -137,8 +144,10 @@ def max_batch(
     return search.result()
 
 
-def as_family(family: AffineGraph | Callable[[int], ComputeGraph] | str) -> AffineGraph:
-    """Return a network at every batch size as it is, or from a function of the batch size, or from the zoo.
+def as_family(family: AffineGraph | Callable[[int], ComputeGraph] | GraphLike) -> AffineGraph:
+    """Return a network at every batch size as it is, or from a function of the batch size, the zoo, or one graph.
+
+    A graph (or its file) needs its batch size in ``meta["batch"]``; all of its memory and cost grows with it.
 
     Raises
     ------
@@ -148,10 +157,21 @@ def as_family(family: AffineGraph | Callable[[int], ComputeGraph] | str) -> Affi
     if isinstance(family, str):
         from remat.graphs.zoo import ZOO
 
+        if family not in ZOO and exists(family):
+            return as_family(Path(family))
         if family not in ZOO:
             near = ", ".join(get_close_matches(family, ZOO) or sorted(ZOO))
             raise GraphError(f"no graph of the zoo is named {family!r} ({near})", "no-graph")
         family = ZOO[family]
+    if isinstance(family, str | os.PathLike | ComputeGraph) or hasattr(family, "is_directed"):
+        graph = as_graph(cast("GraphLike", family))
+        batch = graph.meta.get("batch")
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise GraphError(
+                f"graph {graph.name!r} does not say its batch size: set meta['batch'], or use AffineGraph.scaled",
+                "batch",
+            )
+        return AffineGraph.scaled(graph, batch)
     return family if isinstance(family, AffineGraph) else AffineGraph.of(family)
 
 

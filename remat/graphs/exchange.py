@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from remat.errors import GraphError
+from remat.errors import GraphError, ProblemError
 from remat.graphs.ops_and_tensors import Op, Tensor, checked_name, stable_topological_order
+from remat.runtime.sizes import memory_bytes
 from remat.runtime.text import short
 
 if TYPE_CHECKING:
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Value of the graph attribute ``format`` that marks graphs with ops and tensors as nodes.
 MARK = "remat-graph"
+#: Nanoseconds of each unit of time.
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 _OP_FIELDS = ("type", "cost", "workspace", "phase", "recomputable")
 _HEADER = ("name", "inputs", "outputs", "order", "constant_memory", "cost_unit", "source", "meta")
 
@@ -40,7 +46,13 @@ def to_networkx(fields: Mapping[str, Any]) -> nx.DiGraph[str]:
 
 
 def from_networkx(
-    graph: nx.DiGraph[Any], size: str, cost: str, order: Iterable[Hashable] | None, name: str | None
+    graph: nx.DiGraph[Any],
+    size: str,
+    cost: str,
+    order: Iterable[Hashable] | None,
+    name: str | None,
+    *,
+    cost_unit: str = "none",
 ) -> dict[str, Any]:
     """Return fields of a :class:`~remat.graphs.ComputeGraph`; see its method ``from_networkx``."""
     if not graph.is_directed():
@@ -62,15 +74,62 @@ def from_networkx(
             raise GraphError(f"two nodes are named {text!r}", "networkx")
         for key in (size, cost):
             if key not in attributes:
-                raise GraphError(f"node {text!r} has no attribute {key!r}", "networkx")
-        tensors[text] = Tensor(text, attributes[size])
+                has = ", ".join(map(str, attributes)) or "none"
+                raise GraphError(
+                    f"node {text!r} has no attribute {key!r} (it has {has}); name those of size and cost", "networkx"
+                )
+        tensors[text] = Tensor(text, _bytes(attributes[size], text))
         ops.append(Op(text, tuple(dict.fromkeys(inputs[text])), (text,), attributes[cost]))
+    ops, unit = _in_whole_units(ops, cost_unit)
     return {
+        "cost_unit": unit,
         "name": name if name is not None else str(graph.graph.get("name", "")),
         "tensors": list(tensors.values()),
         "ops": ops,
         "order": stable_topological_order(ops) if order is None else [names.get(node, str(node)) for node in order],
     }
+
+
+def _bytes(size: Any, name: str) -> Any:
+    """Return a size given as a text with a unit in bytes; anything else unchanged."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return memory_bytes(size)
+    except ProblemError:
+        raise GraphError(
+            f"size of node {name!r} is {short(size)}, not bytes with a unit (1.5MiB)", "networkx"
+        ) from None
+
+
+def _in_whole_units(ops: list[Op], unit: str) -> tuple[list[Op], str]:
+    """Return the ops with costs as whole numbers, and their unit.
+
+    Fractions of a unit of time, and seconds and milliseconds, become the coarsest of us and ns that keeps them exact.
+    """
+    fractions = [op for op in ops if isinstance(op.cost, float)]
+    if not fractions and unit not in ("s", "ms"):
+        return ops, unit
+    if unit not in NANOSECONDS:
+        first = fractions[0]
+        raise GraphError(
+            f"cost of node {first.name!r} is {short(first.cost)}: costs are whole numbers, or times with "
+            "cost_unit='ms' (s, ms, us, ns)",
+            "networkx",
+        )
+    costs = []
+    for op in ops:
+        exact = NANOSECONDS[unit] * Fraction(str(op.cost)) if _is_finite(op.cost) else Fraction(1, 2)
+        if exact.denominator != 1:
+            raise GraphError(f"cost of node {op.name!r} is {short(op.cost)} {unit}, no whole number of ns", "networkx")
+        costs.append(int(exact))
+    coarse = all(cost % 1000 == 0 for cost in costs)
+    made = [replace(op, cost=cost // 1000 if coarse else cost) for op, cost in zip(ops, costs, strict=True)]
+    return made, "us" if coarse else "ns"
+
+
+def _is_finite(cost: Any) -> bool:
+    return isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost)
 
 
 def _from_bipartite(graph: nx.DiGraph[str]) -> dict[str, Any]:

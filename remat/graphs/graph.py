@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from remat.errors import GraphError
+from remat.errors import FormatError, GraphError
 from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.in_place import check_places
 from remat.graphs.ops_and_tensors import (
@@ -28,7 +30,8 @@ from remat.graphs.ops_and_tensors import (
     whole_number,
 )  # fmt: skip
 from remat.graphs.references import name_faults
-from remat.io.figures import FIRST, LABEL, TITLE, figure_of, new_axes, plain_text
+from remat.io.figures import FIRST, LABEL, SUFFIXES, TITLE, figure_of, new_axes, plain_text, write_figure
+from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import expect, short, together
@@ -313,6 +316,29 @@ class ComputeGraph:
         axes.set_title(plain_text(f"{self.name}: peak {size_text(self.reference_peak)}"), fontsize=TITLE)
         return figure_of(axes)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as ``.json``, or its picture as ``.png``, ``.svg`` or ``.pdf``, atomically.
+
+        :func:`remat.write_graph` writes further formats.
+
+        Raises
+        ------
+        FormatError
+            If the file has another suffix or cannot be written; names it.
+        """
+        from remat.graphs.graph_text import graph_text
+
+        suffix = Path(path).suffix.lower()
+        if suffix in SUFFIXES:
+            write_figure(path, self.plot)
+        elif suffix == ".json":
+            write_atomic(path, graph_text(self._fields()))
+        else:
+            raise FormatError(f"{path}: a graph is written as .json, {', '.join(SUFFIXES)}", "suffix")
+
+    def _fields(self) -> dict[str, Any]:
+        return {field: getattr(self, field) for field in self.__dataclass_fields__}
+
     def to_frame(self) -> pandas.DataFrame:
         """Return the ops in reference order as a data frame of pandas: name, type, phase, cost, bytes written."""
         import pandas
@@ -347,7 +373,7 @@ class ComputeGraph:
         >>> list(g.to_networkx().edges), ComputeGraph.from_networkx(g.to_networkx()) == g
         ([('op:a', 'tensor:x')], True)
         """
-        return to_networkx({field: getattr(self, field) for field in self.__dataclass_fields__})
+        return to_networkx(self._fields())
 
     @classmethod
     def from_networkx(
@@ -370,12 +396,14 @@ class ComputeGraph:
         ----------
         graph : networkx.DiGraph or networkx.MultiDiGraph
         size, cost : str
-            Node attributes: bytes of the output, and cost.
+            Node attributes. Size: bytes of the output, or a text with a unit (``"1.5MiB"``). Cost: a whole number, or
+            with a unit of time any number.
         order : iterable of nodes, optional
             Reference order; default: the topological order closest to the order of the nodes.
         name : str, optional
             Name of the result; default: the name of the networkx graph.
         cost_unit : str
+            Unit of the costs. Costs in ``"s"`` or ``"ms"``, and fractions in ``"us"``, become whole ``us`` or ``ns``.
         constant_memory : int
             Bytes.
 
@@ -393,9 +421,13 @@ class ComputeGraph:
         >>> g.add_node("b", bytes=2, us=3)
         >>> ComputeGraph.from_networkx(g, size="bytes", cost="us", cost_unit="us").reference_peak
         10
+        >>> g.nodes["b"]["us"] = 3.25
+        >>> found = ComputeGraph.from_networkx(g, size="bytes", cost="us", cost_unit="us")
+        >>> [op.cost for op in found.ops], found.cost_unit
+        ([1000, 3250], 'ns')
         """
-        fields = from_networkx(graph, size, cost, order, name)
-        return cls(**{"cost_unit": cost_unit, "constant_memory": constant_memory, **fields})
+        fields = from_networkx(graph, size, cost, order, name, cost_unit=cost_unit)
+        return cls(**{"constant_memory": constant_memory, **fields})
 
 
 def _find_cycle(graph: ComputeGraph) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from remat.errors import ProblemError
+from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.io import as_graph
-from remat.io.figures import figure_of
+from remat.io.figures import SUFFIXES, figure_of, write_figure
+from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.problem.budget import parse_budget
 from remat.problem.objective import Objective
@@ -137,6 +141,39 @@ class Problem:
             keep=self.keep, count_constant_memory=self.count_constant_memory,
         )  # fmt: skip
         return figure_of(axes)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the problem as a configuration for ``remat solve -c``, with its graph next to it.
+
+        ``save("net.toml")`` also writes ``net.graph.json``. Pictures (``.png``, ``.svg``, ``.pdf``) show :meth:`plot`.
+
+        Raises
+        ------
+        FormatError
+            If the file has another suffix or one cannot be written; names it.
+        """
+        target = Path(path)
+        if target.suffix.lower() in SUFFIXES:
+            write_figure(path, self.plot)
+            return
+        if target.suffix.lower() != ".toml":
+            raise FormatError(f"{path}: a problem is written as .toml, {', '.join(SUFFIXES)}", "suffix")
+        graph = target.with_suffix(".graph.json")
+        self.graph.save(graph)
+        write_atomic(path, self._toml(graph.name))
+
+    def _toml(self, graph: str) -> str:
+        limits = self.max_computes
+        fields = {
+            "graph": graph, "budget": self.budget, "order": str(self.order), "objective": str(self.objective),
+            "max_computes": limits if not isinstance(limits, Mapping) else None, "keep": sorted(self.keep) or None,
+            "count_constant_memory": self.count_constant_memory,
+        }  # fmt: skip
+        text = partial(json.dumps, ensure_ascii=False)  # a TOML string, too
+        lines = [f"{name} = {text(value)}" for name, value in fields.items() if value is not None]
+        if isinstance(limits, Mapping):
+            lines += ["", "[problem.max_computes]", *(f"{text(op)} = {limit}" for op, limit in limits.items())]
+        return "\n".join(["[problem]", *lines, ""])
 
     @property
     def constant_bytes(self) -> int:

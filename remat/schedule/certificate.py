@@ -9,13 +9,21 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from remat.io.figures import FIRST, LABEL, TITLE, figure_of, new_axes, plain_text
 from remat.io.files import write_atomic
-from remat.io.views import html_pairs
+from remat.io.views import html_pairs, html_picture
+from remat.runtime.sizes import size_text, size_unit
+from remat.runtime.text import clipped
 from remat.schedule.certificate_files import CheckRecord, certificates_text, file_record
 from remat.schedule.rules import Rules
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Tensors in the picture of a certificate.
+DRAWN = 10
 
 
 class Rule(StrEnum):
@@ -263,6 +271,27 @@ class Certificate(Findings[Violation]):
     rules: Rules
     in_place: int = 0
     in_place_at_peak: int = 0
+
+    def __repr__(self) -> str:
+        return f"Certificate({plain_text(self.graph)!r}, {self.verdict}, peak {self.peak:,}, cost {self.cost:,})"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the lines of the text as a table, and the tensors at the peak."""
+        return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'tensors live at the peak')}</div>"
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the bytes of the largest tensors that are live at the peak, and of everything else there."""
+        axes = new_axes(ax, (7, 3.2))
+        scale, unit = size_unit(self.peak)
+        bars = [*self.live_at_peak[:DRAWN], ("workspace", self.workspace_at_peak)]
+        bars.append(("others", self.peak - sum(size for _, size in bars)))
+        bars = [(name, size) for name, size in reversed(bars) if size]
+        axes.barh([plain_text(clipped(name, 40)) for name, _ in bars], [size / scale for _, size in bars], color=FIRST)
+        axes.set_xlabel(f"memory at the peak ({unit})", fontsize=LABEL)
+        budget = "" if self.budget is None else f", budget {size_text(self.budget)}"
+        title = f"{self.graph}: {self.verdict}, peak {size_text(self.peak)}{budget}"
+        axes.set_title(plain_text(title), fontsize=TITLE)
+        return figure_of(axes)
 
     @property
     def accepted(self) -> bool:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from remat.errors import FormatError
+from remat.errors import FormatError, ScheduleError
 from remat.graphs import ComputeGraph
+from remat.graphs.io import as_graph
 from remat.io.files import write_atomic
 from remat.io.formats import Source, reading
 from remat.runtime.text import expect
 from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+
+    #: Schedules, and files of them.
+    ScheduleLike = Schedule | str | os.PathLike[str]
 
 #: Suffixes of schedules that commands write; the suffix of a model or picture would be misleading.
 SUFFIXES = (".json", "")
@@ -47,6 +55,22 @@ def _schedule(found: ScheduleFormat, source: Source, graph: ComputeGraph | None)
     if found.read is None:
         raise FormatError(f"schedule format {found.name!r} cannot be read")
     return found.read(source, graph)
+
+
+def as_schedule(schedule: ScheduleLike, graph: ComputeGraph) -> Schedule:
+    """Return a schedule as it is, or that of a file; raise as :func:`read_schedule`, ScheduleError for another type."""
+    if isinstance(schedule, str | os.PathLike):
+        return read_schedule(schedule, graph)
+    expect(schedule, Schedule, "schedule", ScheduleError)
+    return schedule
+
+
+def graph_of(graph: GraphLike) -> ComputeGraph:
+    """Return a graph as :func:`remat.graphs.io.as_graph` does; raise ScheduleError for an object of another type."""
+    if isinstance(graph, str | os.PathLike) or hasattr(graph, "is_directed"):
+        return as_graph(graph)
+    expect(graph, ComputeGraph, "graph", ScheduleError)
+    return graph
 
 
 def write_schedule(

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.runtime.arrays import Bool, Int
-from remat.runtime.text import expect, nearest, short
+from remat.runtime.text import nearest, short
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
+from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.schedule import Schedule, StepKind
+
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+    from remat.schedule.io import ScheduleLike
 
 #: Limit of reads and writes of tensors over all steps; each takes about a microsecond.
 MAX_TOUCHED = 50_000_000
@@ -144,8 +149,8 @@ class Counting(TypedDict, total=False):
 
 
 def simulate(
-    graph: ComputeGraph,
-    schedule: Schedule,
+    graph: GraphLike,
+    schedule: ScheduleLike,
     *,
     keep: Iterable[str] = frozenset(),
     count_constant_memory: bool = False,
@@ -157,6 +162,10 @@ def simulate(
 
     Parameters
     ----------
+    graph : ComputeGraph, path, str or networkx.DiGraph
+        Graph, or a file, the name of a zoo graph, or a networkx graph.
+    schedule : Schedule or path
+        Schedule, or a file in any format.
     keep : iterable of str
         Tensors that must be live at the end, besides the graph's outputs.
     count_constant_memory : bool
@@ -180,8 +189,8 @@ def simulate(
     >>> s.memory.tolist(), s.peak, s.live_at_peak
     ([4, 6, 3], 6, (('a', 4), ('b', 2)))
     """
-    expect(graph, ComputeGraph, "graph", ScheduleError)
-    expect(schedule, Schedule, "schedule", ScheduleError)
+    graph = graph_of(graph)
+    schedule = as_schedule(schedule, graph)
     arrays = graph.arrays
     kept = kept_tensors(graph, keep)
     targets = graph_positions(graph, schedule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,21 +11,30 @@ from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.runtime.text import expect
 from remat.schedule.certificate import Certificate, Rule, Verdict, Violation, overhead_percent
+from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate
+
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+    from remat.schedule.io import ScheduleLike
 
 #: Exceeds the computes of any schedule.
 _NO_LIMIT = 2**62
 
 
 def validate(
-    graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, *, max_violations: int = 20
+    graph: GraphLike, schedule: ScheduleLike, rules: Rules | None = None, *, max_violations: int = 20
 ) -> Certificate:
     """Check `schedule` against the semantics of `graph` and `rules`, without repairing anything.
 
     Parameters
     ----------
+    graph : ComputeGraph, path, str or networkx.DiGraph
+        Graph, or a file, the name of a zoo graph, or a networkx graph.
+    schedule : Schedule or path
+        Schedule, or a file in any format.
     rules : Rules, optional
         Default: no budget, any order, any number of computes.
     max_violations : int
@@ -51,6 +61,8 @@ def validate(
     """
     rules = Rules() if rules is None else rules
     expect(rules, Rules, "rules", ScheduleError)
+    graph = graph_of(graph)
+    schedule = as_schedule(schedule, graph)
     options = {"keep": rules.keep, "count_constant_memory": rules.count_constant_memory}
     done = simulate(graph, schedule, **options, max_violations=max_violations)  # type: ignore[arg-type]
     found = list(done.violations)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.bounds.peak_bounds import structural_bound
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
+from remat.graphs.io import as_graph
 from remat.problem import Problem
 from remat.runtime.interruption import interrupts
 from remat.runtime.solve_options import DEFAULT_OPTIONS, STARTS, SolveOptions, StopReason
+from remat.runtime.text import short
 from remat.schedule import Schedule
+from remat.schedule.io import read_schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
 from remat.solving.least_known_budget import sufficient_budget
@@ -26,12 +29,16 @@ from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
 from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
 
+if TYPE_CHECKING:
+    from remat.graphs.io import GraphLike
+    from remat.schedule.io import ScheduleLike
+
 
 class SolveArguments(TypedDict, total=False):
     """Keywords of :func:`solve` that other functions pass on."""
 
     stop: Stop
-    warm_start: Schedule | None
+    warm_start: ScheduleLike | None
     options: SolveOptions
     method_options: Any
     on_progress: OnProgress | None
@@ -39,12 +46,13 @@ class SolveArguments(TypedDict, total=False):
 
 @interrupts()
 def solve(  # noqa: PLR0913 - the front door: every argument visible
-    problem: Problem,
+    problem: Problem | GraphLike,
     method: MethodLike = AUTO,
     backend: BackendLike | None = "cp-sat",
     *,
+    budget: str | int | float | None = None,
     stop: Stop = None,
-    warm_start: Schedule | None = None,
+    warm_start: ScheduleLike | None = None,
     options: SolveOptions = DEFAULT_OPTIONS,
     method_options: Any = None,
     on_progress: OnProgress | None = None,
@@ -67,17 +75,20 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or graph
+        For a plain graph (also a file, the name of a zoo graph, or a networkx graph), `budget` is needed.
     method : str, class or object
         ``auto``, the name of a registered formulation, heuristic or method; a class of these, registered or not; or an
         object of a heuristic or method.
     backend : str, class or Backend
         Name of a registered backend, a class or an object, for methods that solve models.
+    budget : str, int or float, optional
+        Budget for a plain graph, as for :class:`remat.problem.Problem`.
     stop : float, Deadline, StoppingCriterion or None
         Seconds for everything, a running deadline, or a criterion of :mod:`remat.solving.stop`; None: no limit.
-    warm_start : Schedule, optional
-        A valid schedule to start from; within the budget it is also the answer if nothing better is found. If the
-        formulation cannot express it, the result's message says so.
+    warm_start : Schedule or path, optional
+        A valid schedule to start from, or its file. Within the budget it is also the answer if nothing better is found.
+        If the formulation cannot express it, the result's message says so.
     options : SolveOptions
         Threads, seed, gap, isolation and others, for all parts of the solve.
     method_options : optional
@@ -114,8 +125,8 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
     """
     begun = time.monotonic()
     call, criterion = stopping(stop, options)
-    warm_start = _first_schedule(warm_start, call)
-    _check_problem(problem)
+    problem = _question(problem, budget)
+    warm_start = _first_schedule(warm_start, call, problem.graph)
     # Unknown names are errors even if no solver is needed; loading a name imports no solver.
     chosen, own_backend = split_backend(method)
     answerer = make_method(chosen, method_options)
@@ -160,11 +171,18 @@ def _result(session: Session) -> Result:
     return concluded(session, sufficient_budget(session) if session.best is None else None)
 
 
-def _check_problem(problem: Any) -> None:
-    if not isinstance(problem, Problem):
-        graph = isinstance(problem, ComputeGraph | str | os.PathLike) or hasattr(problem, "is_directed")
-        advice = "; Problem(graph, budget) makes one" if graph else ""
-        raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}", "no-problem")
+def _question(problem: Problem | GraphLike, budget: str | int | float | None) -> Problem:
+    """Return a problem as it is, or that of a graph with a budget; raise ProblemError if one lacks or is too many."""
+    if isinstance(problem, Problem):
+        if budget is not None:
+            raise ProblemError(f"budget {short(budget)}: the problem has its own; give one of them", "no-problem")
+        return problem
+    graph = as_graph(problem)
+    if budget is None:
+        raise ProblemError(
+            f"graph {graph.name!r} has no budget: write solve(graph, budget='80%'), or minimize(graph)", "no-problem"
+        )
+    return Problem(graph, budget)
 
 
 def _check_objective(problem: Problem, method: Method) -> None:
@@ -188,8 +206,10 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
     return None
 
 
-def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
+def _first_schedule(warm_start: ScheduleLike | None, call: SolveOptions, graph: ComputeGraph) -> Schedule | None:
     """Return the schedule to start from, given as the warm start or as ``options.start``."""
+    if isinstance(warm_start, str | os.PathLike):
+        warm_start = read_schedule(warm_start, graph)
     if warm_start is None and call.start not in STARTS:
         warm_start = call.start
     elif warm_start is not None and call.start not in (*STARTS, warm_start):

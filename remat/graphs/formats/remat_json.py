@@ -5,18 +5,15 @@ The JSON Schema of the format is ``graph.schema.json`` in this folder.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import COST_UNITS, MAX_NAME_LENGTH, MAX_TOTAL, PHASES, ComputeGraph, Op, Tensor
-from remat.io.documents import Document, Lines, canonical, check_header, decoded
+from remat.graphs.graph_text import NAME, VERSION, graph_text
+from remat.io.documents import Document, check_header, decoded
 from remat.runtime.text import short
-
-NAME = "remat-graph"
-VERSION = 1
 
 Count = Annotated[int, Field(ge=0, json_schema_extra={"exclusiveMaximum": MAX_TOTAL})]
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
@@ -89,6 +86,7 @@ def graph_from_document(document: Any, remarks: list[str] | None = None) -> Comp
 
     Examples
     --------
+    >>> import json
     >>> text = graph_to_text(ComputeGraph("g", [Tensor("x", 4)], [Op("a", outputs=("x",), cost=1)]))
     >>> graph_from_document(json.loads(text)).reference_peak
     4
@@ -131,42 +129,7 @@ def graph_to_text(graph: ComputeGraph) -> str:
 
     Raise FormatError if `meta` contains a value that JSON cannot express.
     """
-    fields: dict[str, Any] = {
-        "format": NAME,
-        "version": VERSION,
-        "name": graph.name,
-        "source": graph.source,
-        "cost_unit": graph.cost_unit,
-        "constant_memory": graph.constant_memory,
-        "tensors": Lines(json.dumps({"name": t.name, "size": t.size}) for t in graph.tensors),
-        "ops": Lines(_op_line(op) for op in graph.ops),
-    }
-    if graph.inputs:
-        fields["inputs"] = graph.inputs
-    if graph.outputs:
-        fields["outputs"] = graph.outputs
-    if graph.order != graph.op_names:
-        fields["order"] = graph.order
-    return canonical(fields, graph.meta, f"graph {graph.name!r}")
-
-
-def _op_line(op: Op) -> str:
-    fields: dict[str, Any] = {
-        "name": op.name,
-        "type": op.type,
-        "cost": op.cost,
-        "inputs": op.inputs,
-        "outputs": op.outputs,
-    }
-    if op.workspace:
-        fields["workspace"] = op.workspace
-    if op.phase:
-        fields["phase"] = op.phase
-    if not op.recomputable:
-        fields["recomputable"] = False
-    if op.in_place:
-        fields["in_place"] = op.in_place
-    return json.dumps(fields)
+    return graph_text({field: getattr(graph, field) for field in graph.__dataclass_fields__})
 
 
 FORMAT = GraphFormat(
