@@ -141,7 +141,8 @@ def _print_all(checked: Audit, *, as_json: bool) -> None:
     columns = [("schedule", TEXT), ("verdict", TEXT), *((word, NUMBER) for word in numbers), ("read as", TEXT)]
     graphs = dict.fromkeys(each.record.graph.file for each in checked.checks)
     out = console()
-    print_columns(out, ", ".join(graphs), columns, map(cells, checked.checks))
+    title = next(iter(graphs), "no schedules") if len(graphs) < 2 else f"schedules of {len(graphs):,} graphs"
+    print_columns(out, title, columns, map(cells, checked.checks))
     print_notes(out, ((each.record.schedule.file, each.fault) for each in checked.checks if each.fault))
     accepted = sum(each.certificate is not None and each.certificate.accepted for each in checked.checks)
     say(out, f"{accepted:,} of {len(checked.checks):,} schedules are accepted.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,13 +52,12 @@ def command(
     else:
         versions = "" if document.remat == __version__ else f"; this is remat {__version__}"
         print_rows([("certified", f"{document.time} by remat {document.remat}{versions}")])
-        for each in found:
-            print_rows(_rows(each))
+        print_rows(_rows(found[0])) if len(found) == 1 else _print_all(found)
     codes = [ERROR if each["error"] else NO if each["changes"] or each["verdict"] != "valid" else OK for each in found]
     raise typer.Exit(max(codes, default=ERROR))
 
 
-def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: str | None) -> dict[str, object]:
+def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: str | None) -> dict[str, Any]:
     """Return schedule, verdict, changes and error of one certificate, as JSON values."""
     from remat.errors import FormatError, RematError
     from remat.graphs.io import load_graph
@@ -73,7 +72,7 @@ def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: st
         "schedule": schedule or (record.schedule.file and record.schedule.path(folder)),
         "costs": record.costs and record.costs.path(folder),
     }
-    outcome: dict[str, object] = {"schedule": paths["schedule"], "verdict": None, "changes": [], "error": ""}
+    outcome: dict[str, Any] = {"schedule": paths["schedule"], "verdict": None, "changes": [], "error": ""}
     changes = []
     try:
         if record.certificate is None:
@@ -97,10 +96,28 @@ def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: st
     return outcome | {"verdict": str(certificate.verdict), "changes": changes}
 
 
-def _rows(each: dict[str, object]) -> list[tuple[str, str]]:
+def _rows(each: dict[str, Any]) -> list[tuple[str, str]]:
     if each["error"]:
         return [("schedule", str(each["schedule"] or "unknown")), ("error", str(each["error"]))]
     changes = each["changes"]
     assert isinstance(changes, list)
     rows = [("schedule", str(each["schedule"])), ("verdict", str(each["verdict"]))]
     return rows + ([("changed", change) for change in changes] or [("", "as certified: nothing has changed")])
+
+
+def _print_all(found: list[dict[str, Any]]) -> None:
+    """Print a table of several certificates, then what has changed."""
+    from remat.cli.console import TEXT, console, print_columns, print_notes, say
+
+    def state(each: dict[str, Any]) -> str:
+        return "not read" if each["error"] else "changed" if each["changes"] else "as certified"
+
+    def name(each: dict[str, Any]) -> str:
+        return str(each["schedule"] or "unknown")
+
+    out = console()
+    rows = [[name(each), str(each["verdict"] or "-"), state(each)] for each in found]
+    print_columns(out, "certificates", [("schedule", TEXT), ("verdict", TEXT), ("state", TEXT)], rows)
+    print_notes(out, ((name(each), note) for each in found for note in (each["error"], *each["changes"]) if note))
+    same = sum(state(each) == "as certified" for each in found)
+    say(out, f"{same:,} of {len(found):,} certificates are as recorded.")

@@ -177,7 +177,10 @@ class Audit:
 
     def to_junit(self) -> str:
         """Return a report in JUnit's XML: a test case for each schedule, in a suite for each graph."""
-        root = ElementTree.Element("testsuites", name="remat validate")
+        unread = sum(each.certificate is None for each in self.checks)
+        refused = sum(each.certificate is not None and not each.certificate.accepted for each in self.checks)
+        totals = {"tests": str(len(self.checks)), "failures": str(refused), "errors": str(unread)}
+        root = ElementTree.Element("testsuites", {"name": "remat validate", **totals})
         graphs: dict[str, list[Audited]] = {}
         for each in self.checks:
             graphs.setdefault(each.record.graph.file, []).append(each)

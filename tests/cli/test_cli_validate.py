@@ -147,6 +147,18 @@ def test_certificates_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "max_computes" in ok("verify sub/cert.json", code=2).out
 
 
+def test_many_certificates_are_verified_in_a_table() -> None:
+    ok(f"validate chain.json {FILES[0]} {FILES[1]} -b 5 --order fixed -o all.json", code=1)
+    shown = ok("verify all.json", code=1).out  # one is over the budget, as certified
+    assert "2 of 2 certificates are as recorded." in shown and "over budget" in shown
+    write_schedule(Schedule.reference(read_graph("chain.json")), FILES[1])
+    shown = ok("verify all.json", code=1).out
+    assert f"{FILES[1]}: peak: 5 -> 6" in shown and "1 of 2 certificates are as recorded." in shown
+    Path(FILES[0]).unlink()
+    shown = ok("verify all.json", code=2).out
+    assert "not read" in shown and f"{FILES[0]}: no such file" in shown
+
+
 def test_certificates_of_python_are_verified() -> None:
     graph = read_graph("chain.json")
     certificate = validate(graph, Schedule.reference(graph), Rules(budget=6))
