@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup solvers frameworks slow-models demo test quick test-slow warm-up lint style types format schemas docs \
-  count bench clean
+  pages count bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -105,9 +105,9 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 
 test: solvers $(STAMP)  ## all checks: style, types, documentation, tests (without the slow ones)
 	$(MAKE) -j2 frameworks warm-up style
-	$(MAKE) -j3 types docs quick
+	$(MAKE) -j3 types pages quick
 
-# Its workers wait now and then, for a deadline or another process: mypy and the pages take place beside them.
+# Its workers wait now and then, for a deadline or another process: mypy and the pages are checked beside them.
 quick: $(STAMP)
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal --durations=50 --durations-min=0.5 $(PYTEST_ARGS)
 
@@ -137,6 +137,10 @@ schemas: $(STAMP)  ## write the JSON Schemas of the package from the models that
 
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# A slow test builds the whole site, and tests of pages run their examples.
+pages: $(STAMP)  ## check text and links of the documentation, without pictures and outputs of notebooks
+	NO_MKDOCS_2_WARNING=1 REMAT_DRAFT=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(OUT)/pages
 
 count:  ## lines of code per folder
 	@python3 benchmarks/code_lines.py

@@ -1,12 +1,14 @@
 """MkDocs hooks: pictures drawn by examples, notebooks, tables of the repository, equations, roles in docstrings."""
 
+import os
 import re
 from io import BytesIO
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from _examples import drawn_pictures
+import nbformat
+from _examples import drawn_names, drawn_pictures
 from _notebooks import executed, page_of
 from _papers import with_tables
 from latex2mathml.converter import convert
@@ -19,6 +21,8 @@ from remat.experiments.library.instances import instances
 from remat.experiments.library.ledger import Ledger
 from remat.experiments.library.pages import Overview, page, picture
 
+#: Set by `make pages`, which checks text and links: pictures are empty, and notebooks are not executed.
+DRAFT = bool(os.environ.get("REMAT_DRAFT"))
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
 #: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
 MATH = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,13 +42,15 @@ MARKER = re.compile(r"^<!-- library: (classes|values|progress) -->$", re.MULTILI
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Draw pictures by the Python blocks of pages, write the pages of the library, and execute notebooks."""
     for each in files.documentation_pages():
-        for name, content in drawn_pictures(Path(str(each.abs_src_path))).items():
+        source = Path(str(each.abs_src_path))
+        drawn = dict.fromkeys(drawn_names(source), b"") if DRAFT else drawn_pictures(source)
+        for name, content in drawn.items():
             files.append(File.generated(config, f"drawn/{name}", content=content))
     for name, content in _library_pages().items():
         files.append(File.generated(config, f"library/{name}", content=content))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         path = Path(str(notebook.abs_src_path))
-        text, pictures = page_of(executed(path), path.stem)
+        text, pictures = page_of(nbformat.read(path, as_version=4) if DRAFT else executed(path), path.stem)
         files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=text))
         for name, content in pictures.items():
             files.append(File.generated(config, f"{Path(notebook.src_uri).parent}/{name}", content=content))
@@ -56,7 +62,7 @@ def _library_pages() -> dict[str, str | bytes]:
     made: dict[str, str | bytes] = {}
     for name, instance in instances().items():
         ledger = Ledger(instance)
-        figure = picture(ledger)
+        figure = None if DRAFT else picture(ledger)
         if figure is not None:
             drawing = BytesIO()
             with rc_context({"svg.fonttype": "none"}):

@@ -148,6 +148,19 @@ def some_slow(seeds: range, quick: int) -> list[Any]:
     return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
 
 
+def few(cases: Iterable[Any], quick: int) -> list[Any]:
+    """Return the cases as parameters; all but `quick` of them, spread evenly from the first, are marked slow."""
+    every = list(cases)
+    fast = {k * len(every) // quick for k in range(quick)}
+    return [case if k in fast else _slow(case) for k, case in enumerate(every)]
+
+
+def _slow(case: Any) -> Any:
+    if hasattr(case, "marks"):
+        return case._replace(marks=[*case.marks, pytest.mark.slow])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+
+
 def changed(document: Any, path: str, value: Any = ...) -> Any:
     """Return a copy of a JSON document with a value at a path such as ``ops.0.name`` replaced or removed."""
     *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]

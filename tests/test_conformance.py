@@ -55,12 +55,11 @@ def effort_for(backend, formulation="", *, thorough=False):
 
     Quick runs have a long grace. The slow run, alone on the machine, checks the promised second after 5 s.
     """
-    effort = Effort(most_ops=6, cases=20, deadline=5.0) if thorough else Effort(deadline=0.5, grace=10.0)
+    effort = Effort(most_ops=6, cases=20, deadline=5.0) if thorough else Effort(cases=2, deadline=0.5, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:
-        cases = 5 if thorough else 1 + (backend == "minizinc:gecode")
-        return replace(effort, most_ops=4, deadline=max(effort.deadline, 1.0), cases=cases)
+        return replace(effort, most_ops=4, deadline=max(effort.deadline, 1.0), cases=5 if thorough else 1)
     if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
-        return replace(effort, most_ops=4, cases=8 if thorough else 3)
+        return replace(effort, most_ops=4, cases=8 if thorough else 2)
     return effort
 
 
@@ -88,7 +87,7 @@ def test_required_backends_and_formulations_exist():
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_formulation(formulation, check):
-    check(registry.load("formulations", formulation), Effort(cases=2 if formulation.startswith("h-") else 4))
+    check(registry.load("formulations", formulation), Effort(cases=1))
 
 
 #: Checks of the quick run for backends that start programs; the slow run has all. HiGHS tests the bridges for linear
@@ -96,8 +95,7 @@ def test_formulation(formulation, check):
 QUICK_BACKENDS = {
     "pyomo:highs": {"linear"},
     "minizinc:highs": {"linear"},
-    "minizinc:cp-sat": {"says_whether_it_is_ready", "cumulative", "infeasible", "takes_options", "takes_hints",
-                        "deadline_keeps_the_incumbent", "stops_when_asked"},
+    "minizinc:cp-sat": {"says_whether_it_is_ready", "cumulative", "takes_hints", "stops_when_asked"},
     "pyomo:cbc": {check.__name__ for check in BACKEND_CHECKS} - {
         "enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir", "all_different", "no_overlap",
         "empty_models", "no_objective", "implied_variables",
@@ -167,7 +165,7 @@ QUICK_OPTIONS = {
     "annealing": AnnealingOptions(moves=2000),
     "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
 }
-FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
+FEW = Effort(most_ops=4, cases=1, deadline=0.4, grace=5.0)
 #: Efforts of heuristics that end on their own, but late on a busy machine.
 QUICK_EFFORT = {"lp-rounding": replace(FEW, deadline=2.0)}
 
@@ -175,11 +173,15 @@ QUICK_EFFORT = {"lp-rounding": replace(FEW, deadline=2.0)}
 @pytest.mark.parametrize("check", HEURISTIC_CHECKS)
 @pytest.mark.parametrize("heuristic", list(registry.heuristics()))
 def test_heuristic(heuristic, check):
+    effort = FEW if check.__name__ == "ends_in_time" else QUICK_EFFORT.get(heuristic, FEW)
+    check(maker(heuristic), effort)
+
+
+def maker(heuristic):
     if heuristic == "torch-min-cut" and find_spec("torch") is None:
         pytest.skip("torch is not installed")
     cls = registry.load("heuristics", heuristic)
-    effort = FEW if check.__name__ == "ends_in_time" else QUICK_EFFORT.get(heuristic, FEW)
-    check(lambda: cls(QUICK_OPTIONS.get(heuristic)), effort)
+    return lambda: cls(QUICK_OPTIONS.get(heuristic))
 
 
 SEARCHES = [name for name, kind in registry.Registered("methods").usable().items() if issubclass(kind, OrderSearch)]
@@ -189,7 +191,7 @@ SEARCHES = [name for name, kind in registry.Registered("methods").usable().items
 @pytest.mark.parametrize("search", SEARCHES)
 def test_order_search(search, check):
     cls = registry.load("methods", search)
-    check(lambda: cls(QUICK_OPTIONS.get(search)), FEW)
+    check(lambda: cls(QUICK_OPTIONS.get(search)), replace(FEW, cases=2))
 
 
 def training_chain():
@@ -280,6 +282,21 @@ if find_spec("tflite"):  # a ReLU
 @pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
 def test_format(format_, check):
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", FORMULATION_CHECKS)
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_formulation_thorough(formulation, check):
+    check(registry.load("formulations", formulation), Effort(cases=4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", HEURISTIC_CHECKS)
+@pytest.mark.parametrize("heuristic", list(registry.heuristics()))
+def test_heuristic_thorough(heuristic, check):
+    effort = replace(FEW if check.__name__ == "ends_in_time" else QUICK_EFFORT.get(heuristic, FEW), cases=3)
+    check(maker(heuristic), effort)
 
 
 #: Checks that measure time.

@@ -68,9 +68,19 @@ def pages_with(*languages: str) -> list:
     return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks_of(page)) for page in chosen]
 
 
+#: Pages whose examples take most of the time; tests of the package have smaller cases of what they show.
+LONG = {
+    "batch.md", "bounds/index.md", "compare.md", "configuration.md", "frontier.md", "gallery.md",
+    "heuristics/lp-rounding.md", "hierarchy/index.md", "studies.md", "tutorials/how-far.md",
+}  # fmt: skip
+
+
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    """Mark pages of docs that import a framework as slow; the import takes seconds."""
-    return [pytest.mark.slow] if extras_of(page) and "docs" in page.parts else []
+    """Mark long pages as slow, and pages of docs that import a framework; the import takes seconds."""
+    if "docs" not in page.parts:
+        return []
+    long = str(page.relative_to(ROOT / "docs")) in LONG
+    return [pytest.mark.slow] if long or extras_of(page) else []
 
 
 def test_extras_of_pages(tmp_path: Path) -> None:

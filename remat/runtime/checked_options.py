@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from remat.errors import ProblemError
@@ -73,12 +74,18 @@ class Options:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     def __post_init__(self) -> None:
-        kinds = typing.get_type_hints(type(self), include_extras=True)
+        kinds = _kinds(type(self))  # type: ignore[arg-type]  # mypy takes a dataclass for not hashable
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not _fits(value, kinds[field.name]):
                 words = f"{field.name} must be {_words(kinds[field.name])}, not {clipped(repr(value), 60)}"
                 raise ProblemError(words, "option", field.name)
+
+
+@cache
+def _kinds(options: type[Any]) -> Mapping[str, Any]:
+    """Return the types of all fields; their texts are evaluated once for each class."""
+    return typing.get_type_hints(options, include_extras=True)
 
 
 def _fits(value: Any, kind: Any) -> bool:

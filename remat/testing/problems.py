@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from unittest import SkipTest
 
@@ -74,10 +74,19 @@ class Case:
 
     problem: Problem
     formulation: Formulation
-    best: Optimum | None
-    """Best schedule in the formulation's scope by the problem's objective, or None."""
-    exact: bool
-    """True if the search supports the scope; otherwise its optimum is only a lower bound."""
+    search: Callable[[Scope], Optimum | None]
+    """Exhaustive search for the best schedule of a scope."""
+
+    @cached_property
+    def best(self) -> Optimum | None:
+        """Best schedule in the formulation's scope by the problem's objective, or None."""
+        scope = self.formulation.scope()
+        return self.search(replace(scope, notes=tuple(note for note in scope.notes if note in KNOWN_NOTES)))
+
+    @property
+    def exact(self) -> bool:
+        """True if the search supports the scope; otherwise its optimum is only a lower bound."""
+        return set(self.formulation.scope().notes) <= KNOWN_NOTES
 
     @property
     def worth(self) -> int | None:
@@ -129,8 +138,7 @@ def cases(
                 raise SkipTest(f"refuses {family.about}: {refusals[0]}") from None
             continue
         taken += 1
-        scope = formulation.scope()
-        case = Case(problem, formulation, _best(family, seed, effort.most_ops, scope), set(scope.notes) <= KNOWN_NOTES)
+        case = Case(problem, formulation, partial(_best, family, seed, effort.most_ops))
         if wanted(case):
             yield case
             given += 1

@@ -44,7 +44,7 @@ MINIMIZE = "minimize open.json --order free -t 60 -q -o out.json --json"
         (SOLVE, signal.SIGTERM, 143),
         pytest.param(SOLVE, signal.SIGHUP, 129, marks=pytest.mark.slow),
         (SOLVE, signal.SIGKILL, -signal.SIGKILL),
-        (MINIMIZE, signal.SIGTERM, 143),
+        pytest.param(MINIMIZE, signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(MINIMIZE, signal.SIGINT, 0, marks=pytest.mark.slow),
     ],
 )

@@ -244,8 +244,15 @@ SCREENS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", SCREENS)
-@pytest.mark.parametrize("width", [60, 120])
+#: Lines whose output comes from a solver; the other lines are quick.
+SOLVED = ("bounds", "compare", "frontier", "improve", "allocate", "batch")
+
+
+@pytest.mark.parametrize(
+    ("line", "width"),
+    [pytest.param(line, width, marks=[pytest.mark.slow] * (width == 120 and line.startswith(SOLVED)))
+     for line in SCREENS for width in (60, 120)],
+)  # fmt: skip
 def test_output_fits_the_screen(line: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_schedule(Schedule.reference(ZOO["unet"]()), folder / "s.json")
     monkeypatch.setenv("COLUMNS", str(width))

@@ -296,6 +296,15 @@ def test_commands(chain8: tuple[Path, ComputeGraph], tmp_path: Path) -> None:
     listed = json.loads(shell("library", "list", "unit-chain-8", "--folder", folder, "--json").out)
     assert [each["problem"] for each in listed] == [problem.name for problem in instance("unit-chain-8").problems()]
     assert listed[0]["class"] == "open"
+    best = tmp_path / "best.json"
+    assert shell("library", "export", "unit-chain-8/fixed-70", "-o", best, "--folder", folder).code == 0
+    assert shell("library", "export", "unit-chain-8", "-o", tmp_path / "graph.json").code == 0
+    assert shell("validate", tmp_path / "graph.json", best, "--budget", "70%").code == 0
+
+
+@pytest.mark.slow
+def test_commands_that_solve(chain8: tuple[Path, ComputeGraph], tmp_path: Path) -> None:
+    folder, _ = chain8
     ran = shell("library", "run", "unit-chain-8", "-m", "exhaustive", "-t", "60", "--folder", folder)
     assert ran.code == 0
     closed = json.loads(shell("library", "list", "unit-chain-8", "--folder", folder, "--json").out)

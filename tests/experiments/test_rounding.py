@@ -36,7 +36,9 @@ def test_consistent_matrices_are_valid_schedules():
     assert kinds == {True, False}
 
 
-@pytest.mark.parametrize(("graph", "budget", "feasible"), [(unit_chain(16), 6, 1), (vgg16(), "90%", 0)])
+@pytest.mark.parametrize(
+    ("graph", "budget", "feasible"), [(unit_chain(16), 6, 1), pytest.param(vgg16(), "90%", 0, marks=pytest.mark.slow)]
+)
 def test_roundings_of_figure_7(graph, budget, feasible):
     """No naive rounding is feasible; all two-phase ones are schedules, and that at 0.5 is cheaper than their mean."""
     fixed, drawn, two, many = round_relaxation(Problem(graph, budget), 500, options=ONE)

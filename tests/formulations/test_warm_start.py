@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from generators import random_order, staged
-from helpers import ONE, RUN
+from helpers import ONE, RUN, some_slow
 from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
@@ -79,10 +79,11 @@ def terms(backend, model, values):
 @pytest.mark.parametrize(
     ("name", "order"), [(n, o) for n in FORMULATIONS for o in ("fixed", "free") if (n, o) != ("checkmate", "free")]
 )
-def test_valid_schedules_are_solutions_or_refused(name, order):
+@pytest.mark.parametrize("graphs", [10, pytest.param(20, marks=pytest.mark.slow)])
+def test_valid_schedules_are_solutions_or_refused(name, order, graphs):
     """With the schedule's peak as budget, the values satisfy the main model and that of phase 1."""
     encoded = refused = 0
-    for seed in range(20):
+    for seed in range(graphs):
         graph, found = schedules(seed)
         for schedule in found:
             problem = Problem(graph, simulate(graph, schedule).peak, order)
@@ -102,7 +103,7 @@ def test_valid_schedules_are_solutions_or_refused(name, order):
             again = validate(graph, formulation.decode(values), problem.rules)
             assert again.accepted, seed
             assert again.cost <= validate(graph, schedule, problem.rules).cost
-    assert encoded > 32
+    assert encoded > 1.6 * graphs
     assert refused < encoded / 8
 
 
@@ -123,7 +124,7 @@ def test_phase_1_starts_from_any_schedule_at_any_budget(seed):
 
 @pytest.mark.parametrize("backend", START_LINES)
 @pytest.mark.parametrize("name", FORMULATIONS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some_slow(range(6), 2))
 def test_solvers_accept_the_start(seed, name, backend):
     """Reference order, greedy, and random staged schedules."""
     rng = random.Random(seed)

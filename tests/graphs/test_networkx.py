@@ -13,7 +13,7 @@ from remat.graphs import ComputeGraph, layered, read_graph
 from remat.graphs.formats.node_link import graph_from_node_link
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(graphs())
 def test_bipartite_form_is_lossless(tmp_path_factory, graph):
     """Also when networkx writes and reads it."""

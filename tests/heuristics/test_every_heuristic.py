@@ -46,7 +46,7 @@ def make(name: str) -> Heuristic:
     return made
 
 
-@pytest.mark.parametrize("seed", some_slow(range(60), 8))
+@pytest.mark.parametrize("seed", some_slow(range(60), 3))
 def test_schedules_and_reports_are_valid_on_training_steps(seed: int) -> None:
     """Several outputs, masks, buffers, kept statistics, workspaces, limits of computes."""
     graph = training_graph(seed, 10, full=True)

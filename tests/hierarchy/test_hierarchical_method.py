@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ONE, at_most
+from helpers import ONE, at_most, few
 from refusals import refused
 
 from remat import GraphBuilder, Problem, solve
@@ -226,7 +226,7 @@ MODELS = replace(
 SOLVERS = {"cp-sat": "ortools", "highs": "highspy", "pyomo:highs": "pyomo"}
 
 
-@pytest.mark.parametrize("backend", SOLVERS)
+@pytest.mark.parametrize("backend", few(SOLVERS, 1))
 def test_backend_and_options_reach_models_of_every_level(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     calls = backend_calls(monkeypatch)
     call = SolveOptions(seed=3, isolate=True, relative_gap=0.01, solver={"log_to_console": False})

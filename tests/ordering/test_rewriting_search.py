@@ -44,7 +44,9 @@ def least_peak(graph: ComputeGraph) -> int:
     return found.peak
 
 
-@pytest.mark.parametrize("options", [TWO, WIDE], ids=["same bytes", "wide accumulators"])
+@pytest.mark.parametrize(
+    "options", [pytest.param(TWO, marks=pytest.mark.slow), WIDE], ids=["same bytes", "wide accumulators"]
+)
 def test_best_of_all_subsets(options: RewriteOptions) -> None:
     """Also checks proofs, numerics and that no rewrite is superfluous."""
     proofs = helped = 0

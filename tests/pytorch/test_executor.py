@@ -102,7 +102,7 @@ def half_budget(graph: ComputeGraph) -> Schedule:
     raise AssertionError("greedy found no schedule below the reference peak")
 
 
-@pytest.fixture(scope="module", params=["gpt", "resnet"])
+@pytest.fixture(scope="module", params=["gpt", pytest.param("resnet", marks=pytest.mark.slow)])
 def small(request: pytest.FixtureRequest) -> tuple[Any, tuple[Any, ...], Captured]:
     module, args = seeded(request.param, **SMALLEST[request.param])
     return module, args, captured(request.param)[1]

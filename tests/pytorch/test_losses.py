@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from helpers import few
 
 torch = pytest.importorskip("torch")
 
@@ -90,8 +91,11 @@ def check(module: nn.Module, *targets: Tensor, route: str, bitwise: bool = True)
 @pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize(
     ("loss", "route", "reduction"),
-    [(loss, "make_fx", "mean") for loss in LOSSES if loss not in LEFT_OUT]
-    + [(loss, "joint", "sum") for loss in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")],
+    few([(loss, "make_fx", "mean") for loss in LOSSES if loss not in LEFT_OUT], 6)
+    + few(
+        [(loss, "joint", "sum") for loss in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")],
+        1,
+    ),
 )
 def test_memory_of_losses(loss: str, route: str, reduction: str) -> None:
     targets = TARGETS.get(loss, (SIGNS.clamp(0, 1),))

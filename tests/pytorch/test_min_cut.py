@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from generators import training_graph  # noqa: E402
-from helpers import RUN, accepted, judged  # noqa: E402
+from helpers import RUN, accepted, judged, some_slow  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat import GraphBuilder, Problem, SolveOptions  # noqa: E402
@@ -40,7 +40,7 @@ def test_knapsack_of_a_chain_is_optimal() -> None:
         assert extra == best == sum(costs) - sum(costs[k] for k in kept)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", some_slow(range(8), 2))
 def test_schedules_are_valid_for_every_memory_budget(seed: int) -> None:
     """Several outputs, kept statistics, ops that run once; buffers with several writers are refused."""
     graph = training_graph(seed, 10, full=True)

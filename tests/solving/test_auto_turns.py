@@ -254,6 +254,7 @@ def test_drops_give_large_graphs_a_schedule_within_a_second() -> None:
     assert result.objective <= result.steps[0].objective
 
 
+@pytest.mark.slow
 def test_bound_for_five_thousand_ops() -> None:
     problem = Problem(gpt(layers=180, width=64, heads=4, sequence=64), "50%")
     result = solve(problem, stop=60, options=SolveOptions(threads=1, relative_gap=0.02))

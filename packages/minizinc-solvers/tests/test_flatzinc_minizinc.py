@@ -127,7 +127,11 @@ CLASSICS = {
 }
 
 
-@pytest.mark.parametrize("name", CLASSICS)
+#: Classics of the quick run have the kinds of constraints that the others share.
+QUICK = {"boxes", "sets", "arithmetic", "nothing works"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in CLASSICS])
 def test_classic_models(name, tmp_path):
     model, optimum = CLASSICS[name]
     outcomes = {solver: outcome(model, solver, tmp_path) for solver in SOLVERS}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import some_slow
 from oracles import least_order_peak
 from refusals import refused
 from small_networks import Net, after_concat, described_network, random_network
@@ -291,7 +292,7 @@ def test_invalid_options() -> None:
             RewriteOptions(**options)
 
 
-@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("batch", some_slow(range(3), 1))
 def test_rewritten_random_networks_agree_at_no_more_cost(batch: int) -> None:
     """The least peak is no higher if every rewrite claims so."""
     rewritten = compared = 0
