@@ -184,22 +184,35 @@ def test_parts_of_torch(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_with_ddp(tmp_path: Path) -> None:
-    """Each process has half of the batch; gradients are averaged as with the plain module."""
-    torch.multiprocessing.spawn(_with_ddp, (str(tmp_path / "store"),), nprocs=2)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_processes(tmp_path: Path, sharded: bool) -> None:
+    """DDP, and FSDP2 around each rematerialized block: each process has half of the batch."""
+    torch.multiprocessing.spawn(_process, (str(tmp_path / "store"), sharded), nprocs=2)
 
 
-def _with_ddp(rank: int, store: str) -> None:
+def _process(rank: int, store: str, sharded: bool) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     data = [(x[rank::2], target[rank::2]) for x, target in batches(16, 16)]
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
     found = []
     for rematerialized in (True, False):
         model: Any = made()
         model.norm = nn.LayerNorm(16)
+        if sharded:
+            model.layers = nn.Sequential(*(model.layers[3 * k : 3 * k + 3].append(nn.Tanh()) for k in range(4)))
+        blocks = list(model.layers) if sharded else [model]
         if rematerialized:
-            model = rematerialize(model, data[0], "70%", **QUICK)
-            assert model.report.recomputations
-        found.append(trained(nn.parallel.DistributedDataParallel(model), data))
+            x = data[0][0].clone().requires_grad_()
+            sample = (x,) if sharded else data[0]
+            blocks = [rematerialize(each, sample, "95%" if sharded else "70%", **QUICK) for each in blocks]
+            assert all(each.report.recomputations for each in blocks)
+        if sharded:
+            model.layers = nn.Sequential(*(torch.distributed.fsdp.fully_shard(each, mesh=mesh) for each in blocks))
+            call = torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+        else:
+            call = nn.parallel.DistributedDataParallel(blocks[0])
+        result = trained(call, data)
+        found.append([each.full_tensor() if hasattr(each, "full_tensor") else each for each in result])
     assert_same(*found)
     torch.distributed.destroy_process_group()
 
