@@ -176,7 +176,7 @@ def commands(where: Path, choice: random.Random, extra_methods: tuple[str, ...] 
             ("minimize", graph, "-t", "60", "--threads", "1", *order, "-o", "out.json"),
             ("bounds", graph, "-b", budget, "-t", "60"),
             ("compare", graph, "-b", "85%,60%", "-m", f"greedy,{named}", *limits, "-o", "c.csv"),
-            ("frontier", graph, "-b", "60%:90%:10%", "-m", "eviction,lns", *limits, "--state", "state", "-o", "f.csv"),
+            ("frontier", graph, "-b", "60%:90%:10%", "-m", "eviction,lns", *limits, "--store", "sqlite:///s.db"),
             ("frontier", graph, "-b", "70%,90%", "-m", "annealing,stages/highs", "-t", "60", "--workers", "2"),
             ("batch", "vgg16", "--memory", "16GiB", "-m", "greedy", "-m", "retention-intervals/cp-sat", "-t", "20"),
             ("show", where / "large.json"),

@@ -18,6 +18,7 @@ from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared, size
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
+from remat.cli.stored import StoreUrl, print_stored, stored_runs
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.errors import FormatError
 from remat.io.files import check_output, check_outputs, exists
@@ -59,7 +60,7 @@ class Scaling:
 
 @shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
         "sample_bytes", "order", "max_computes", "keep", "count_constant_memory", "time_limit", "threads", "seed",
-        "start", "isolate", "memory_limit", "tables", "schedules", "plot", "quiet")  # fmt: skip
+        "start", "isolate", "memory_limit", "store", "tables", "schedules", "plot", "quiet")  # fmt: skip
 def command(
     graphs: Annotated[
         list[str] | None,
@@ -74,6 +75,7 @@ def command(
     memory: Annotated[int, size_option("Memory of the device", "--memory")],
     methods: Methods = None,
     scaling: Scaling,
+    store: StoreUrl = None,
     count_constant_memory: bool = typer.Option(
         True, "--count-constant-memory/--no-constant-memory", help="Count the constant memory."
     ),
@@ -92,7 +94,7 @@ def command(
     except those that --independent names. With --with, they grow linearly through those of both files. Limits apply
     to each probed batch size. The constant memory (parameters and the like) counts by default.
 
-    Ctrl-C keeps the results so far.
+    Ctrl-C keeps the results so far. With --store the same command solves only what is missing.
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
 
@@ -131,16 +133,17 @@ def command(
         line = f"batch {probe.batch:,}: {probe.verdict} by {probe.method}"
         reporter.news(f"  {line} ({probe.seconds:.1f} s)", f"last: {line}")
 
-    runs = list(product(families, methods_of(methods, run)))
-    with interrupts():
-        for number, (family, method) in enumerate(runs, 1):
-            label = f"[{number}/{len(runs)}] {family.name}, {method.label}"
+    pairs = list(product(families, methods_of(methods, run)))
+    with interrupts(), stored_runs(store, "batch", "-".join(family.name for family in families)) as runs:
+        for number, (family, method) in enumerate(pairs, 1):
+            label = f"[{number}/{len(pairs)}] {family.name}, {method.label}"
             with Reporter(run.output.quiet, label=label) as reporter:
                 answer = max_batch(
                     family, memory, method,
                     order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
                     count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
-                    options=run.solve_options(family.pattern), on_progress=reporter, on_probe=partial(report, reporter),
+                    options=run.solve_options(family.pattern), store=runs,
+                    on_progress=reporter, on_probe=partial(report, reporter),
                 )  # fmt: skip
             done.append(answer)
             for path in tables or ():
@@ -157,6 +160,7 @@ def command(
             from remat.experiments.max_batch_result import plot_batches
 
             outputs.plot(plot, lambda: plot_batches(done))
+        print_stored(runs, outputs)
     outputs.leave(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
 
 

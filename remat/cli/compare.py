@@ -13,6 +13,7 @@ from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, Optio
 from remat.cli.saving import Outputs, write_plot_or_page
 from remat.cli.screen import memory
 from remat.cli.signals import writing
+from remat.cli.stored import StoreUrl, print_stored, stored_runs
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 from remat.io.page import SUFFIXES as PAGE_SUFFIXES
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from remat.experiments.runs import Run
 
 
-@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "tables", "plot", "peaks", "json", "quiet")
+@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "store", "tables", "plot", "peaks", "json", "quiet")
 def command(
     graph: OptionalGraph = None,
     schedules: Annotated[
@@ -36,6 +37,7 @@ def command(
     *,
     budgets: Budgets = None,
     methods: Methods = None,
+    store: StoreUrl = None,
     tables: Tables = None,
     plot: Path | None = typer.Option(
         None, metavar="FILE", help="Draw overhead or peak against time (.png, .svg, .pdf, or .html: interactive)."
@@ -54,7 +56,8 @@ def command(
     solvers, and the method and budget if none is given here.
 
     A failure is recorded in the method's line, and the other methods continue. Files are written after every run;
-    Ctrl-C keeps finished runs.
+    Ctrl-C keeps finished runs. With --store the same command solves only what is missing, and `remat study` reports
+    and exports the runs.
 
     Exit code 0: some method found a schedule, or a file has a valid one; 1: none; 2: an error in the input; 130:
     Ctrl-C.
@@ -91,14 +94,14 @@ def command(
 
     problem = run.make_problem()
     points = read_points(files, problem)
-    with interrupts():
+    with interrupts(), stored_runs(store, "compare", problem.graph.name) as runs:
         if only_files:
             done = Comparison(problem, (), {})
         else:
             done = compare(
                 problem, _budgets(budgets, run), methods_of(methods, run),
                 stop=run.solve.time_limit, options=run.solve_options(problem.graph),
-                watch=lambda label: Reporter(run.output.quiet, label=label), on_run=write,
+                store=runs, watch=lambda label: Reporter(run.output.quiet, label=label), on_run=write,
             )  # fmt: skip
         writing()
         for path in tables or ():
@@ -113,6 +116,7 @@ def command(
             outputs.plot_or_page(plot, done)
         if peaks is not None:
             outputs.plot(peaks, trade_off(done, points).plot)
+        print_stored(runs, outputs, quiet=given.json)
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
     found = found or any(point.certified for point in points)
     outputs.leave(INTERRUPTED if done.interrupted else OK if found else NO)

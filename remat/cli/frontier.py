@@ -16,6 +16,7 @@ from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, Optio
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
+from remat.cli.stored import StoreUrl, print_stored, stored_runs
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 from remat.io.page import SUFFIXES as PAGE_SUFFIXES
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from remat.experiments.frontier_cell import Cell
 
 
-@shared(*FILE, "budgets", "methods", *RULES, *LIMITS, "workers", "state", "tables", "plot", "quiet")
+@shared(*FILE, "budgets", "methods", *RULES, *LIMITS, "workers", "store", "tables", "plot", "quiet")
 def command(
     graph: OptionalGraph = None,
     *,
     budgets: Budgets = None,
     methods: Methods = None,
     workers: int = typer.Option(1, min=1, metavar="N", help="Methods to run in parallel processes."),
-    state: Path | None = typer.Option(
-        None, metavar="FOLDER", help="Folder for finished runs; the same command resumes from it."
-    ),
+    store: StoreUrl = None,
     tables: Tables = None,
     plot: Path | None = typer.Option(None, metavar="FILE", help="Draw overhead by budget (.png, .svg, .pdf, .html)."),
     given: Given,
@@ -45,8 +44,8 @@ def command(
     Each method proceeds from the smallest budget upward and starts from its schedule for the next smaller one. Limits
     and rules apply to each run; with --config they come from that file. --workers share the threads.
 
-    Tables are written after every run, the picture at the end. Ctrl-C keeps finished runs, and with --state the same
-    command resumes from there.
+    Tables are written after every run, the picture at the end. Ctrl-C keeps finished runs. With --store the same
+    command continues after Ctrl-C or a crash, and `remat study` reports and exports the runs.
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
 
@@ -85,13 +84,13 @@ def command(
             line = f"{place} {cell.method}, {cell.budget:,} bytes: {shown(cell)}"
             together.news(line, place, line.removeprefix(f"{place} "))
 
-    with interrupts():
+    with interrupts(), stored_runs(store, "frontier", problem.graph.name) as runs:
         with ExitStack() as stack:
             pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
             together = None if pool is None else stack.enter_context(Reporter(run.output.quiet))
             found = frontier(
                 problem, asked, methods_of(methods, run),
-                stop=run.solve.time_limit, options=options, state=state, executor=pool,
+                stop=run.solve.time_limit, options=options, store=runs, executor=pool,
                 watch=lambda label: Reporter(run.output.quiet, label=label), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:
@@ -102,8 +101,7 @@ def command(
         print_frontier(found)
         if plot is not None:
             outputs.plot_or_page(plot, found)
-    for fault in found.unwritten:
-        outputs.fail(f"{fault}; the table has the result, and the same command computes that part again")
+        print_stored(runs, outputs)
     some = any(cell.schedule is not None for cell in found.cells.values())
     outputs.leave(INTERRUPTED if found.interrupted else OK if some else NO)
 
@@ -164,8 +162,6 @@ def print_frontier(found: Frontier) -> None:
     ))  # fmt: skip
     for line in schedules_by(found):
         say(out, line)
-    if found.resumed:
-        out.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
     say(out, closing_frontier(found))
     if found.interrupted:
         out.print("interrupted: the table is not complete")

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from remat.experiments.contestant import Contestant
 from remat.experiments.pages import runs_page
 from remat.experiments.run_plots import plot_runs
 from remat.experiments.runs import (
+    LimitArguments,
     Limits,
+    NoStore,
     Run,
+    RunStore,
     Watch,
     check_names,
     chosen_methods,
     expect_list,
     question,
-    run_method,
+    stored_or_run,
     unwatched,
 )
 from remat.io.views import Table
 from remat.problem import Problem
 from remat.runtime.interruption import interrupted, interrupts
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
 from remat.solving.method import MethodLike
-from remat.solving.stop import Stop
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,10 +102,10 @@ def compare(
     budgets: Sequence[str | int | float | None],
     methods: Sequence[Contestant | MethodLike],
     *,
-    stop: Stop = None,
-    options: SolveOptions = DEFAULT_OPTIONS,
+    store: RunStore | None = None,
     watch: Watch | None = None,
     on_run: Callable[[Comparison], object] | None = None,
+    **limits: Unpack[LimitArguments],
 ) -> Comparison:
     """Run every method at every budget, one after another, with the same limits.
 
@@ -118,12 +120,14 @@ def compare(
         As for :class:`remat.problem.Problem`; ``[None]`` for the least peak without a budget.
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.solve`; a str may include a backend (:meth:`Contestant.parse`).
-    stop, options
-        As for :func:`remat.solve`, per run.
+    store : RunStore, optional
+        Runs in it are not solved again (:class:`remat.studies.stored_runs.StudyRuns`).
     watch : callable, optional
         See :data:`Watch`.
     on_run : callable, optional
         Receives the comparison so far after every run.
+    **limits
+        `stop` and `options` as for :func:`remat.solve`, per run.
 
     Raises
     ------
@@ -143,16 +147,16 @@ def compare(
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
-    limits = Limits(stop, options)
-    done = Comparison(problem, (), limits.as_dict())
+    given = Limits(**limits)
+    done = Comparison(problem, (), given.as_dict())
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
+        title = f"[{number}/{len(cells)}] {method.label} {_at(one)}"
         try:
-            with (watch or unwatched)(f"[{number}/{len(cells)}] {method.label} {_at(one)}") as on_progress:
-                run = run_method(method, one, limits, on_progress)
+            run = stored_or_run(store or NoStore(), method, one, given, watch=partial(watch or unwatched, title))
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
-        stopped = interrupted() or (run.result is not None and run.result.stop == "interrupted")
+        stopped = interrupted() or run.is_interrupted
         done = replace(done, runs=(*done.runs, run), interrupted=stopped and number < len(cells))
         if on_run is not None:
             on_run(done)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from remat.errors import BackendError, FormatError, ProblemError
+from remat.errors import BackendError, ProblemError
 from remat.experiments.contestant import Contestant
-from remat.experiments.frontier_cell import Cell, Folder, check_cell
+from remat.experiments.frontier_cell import Cell
 from remat.experiments.pages import frontier_page
 from remat.experiments.plots import Line, plot_frontier
 from remat.experiments.running import RunnerLoop
 from remat.experiments.runs import (
     LimitArguments,
     Limits,
+    NoStore,
     Run,
+    RunStore,
     Watch,
     check_names,
     chosen_methods,
@@ -33,7 +34,9 @@ from remat.problem import Problem
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
+from remat.runtime.solve_options import Status
 from remat.runtime.text import json_text
+from remat.schedule import Schedule
 from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
 
@@ -65,10 +68,6 @@ class Frontier(Table):
         Limits of each cell, as :attr:`remat.experiments.compare.Comparison.limits`.
     interrupted : bool
         True if Ctrl-C came before the last cell.
-    resumed : int
-        Number of cells read from the state folder.
-    unwritten : tuple of str
-        Reasons why cells could not be written to the state folder.
     """
 
     problem: Problem
@@ -77,8 +76,6 @@ class Frontier(Table):
     cells: Mapping[tuple[str, int], Cell]
     limits: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    resumed: int = 0
-    unwritten: tuple[str, ...] = ()
 
     shown: ClassVar = ("method", "budget", "status", "overhead_percent", "peak", "frontier_bound")
 
@@ -140,7 +137,7 @@ def frontier(
     budgets: Sequence[str | int | float],
     methods: Sequence[Contestant | MethodLike],
     *,
-    state: str | os.PathLike[str] | None = None,
+    store: RunStore | None = None,
     executor: Executor | None = None,
     watch: Watch | None = None,
     on_cell: Callable[[Frontier, Cell], object] | None = None,
@@ -160,9 +157,9 @@ def frontier(
         As for :class:`remat.problem.Problem`, in any order.
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
-    state : path, optional
-        Folder with a file per finished cell. Cells in it are not solved again, unless a smaller budget, added
-        since, has a cheaper schedule. Their schedules are validated first.
+    store : RunStore, optional
+        Cells in it that start from the same schedule are not solved again
+        (:class:`remat.studies.stored_runs.StudyRuns`).
     executor : concurrent.futures.Executor, optional
         Runs cells in parallel, one of each method: a process pool
         (:class:`remat.runtime.processes.workers.WorkerPool`), or a cluster's executor (dask's
@@ -178,13 +175,13 @@ def frontier(
     Returns
     -------
     Frontier
-        After Ctrl-C with the results so far. An interrupted cell is included but not written to the state folder.
+        After Ctrl-C with the results so far. An interrupted cell is included but not stored.
 
     Raises
     ------
     RematError
-        Before the first cell, for an invalid budget, a limit out of range, a name that is not registered, a method or
-        budget that appears twice, or a state folder of another task.
+        Before the first cell, for an invalid budget, a limit out of range, a name that is not registered, or a method
+        or budget that appears twice.
     BackendError
         If a proof at one budget contradicts the method's own schedule at a smaller one, with both; or if a worker
         process dies.
@@ -206,10 +203,9 @@ def frontier(
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
     given = Limits(**limits)
-    folder = None if state is None else Folder.open(state, problem, given.as_dict())
     work = _FrontierRun(
-        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, folder, on_cell, executor,
-        watch or unwatched,
+        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, store or NoStore(), on_cell,
+        executor, watch or unwatched,
     )  # fmt: skip
     try:
         work.loop()
@@ -218,48 +214,44 @@ def frontier(
     return work.so_far
 
 
-def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell | None, **more: Any) -> Cell:
-    """Solve one cell, started from the schedule of the cell `below`; arguments and result can be pickled.
-
-    Parameters
-    ----------
-    more
-        ``on_progress``, if the cell runs in this process.
-    """
-    start = None if below is None or limits.options.from_nothing else below.schedule
-    run = run_method(method, problem, limits, warm_start=start, **more)
-    budget, result = problem.budget_bytes, run.result
+def _cell_of(run: Run, below: Cell | None, start: Schedule | None) -> Cell:
+    """Return a run as the cell above `below`, whose schedule was the start if there is one."""
+    method, problem, result = run.method, run.problem, run.result
+    budget = problem.budget_bytes
     assert budget is not None
     if result is None:
-        if start is not None:
-            assert below is not None
+        if start is not None and below is not None:
             run = replace(run, error=f"{run.error} (started from the schedule for {below.budget:,} bytes)")
-        return Cell(method.label, budget, _row(run), objective=problem.objective)
+        return Cell(method.label, budget, run.row(), objective=problem.objective)
     found_at = None if result.schedule is None else budget
     source = result.source
     if start is not None and below is not None and source.startswith("the warm start"):
         found_at, source = below.found_at, below.source
     return Cell(
-        method.label, budget, {**_row(run), "source": source}, result.schedule, found_at,
+        method.label, budget, {**run.row(), "source": source}, result.schedule, found_at,
         own=source == f"{result.method} by {result.backend}", complete=covers(result.scope, problem),
         objective=problem.objective,
     )  # fmt: skip
 
 
-def _row(run: Run) -> dict[str, Any]:
-    """Return the row of a run as it is after a round trip through a file."""
-    row = run.row()
-    return {**row, "versions": dict(sorted(row["versions"].items()))}
+@dataclass(frozen=True)
+class _Job:
+    """Cell to solve, and the cell from which it starts."""
+
+    method: Contestant
+    problem: Problem
+    below: Cell | None
+    start: Schedule | None
 
 
 @dataclass
-class _FrontierRun(RunnerLoop[tuple[Contestant, Problem], Cell]):
+class _FrontierRun(RunnerLoop[_Job, Run]):
     """One call of :func:`frontier`; its state is the frontier so far."""
 
     so_far: Frontier
     problems: Mapping[int, Problem]
     limits: Limits
-    folder: Folder | None
+    store: RunStore
     on_cell: Callable[[Frontier, Cell], object] | None
     executor: Executor | None
     watch: Watch
@@ -272,77 +264,73 @@ class _FrontierRun(RunnerLoop[tuple[Contestant, Problem], Cell]):
 
     def fill(self) -> None:
         """Submit the next cell of each method that has none running; here only one cell runs at a time."""
-        busy = {method.label for method, _ in self.running.values()}
+        busy = {job.method.label for job in self.running.values()}
         for method in self.so_far.methods:
             if method.label not in busy and not interrupted() and (job := self._next(method)) is not None:
-                self.running[self._submit(*job)] = job[:2]
+                self.running[self._submit(job)] = job
                 if self.executor is None:
                     return
 
-    def _submit(self, method: Contestant, problem: Problem, limits: Limits, below: Cell | None) -> Future[Cell]:
+    def _submit(self, job: _Job) -> Future[Run]:
+        method, problem = job.method, job.problem
         if self.executor is not None:
             try:
-                return self.executor.submit(solve_cell, method, problem, limits, below)
+                return self.executor.submit(run_method, method, problem, self.limits, None, job.start)
             except Exception as error:
                 raise _lost(method, error) from None
-        total, future = len(self.so_far.methods) * len(self.problems), Future[Cell]()
+        total, future = len(self.so_far.methods) * len(self.problems), Future[Run]()
         line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label} at {problem.budget}"
         with self.watch(line) as on_progress:
-            future.set_result(solve_cell(method, problem, limits, below, on_progress=on_progress))
+            future.set_result(run_method(method, problem, self.limits, on_progress, job.start))
         return future
 
-    def take(self, job: tuple[Contestant, Problem], future: Future[Cell]) -> None:
+    def take(self, job: _Job, future: Future[Run]) -> None:
         """Take a cell; one that a broken executor has lost is solved again, once."""
-        method, problem = job
+        label = job.method.label
         self._heard = time.monotonic()
         is_lost = not future.cancelled() and isinstance(future.exception(), BrokenExecutor)
-        if is_lost and method.label not in self._broken:
-            self._broken.add(method.label)
+        if is_lost and label not in self._broken:
+            self._broken.add(label)
             return
-        cell = _answer(future, method, problem)
-        self._take(method, cell)
-        if cell.interrupted:
+        run = _answer(future, job)
+        self._take(job, run, fresh=True)
+        if run.is_interrupted:
             raise KeyboardInterrupt
-        self._broken.discard(method.label)
+        self._broken.discard(label)
 
     def tick(self) -> None:
         """Refuse an executor that has not answered for too long."""
         if self.running and time.monotonic() > self._heard + self._patience:
-            method, _ = next(iter(self.running.values()))
-            raise _lost(method, TimeoutError(f"no answer within {self._patience:g} s"))
+            job = next(iter(self.running.values()))
+            raise _lost(job.method, TimeoutError(f"no answer within {self._patience:g} s"))
 
     def interrupt(self) -> None:
         """Interrupt the workers of a pool."""
         if isinstance(self.executor, WorkerPool):
             self.executor.interrupt()
 
-    def _next(self, method: Contestant) -> tuple[Contestant, Problem, Limits, Cell | None] | None:
-        """Take finished cells of a method from the folder; return the arguments of the first to solve."""
+    def _next(self, method: Contestant) -> _Job | None:
+        """Take cells of a method that are stored, and return the first one to solve."""
         for budget, problem in self.problems.items():
             if (method.label, budget) in self.so_far.cells:
                 continue
             solved = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
             below = solved[-1] if solved else None
-            known = None if self.folder is None else self.folder.read(method, problem)
-            least = None if below is None or self.limits.options.from_nothing else below.value
-            if known and below and least is not None and (known.value is None or known.value > least):
-                _check(below, known)
-                known = None  # solved before a smaller budget had a cheaper schedule
+            start = None if below is None or self.limits.options.from_nothing else below.schedule
+            job = _Job(method, problem, below, start)
+            known = self.store.find(method, problem, self.limits, start)
             if known is None:
-                return method, problem, self.limits, below
-            self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)
-            self._take(method, known, fresh=False)
+                return job
+            self._take(job, known)
         return None
 
-    def _take(self, method: Contestant, cell: Cell, fresh: bool = True) -> None:
-        for below in self.so_far.of(method):
+    def _take(self, job: _Job, run: Run, fresh: bool = False) -> None:
+        cell = _cell_of(run, job.below, job.start)
+        for below in self.so_far.of(job.method):
             if below.budget < cell.budget:
                 _check(below, cell)
-        if fresh and self.folder is not None and not cell.interrupted and cell.status != "failed":
-            try:
-                self.folder.write(method, cell)
-            except FormatError as error:  # a full disk must not end the frontier
-                self.so_far = replace(self.so_far, unwritten=(*self.so_far.unwritten, str(error)))
+        if fresh:
+            self.store.add(run, self.limits, job.start)
         self.so_far = replace(self.so_far, cells={**self.so_far.cells, (cell.method, cell.budget): cell})
         if self.on_cell is not None:
             self.on_cell(self.so_far, cell)
@@ -360,17 +348,28 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
 
 
-def _answer(job: Future[Cell], method: Contestant, problem: Problem) -> Cell:
-    """Return the cell that an executor delivered, its schedule validated."""
+def _answer(future: Future[Run], job: _Job) -> Run:
+    """Return the run that an executor delivered, its schedule certified again."""
+    method, problem = job.method, job.problem
     try:
-        cell = job.result()
-        if not isinstance(cell, Cell) or cell.method != method.label:
-            raise TypeError(f"the answer is no cell of {method.label}")
-        check_cell(cell, method, problem)
-        return cell
+        run = future.result()
+        if not isinstance(run, Run) or (run.method.label, run.problem.budget_bytes) != (
+            method.label, problem.budget_bytes
+        ):  # fmt: skip
+            raise TypeError(f"the answer is no run of {method.label} at that budget")
+        if run.result is None:
+            return replace(run, method=method, problem=problem)
+        schedule = run.result.schedule
+        found = None if schedule is None else problem.validate(schedule)
+        if found is not None and not found.accepted:
+            raise ValueError(f"its schedule is not valid: {found.first}")
+        result = replace(run.result, problem=problem, certificate=found)
+        if (result.status is Status.OPTIMAL) != (result.objective is not None and result.objective == result.bound):
+            raise ValueError("its status contradicts its bound")
+        return Run(method, problem, result)
     except CancelledError:
         raise KeyboardInterrupt from None
-    except (Exception, SystemExit) as error:  # an error of the executor: solve_cell() reports failures of methods
+    except (Exception, SystemExit) as error:  # an error of the executor: run_method() reports failures of methods
         raise _lost(method, error) from None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
@@ -16,7 +18,7 @@ from remat import registry
 from remat.errors import BackendError, GraphError, ProblemError
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
-from remat.experiments.runs import Limits, as_contestant, run_method
+from remat.experiments.runs import LimitArguments, Limits, NoStore, RunStore, as_contestant, stored_or_run
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.io import as_graph
@@ -24,12 +26,12 @@ from remat.io.files import exists
 from remat.problem import Problem, parse_budget
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupts
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.solve_options import DEFAULT_OPTIONS
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
-from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
+from remat.solving.stop import AnyOf, StoppingCriterion, TargetCost
 
 if TYPE_CHECKING:
     from remat.graphs.io import GraphLike
@@ -47,17 +49,20 @@ class BatchRules(TypedDict, total=False):
     count_constant_memory: bool
 
 
+class BatchArguments(BatchRules, LimitArguments):
+    """Rules and limits of each probe."""
+
+
 @interrupts()
 def max_batch(
     family: AffineGraph | Callable[[int], ComputeGraph] | GraphLike,
     memory: int | str,
     method: Contestant | MethodLike = "checkmate/highs",
     *,
-    stop: Stop = None,
-    options: SolveOptions = DEFAULT_OPTIONS,
+    store: RunStore | None = None,
     on_progress: OnProgress | None = None,
     on_probe: Callable[[Probe], object] | None = None,
-    **rules: Unpack[BatchRules],
+    **more: Unpack[BatchArguments],
 ) -> BatchResult:
     """Find the largest batch that fits `memory` with at most one extra forward pass (Jain et al. 2020, eq. 10).
 
@@ -85,16 +90,17 @@ def max_batch(
         Bytes, or ``"16GiB"``.
     method : str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
-    stop, options
-        As for :func:`remat.solve`, per probe. With ``start="alone"`` the search uses neither the reference order nor
-        greedy, and each schedule is the method's own, as in published baselines.
+    store : RunStore, optional
+        Probes in it are not solved again (:class:`remat.studies.stored_runs.StudyRuns`).
     on_progress : callable, optional
         Receives the progress of each solve.
     on_probe : callable, optional
         Receives every probe.
-    **rules
-        As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
-        counts by default.
+    **more
+        `stop` and `options` as for :func:`remat.solve`, per probe. With ``start="alone"`` the search uses neither the
+        reference order nor greedy, and each schedule is the method's own, as in published baselines. Rules as for
+        :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself) counts
+        by default.
 
     Returns
     -------
@@ -130,13 +136,13 @@ def max_batch(
             f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
             "use the costs of one batch size"
         )
-    limits = Limits(stop, options)
-    rules.setdefault("count_constant_memory", True)
+    limits = Limits(more.pop("stop", None), more.pop("options", DEFAULT_OPTIONS))
+    rules: dict[str, Any] = {"count_constant_memory": True, **more}
 
     def problem(batch: int) -> Problem:
         return Problem(family.at(batch), size, **rules)
 
-    search = _Search(family, chosen, size, limits, problem, on_progress, on_probe)
+    search = _Search(family, chosen, size, limits, problem, store or NoStore(), on_progress, on_probe)
     try:
         search.run()
     except KeyboardInterrupt:
@@ -197,6 +203,7 @@ class _Search:
     memory: int
     limits: Limits
     problem: Callable[[int], Problem]
+    store: RunStore
     on_progress: OnProgress | None
     on_probe: Callable[[Probe], object] | None
     interrupted: bool = False
@@ -259,10 +266,12 @@ class _Search:
         # A schedule with explicit frees (dead retention) cannot be a start: implied frees make it a different schedule.
         given = self.source and not self.schedule.has_frees and not self.alone
         start = _signed(self.schedule, problem.graph) if given else None
-        run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)
-        result = run.result
-        if result is not None and result.stop == "interrupted":
+        limits = replace(self.limits, stop=AnyOf(*enough))
+        watch = partial(nullcontext, self.on_progress)
+        run = stored_or_run(self.store, method, problem, limits, start, watch=watch)
+        if run.is_interrupted:
             raise KeyboardInterrupt
+        result = run.result
         if result is None:
             probe = Probe(batch, BatchVerdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")
         else:

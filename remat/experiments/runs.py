@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from remat.errors import ProblemError
 from remat.experiments.contestant import Contestant
 from remat.problem import Objective, Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
+from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, StopReason
 from remat.schedule import Schedule
 from remat.solving.incumbents import one_line
 from remat.solving.method import MethodLike
@@ -105,6 +105,11 @@ class Run:
         return "no budget" if self.problem.budget is None else str(self.problem.budget)
 
     @property
+    def is_interrupted(self) -> bool:
+        """True if Ctrl-C ended it early."""
+        return self.result is not None and self.result.stop is StopReason.INTERRUPTED
+
+    @property
     def seconds_to_best(self) -> float | None:
         """Time at which the best schedule was found; None without a schedule."""
         if self.result is None or self.result.objective is None:
@@ -165,6 +170,39 @@ def run_method(
     except Exception as error:  # a faulty plug-in must not end the matrix
         return Run(method, problem, None, one_line(error))
     return Run(method, problem, result)
+
+
+class RunStore(Protocol):
+    """Store of runs between processes, such as :class:`remat.studies.stored_runs.StudyRuns`."""
+
+    def find(self, method: Contestant, problem: Problem, limits: Limits, start: Schedule | None) -> Run | None:
+        """Return the run that is stored; None: it is to be solved and added."""
+
+    def add(self, run: Run, limits: Limits, start: Schedule | None) -> None:
+        """Store a run."""
+
+
+class NoStore:
+    """Store that keeps nothing."""
+
+    def find(self, *_question: object) -> None:
+        """Return None."""
+
+    def add(self, *_run: object) -> None:
+        """Ignore the run."""
+
+
+def stored_or_run(
+    store: RunStore, method: Contestant, problem: Problem, limits: Limits, start: Schedule | None = None, *,
+    watch: Callable[[], AbstractContextManager[OnProgress | None]],
+) -> Run:  # fmt: skip
+    """Return the run in the store, or solve and store it; `watch` is called if it is solved."""
+    run = store.find(method, problem, limits, start)
+    if run is None:
+        with watch() as on_progress:
+            run = run_method(method, problem, limits, on_progress, start)
+        store.add(run, limits, start)
+    return run
 
 
 def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestant]:

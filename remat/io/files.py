@@ -266,7 +266,7 @@ def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
                 if not target.exists():
                     temporary.replace(target)
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
 def made_folder(path: str | os.PathLike[str]) -> Path:

@@ -77,7 +77,9 @@ class Cell:
     graph : str
         Digest of the graph file.
     run : mapping
-        ``config``, a configuration without graph, and ``options``, those of the method; JSON values.
+        ``config``, a configuration without graph, and ``options``, those of the method; JSON values. A run of an
+        experiment may also have ``start``, the digest of a schedule to start from; ``target``, an objective that
+        suffices; and ``objects``, a description of Python objects without which it cannot be solved again.
     """
 
     digest: str
@@ -87,6 +89,13 @@ class Cell:
     seed: int
     graph: str
     run: Mapping[str, Any] = field(repr=False, hash=False)
+
+    @classmethod
+    def of(cls, instance: Instance, problem: str, method: str, run: Mapping[str, Any]) -> Cell:
+        """Return the cell of an instance with that run."""
+        text = json.dumps([VERSION, instance.digest, run], sort_keys=True, separators=(",", ":"), allow_nan=False)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return cls(digest, instance.name, problem, method, run["config"]["solve"]["seed"], instance.digest, run)
 
     @property
     def time_limit(self) -> float | None:
@@ -171,20 +180,18 @@ class Plan:
         cells: dict[str, Cell] = {}
         given: dict[str, Outcome] = {}
         for instance, (problem, method, run, files) in product(instances, runs):
-            seed = run["config"]["solve"]["seed"]
             outcome = None
             if files:
+                seed = run["config"]["solve"]["seed"]
                 outcome = outcome_of_file(_place(Path(folder), files, instance, problem, seed), instance.graph, run)
                 run = {**run, "given": [outcome.row["message"], outcome.schedule]}
-            digest = _digest([VERSION, instance.digest, run])
-            cell = Cell(digest, instance.name, problem, method, seed, instance.digest, run)
-            if digest in cells:
-                raise FormatError(
-                    f"{name}: {cell.title!r} and {cells[digest].title!r} are the same solve", "same-cell", cell.title
-                )
-            cells[digest] = cell
+            cell = Cell.of(instance, problem, method, run)
+            if cell.digest in cells:
+                other = cells[cell.digest].title
+                raise FormatError(f"{name}: {cell.title!r} and {other!r} are the same solve", "same-cell", cell.title)
+            cells[cell.digest] = cell
             if outcome is not None:
-                given[digest] = outcome
+                given[cell.digest] = outcome
         return cls(section.name, {each.digest: each for each in instances}, tuple(cells.values()), given)
 
     @property
@@ -242,14 +249,16 @@ def _run(
         raise FormatError(
             f"{name}: solve.threads is 'all'; a study needs a number, so that times compare", "wrong-key", "all"
         )
+    return run_of(config.problem, config.solve, config.backends, method.options)
+
+
+def run_of(
+    problem: ProblemSection, solve: SolveSection, backends: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return :attr:`Cell.run` of a problem, limits, options of solvers by backend, and options of the method."""
     content = {
-        "problem": ProblemSection.model_dump(config.problem, mode="json", exclude={"graph", "costs", "device"}),
-        "solve": SolveSection.model_dump(config.solve, mode="json", exclude={"warm_start"}),
-        "backends": dict(config.backends),
+        "problem": problem.model_dump(mode="json", exclude={"graph", "costs", "device"}),
+        "solve": solve.model_dump(mode="json", exclude={"warm_start"}),
+        "backends": dict(backends),
     }
-    return {"config": content, "options": method.options}
-
-
-def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return {"config": content, "options": dict(options)}

@@ -13,7 +13,7 @@ from typing import Any
 from remat.config import Config
 from remat.errors import RematError
 from remat.experiments.contestant import Contestant
-from remat.experiments.runs import Limits, run_method
+from remat.experiments.runs import Limits, Run, run_method
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.remat_json import graph_from_document
 from remat.problem import Problem
@@ -23,6 +23,7 @@ from remat.schedule.certificate import Certificate
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
 from remat.solving.method import make_method
 from remat.solving.progress import Progress
+from remat.solving.stop import AnyOf, Stop, TargetCost
 
 #: Least seconds between two schedules that a child sends before its result.
 EVERY = 1.0
@@ -37,6 +38,8 @@ class Task:
     """Graph file."""
     run: Mapping[str, Any]
     """As :attr:`remat.studies.plan.Cell.run`."""
+    start: str = ""
+    """Schedule file to start from; empty: none."""
 
     @property
     def time_limit(self) -> float | None:
@@ -58,7 +61,7 @@ class Outcome:
     Attributes
     ----------
     row : mapping
-        As :meth:`remat.experiments.runs.Run.row`, without method and versions; JSON values.
+        As :meth:`remat.experiments.runs.Run.row`, without method and versions, with more of the result; JSON values.
     points : sequence of (seconds, objective or None, bound)
         Incumbents.
     schedule : str or None
@@ -132,6 +135,10 @@ def row_of_schedule(problem: Problem, certificate: Certificate) -> dict[str, Any
 
 def solve_here(task: Task, on_schedule: Callable[[dict[str, Any]], object] = lambda _head: None) -> Outcome:
     """Solve a cell in this process; `on_schedule` receives schedules found, at most one per second."""
+    if "objects" in task.run:
+        raise RematError(
+            "the cell has Python objects that no store keeps; the program that made it solves it again", "objects"
+        )
     graph = graph_from_document(json.loads(task.graph))
     problem = problem_of(graph, task.run)
     config = Config.from_mapping(_mapping(task)).with_options(task.run["options"])
@@ -150,14 +157,29 @@ def solve_here(task: Task, on_schedule: Callable[[dict[str, Any]], object] = lam
                          "schedule": schedule_to_text(now.schedule)})  # fmt: skip
 
     contestant = Contestant(chosen.method, chosen.backend if method.needs_backend else "", options)
-    run = run_method(contestant, problem, Limits(chosen.time_limit, limits.solve_options(graph, solver)), on_progress)
-    row = {**run.row(), "objective": None if run.result is None else run.result.objective}
+    given = Limits(stop_of(chosen.time_limit, task.run.get("target")), limits.solve_options(graph, solver))
+    start = schedule_from_document(json.loads(task.start)) if task.start else None
+    return outcome_of(run_method(contestant, problem, given, on_progress, start))
+
+
+def stop_of(time_limit: float | None, target: int | None) -> Stop:
+    """Return the stopping rule of a cell with that time limit and that objective that suffices."""
+    if target is None:
+        return time_limit
+    return AnyOf(TargetCost(target), *([] if time_limit is None else [time_limit]))
+
+
+def outcome_of(run: Run) -> Outcome:
+    """Return a run as the outcome of a cell."""
+    row, result = run.row(), run.result
     versions = row.pop("versions")
     del row["method"]
-    if run.result is None:
+    row["objective"] = None if result is None else result.objective
+    if result is None:
         return Outcome(row, environment=environment(versions))
-    points = [(point.time, point.objective, point.bound) for point in run.result.incumbents]
-    schedule = None if run.result.schedule is None else schedule_to_text(run.result.schedule)
+    row |= {"covers": result.scope.as_dict(), "least_feasible_budget": result.least_feasible_budget}
+    points = [(point.time, point.objective, point.bound) for point in result.incumbents]
+    schedule = None if result.schedule is None else schedule_to_text(result.schedule)
     return Outcome(row, points, schedule, environment(versions))
 
 

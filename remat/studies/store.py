@@ -26,6 +26,7 @@ from remat.runtime.interruption import interrupted
 from remat.runtime.processes import guard
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_from_document
+from remat.studies.instances import Instance
 from remat.studies.plan import Cell, Plan
 from remat.studies.solving import Outcome, Task, certified, problem_of
 
@@ -158,16 +159,8 @@ class Store:
         for digest, instance in plan.instances.items():
             self._write("graphs", digest, instance.text)
         t = self._tables
-        rows = [
-            {"digest": cell.digest, "graph": cell.graph, "run": json.dumps(cell.run, sort_keys=True),
-             "attempts": 0, "owner": "", "heartbeat": 0.0, **self._result(plan.given.get(cell.digest))}
-            for cell in plan.cells
-        ]  # fmt: skip
-        members = [
-            {"study": plan.name, "position": number, "digest": cell.digest, "instance": cell.instance,
-             "problem": cell.problem, "method": cell.method, "seed": cell.seed}
-            for number, cell in enumerate(plan.cells)
-        ]  # fmt: skip
+        rows = [self._new(cell, plan.given.get(cell.digest)) for cell in plan.cells]
+        members = [_member(plan.name, number, cell) for number, cell in enumerate(plan.cells)]
 
         def work(connection: Connection) -> int:
             known = {row.digest for row in connection.execute(self._sql.select(t.cells.c.digest))}
@@ -178,6 +171,39 @@ class Store:
             return len(new)
 
         return self._attempt(work)
+
+    def clear(self, study: str) -> None:
+        """Remove all cells from a study; their results stay in the store."""
+        t = self._tables
+        self._attempt(lambda connection: connection.execute(t.members.delete().where(t.members.c.study == study)))
+
+    def enter(self, study: str, instance: Instance, cell: Cell, owner: str) -> Result | None:
+        """Add a cell to a study; return its result, or claim it for `owner`, also if another runner has it."""
+        self._write("graphs", instance.digest, instance.text)
+        t = self._tables
+        mine = t.cells.c.digest == cell.digest
+
+        def work(connection: Connection) -> bool:
+            state = connection.execute(self._sql.select(t.cells.c.state).where(mine)).scalar()
+            if state is None:
+                self._insert(connection, t.cells, [self._new(cell, None)])
+            members = connection.execute(self._sql.select(t.members).where(t.members.c.study == study)).all()
+            if cell.digest not in {row.digest for row in members}:
+                position = max((row.position for row in members), default=-1) + 1
+                self._insert(connection, t.members, [_member(study, position, cell)])
+            if state == "done":
+                return True
+            claimed = {"state": "running", "owner": owner, "heartbeat": t.now(self._engine)}
+            connection.execute(t.cells.update().where(mine).values(**claimed))
+            return False
+
+        return self.results(study, only=cell)[0] if self._attempt(work) else None
+
+    def keep(self, schedule: str) -> str:
+        """Write a schedule file, and return its digest."""
+        digest = _digest(schedule)
+        self._write("schedules", digest, schedule)
+        return digest
 
     def studies(self) -> list[str]:
         """Return the names of all studies."""
@@ -217,10 +243,10 @@ class Store:
             self._known(study)
         return {state: found.get(state, 0) for state in ("waiting", "running", "done", "failed")}
 
-    def results(self, study: str, *, certify: bool = True) -> list[Result]:
+    def results(self, study: str, *, certify: bool = True, only: Cell | None = None) -> list[Result]:
         """Return the cells of a study in order.
 
-        `certify`: validate every schedule again.
+        `certify`: validate every schedule again. `only`: a cell to return alone.
 
         Raises
         ------
@@ -229,12 +255,15 @@ class Store:
         """
         t = self._tables
         joined = t.members.join(t.cells, t.members.c.digest == t.cells.c.digest)
+        wanted = t.members.c.study == study
+        if only is not None:
+            wanted &= t.members.c.digest == only.digest
         query = (
             self._sql.select(*t.members.c, *(c for c in t.cells.c if c.name != "digest"), t.environments.c.content)
             .select_from(joined.outerjoin(t.environments, t.environments.c.digest == t.cells.c.environment))
-            .where(t.members.c.study == study).order_by(t.members.c.position)
+            .where(wanted).order_by(t.members.c.position)
         )  # fmt: skip
-        mine = self._sql.select(t.members.c.digest).where(t.members.c.study == study)
+        mine = self._sql.select(t.members.c.digest).where(wanted)
         pointed = self._sql.select(t.points).where(t.points.c.digest.in_(mine)).order_by(t.points.c.number)
 
         def work(connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -322,7 +351,8 @@ class Store:
         """Return a cell as executors take it."""
         if cell.graph != self._last[0]:  # cells of a graph follow each other
             self._last = cell.graph, self.graph_text(cell.graph)
-        return Task(cell.digest, self._last[1], cell.run)
+        start = cell.run.get("start")
+        return Task(cell.digest, self._last[1], cell.run, "" if start is None else self.schedule_text(start))
 
     def beat(self, owner: str) -> None:
         """Send the heartbeat of a runner."""
@@ -333,7 +363,7 @@ class Store:
     def finish(self, cell: Cell, owner: str, outcome: Outcome) -> bool:
         """Store the outcome of a claimed cell; return False if another runner has the cell by now."""
         t = self._tables
-        environment = json.dumps(outcome.environment, sort_keys=True)
+        environment = json.dumps(outcome.environment)
         place = _digest(environment)
         points = [
             {"digest": cell.digest, "number": number, "seconds": seconds, "objective": objective, "bound": bound}
@@ -401,14 +431,20 @@ class Store:
         for start in range(0, len(rows), 1000):
             connection.execute(table.insert(), rows[start : start + 1000])
 
+    def _new(self, cell: Cell, outcome: Outcome | None) -> dict[str, Any]:
+        """Return the row of a cell that the store does not have yet."""
+        return {
+            "digest": cell.digest, "graph": cell.graph, "run": json.dumps(cell.run, sort_keys=True), "attempts": 0,
+            "owner": "", "heartbeat": 0.0, **self._result(outcome),
+        }  # fmt: skip
+
     def _result(self, outcome: Outcome | None) -> dict[str, Any]:
         """Write the schedule of an outcome, and return state, row and schedule of its cell."""
         if outcome is None:
             return {"state": "waiting", "row": None, "schedule": None}
         place = None
         if outcome.schedule is not None:
-            place = _digest(outcome.schedule)
-            self._write("schedules", place, outcome.schedule)
+            place = self.keep(outcome.schedule)
         state = "failed" if outcome.row["status"] == "failed" else "done"
         return {"state": state, "row": json.dumps(outcome.row, allow_nan=False), "schedule": place}
 
@@ -446,6 +482,13 @@ class Store:
         if _digest(text) != digest:
             raise FormatError(f"{path}: has changed since it was written", "changed", str(path))
         return text
+
+
+def _member(study: str, position: int, cell: Cell) -> dict[str, Any]:
+    return {
+        "study": study, "position": position, "digest": cell.digest, "instance": cell.instance,
+        "problem": cell.problem, "method": cell.method, "seed": cell.seed,
+    }  # fmt: skip
 
 
 def _digest(text: str) -> str:

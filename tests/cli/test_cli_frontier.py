@@ -38,7 +38,7 @@ def table(name: str = "table.csv") -> list[dict[str, str]]:
 def test_frontier_writes_tables_and_plot() -> None:
     line = (
         "frontier chain.json --budgets 2:5:1B -b 100% -m checkmate/highs,greedy --threads 1 "
-        "--state state -o table.csv -o table.json --plot picture.svg"
+        "--store sqlite:///study.db -o table.csv -o table.json --plot picture.svg"
     )
     ran = ok(line)
     assert "[1/10] checkmate/highs at 2B" in ran.err
@@ -50,7 +50,8 @@ def test_frontier_writes_tables_and_plot() -> None:
     assert "budget (bytes)" in Path("picture.svg").read_text(encoding="utf-8")
     ran = ok(f"{line} -q")
     assert ran.err == ""
-    assert "10 of 10 results are from the state folder" in ran.out
+    assert "study frontier-unit-chain-6: 10 of 10 runs are from the store" in ran.out
+    assert "10 of 10 cells finished (10 done)" in ok("study status").out
 
 
 def test_frontier_and_batch_without_schedules() -> None:
@@ -61,12 +62,11 @@ def test_frontier_and_batch_without_schedules() -> None:
 @pytest.mark.slow
 def test_ctrl_c_with_workers_keeps_finished_cells() -> None:
     """Greedy solves U-Net in a moment, Checkmate does not."""
-    line = "frontier unet -b 50%,90% -m checkmate/highs,greedy --threads 1 --workers 2 --state state"
+    line = "frontier unet -b 50%,90% -m checkmate/highs,greedy --threads 1 --workers 2 --store sqlite:///study.db"
     done = interrupt(start(line), lambda line: line.startswith("[2/4] greedy"), 120)
     assert done.code == 130
     assert "interrupted: the table is not complete" in done.out
-    assert sorted(path.name.rpartition("-")[0] for path in Path("state").glob("greedy*")) == ["greedy-370aed69"] * 2
-    assert not list(Path("state").glob("checkmate*"))
+    assert "2 of 3 cells finished (1 waiting, 2 done)" in ok("study status").out
 
 
 # -- batch -------------------------------------------------------------------------------------------------------------

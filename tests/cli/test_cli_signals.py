@@ -1,5 +1,6 @@
 """Signals to a process of the shell, and outputs that cannot be written."""
 
+import io
 import json
 import os
 import resource
@@ -226,32 +227,26 @@ def test_schedule_is_printed_when_no_folder_is_writable(folder: Path) -> None:
 
 
 def test_unwritable_table_stops_no_cell(full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does an unwritable state folder: the table is complete, and a later run computes the missing part."""
+    """Nor does a store without room: the table is complete, and a later run solves what is not stored."""
     ran = ok("compare ../chain.json -b 5,6 -m greedy -q -o", full / "c.csv", code=2)
     assert ran.err.count("c.csv: cannot be written") == 2  # while running, and at the end
     assert ran.out.count("greedy") >= 2
     (other,) = Path.cwd().iterdir()
     assert len(other.read_text(encoding="utf-8").splitlines()) == 3
     other.unlink()
-    state = tmp_path / "state"
-    command = f"frontier {tmp_path}/chain.json -b 5,6 -m greedy -q --state {state} -o f.csv"
-    ok(command)
-    cells = sorted(path for path in state.iterdir() if path.name.endswith("-5.json"))
-    cells[0].unlink()
-    state.rename(full / "state")
-    state.symlink_to(full / "state")
-    ran = ok(command, code=2)
-    assert "the table has the result, and the same command computes that part again" in ran.err
-    assert len(Path("f.csv").read_text(encoding="utf-8").splitlines()) == 3
-    assert not list((full / "state").glob(".*"))
+    command = f"frontier {tmp_path}/chain.json -b {{}} -m greedy -q --store sqlite:///{full}/study.db -o f.csv"
+    with monkeypatch.context() as roomy:
+        roomy.setattr("remat.io.files.os.fdopen", io.open)
+        ok(command.format("4"))
+    ran = ok(command.format("4,5,6"), code=2)
+    assert "the table has all results, and the same command solves again what is not stored" in ran.err
+    assert len(Path("f.csv").read_text(encoding="utf-8").splitlines()) == 4
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert "1 of 2 results are from the state folder" in ok(command).out
+    assert "1 of 3 runs are from the store" in ok(command.format("4,5,6")).out
 
 
-def test_concurrent_frontiers_share_a_state_folder() -> None:
-    """The folder also holds the partial file of a killed process."""
-    Path("state").mkdir()
-    Path("state/.remat.0123456789abcdef.part").write_text("{", encoding="utf-8")
-    processes = [start("frontier chain.json -b 5,6 -m greedy -q --state state") for _ in range(2)]
+def test_concurrent_frontiers_share_a_store() -> None:
+    processes = [start("frontier chain.json -b 5,6 -m greedy -q --store sqlite:///s.db") for _ in range(2)]
     assert [(ran.code, ran.err) for ran in map(finish, processes)] == [(0, "")] * 2
+    assert "2 of 2 cells finished" in ok("study status --store sqlite:///s.db").out

@@ -1,7 +1,6 @@
 """Contestants given as classes and objects."""
 
 from helpers import ONE
-from refusals import refused
 
 from remat import Problem, frontier, max_batch
 from remat.backends.highs import Highs
@@ -43,16 +42,6 @@ def test_default_backend_of_a_formulation():
     assert Contestant.of(Checkmate, Highs()).source == "checkmate by highs"
     assert Contestant.parse(" checkmate/minizinc:gecode ").backend == "minizinc:gecode"
     assert Contestant.parse("lns/highs").backend == "highs"  # a heuristic that solves models
-
-
-def test_frontier_of_classes_resumes_from_its_folder(tmp_path):
-    first = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
-    assert [(cell.budget, cell.cost) for cell in first.of("checkmate/highs")] == [(4, 18), (5, 16)]
-    again = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
-    assert again.resumed == 4
-    # the registered formulation of that name is another contestant
-    with refused("format.unusable-cell"):
-        frontier(CHAIN, [4, 5], ["checkmate/highs"], state=tmp_path / "s", options=ONE)
 
 
 def test_frontier_of_classes_in_other_processes():

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -14,16 +15,18 @@ from refusals import refused
 
 from remat import Problem, frontier, registry
 from remat.cli.frontier import schedules_by
-from remat.experiments.contestant import Contestant
-from remat.formulations.retention_intervals import RetentionIntervalsOptions
+from remat.experiments.runs import Limits, NoStore, as_contestant, run_method
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
 from remat.io.figures import write_figure
+from remat.problem.scope import EVERY_SCHEDULE
 from remat.runtime.processes import children
 from remat.runtime.processes.workers import WorkerPool
-from remat.runtime.solve_options import SolveOptions
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Schedule
 from remat.solving.session import Session
+from remat.solving.stop import AnyOf, TargetCost
+from remat.studies.stored_runs import StudyRuns
 
 CHAIN = Problem(unit_chain(6))
 #: Least costs by budget (Griewank and Walther 2000); None: infeasible.
@@ -58,14 +61,21 @@ def only_tight(monkeypatch):
 def solved_cells(monkeypatch):
     """Solved cells as (method, budget)."""
     module, calls = import_module("remat.experiments.frontier"), []
-    genuine = module.solve_cell
+    genuine = module.run_method
 
-    def solve_cell(method, problem, *rest, **more):
+    def run_method(method, problem, *rest):
         calls.append((method.label, problem.budget_bytes))
-        return genuine(method, problem, *rest, **more)
+        return genuine(method, problem, *rest)
 
-    monkeypatch.setattr(module, "solve_cell", solve_cell)
+    monkeypatch.setattr(module, "run_method", run_method)
     return calls
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open the store of the test, like a process of its own."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(StudyRuns(f"sqlite:///{tmp_path}/study.db", "curve"))
 
 
 @pytest.fixture(scope="module")
@@ -109,126 +119,70 @@ def test_bounds_hold_for_smaller_budgets(exact):
     assert [weaker.bound(cell) for cell in weaker.of(EXACT)] == [None, 28, 16, 16, 13]
 
 
-def test_resume_solves_only_missing_cells(tmp_path, solved_cells):
-    state = tmp_path / "state"
-    first = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
+def test_resume_solves_only_missing_cells(opened, solved_cells):
+    first = frontier(CHAIN, [2, 5, 8], [EXACT], store=opened(), options=ONE)
     assert len(solved_cells) == 3
-    files = {path.name: path.read_bytes() for path in state.iterdir()}
-    assert len(files) == 4
     solved_cells.clear()
-    again = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
-    assert (solved_cells, again.resumed) == ([], 3)
-    assert again.to_csv() == first.to_csv()
-    assert again.to_json() == first.to_json()
-    assert {path.name: path.read_bytes() for path in state.iterdir()} == files
-    more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], state=state, options=ONE)
-    assert solved_cells == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
-    assert more.resumed == 2
+    again = opened()
+    found = frontier(CHAIN, [2, 5, 8], [EXACT], store=again, options=ONE)
+    assert (solved_cells, again.reused) == ([], 3)
+    assert found.to_csv() == first.to_csv()
+    assert found.to_json() == first.to_json()
+    assert [cell.own for cell in found.of(EXACT)] == [cell.own for cell in first.of(EXACT)]
+    assert [cell.complete for cell in found.of(EXACT)] == [cell.complete for cell in first.of(EXACT)]
+    more = opened()
+    frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], store=more, options=ONE)
+    assert (EXACT, 6) in solved_cells and (EXACT, 5) not in solved_cells
+    assert more.reused >= 1
 
 
-def test_cheaper_schedule_at_a_smaller_budget_repeats_larger_cells(tmp_path, only_tight, solved_cells):
-    state = tmp_path / "state"
-    assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], state=state, options=ONE).of("greedy")] == [None]
+def test_cells_whose_start_has_changed_are_solved_again(opened, only_tight, solved_cells):
+    assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], store=opened(), options=ONE).of("greedy")] == [None]
     solved_cells.clear()
-    found = frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE)
+    found = frontier(CHAIN, [4, 5], ["greedy"], store=opened(), options=ONE)
     assert solved_cells == [("greedy", 4), ("greedy", 5)]
     assert [cell.cost for cell in found.of("greedy")] == [23, 23]
     solved_cells.clear()
-    assert frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE).resumed == 2
-    assert solved_cells == []
+    again = opened()
+    frontier(CHAIN, [4, 5, 6], ["greedy"], store=again, options=ONE)
+    assert (solved_cells, again.reused) == ([("greedy", 6)], 2)
 
 
 @pytest.mark.parametrize(
-    ("problem", "more", "part"),
+    ("problem", "more"),
     [
-        (Problem(unit_chain(5)), {}, "graph name"),
-        (replace(CHAIN, max_computes=2), {}, "rules max computes"),
-        (CHAIN, {"options": SolveOptions(threads=1, seed=1)}, "limits seed"),
-        (CHAIN, {"stop": 5}, "limits time limit"),
+        (Problem(unit_chain(5)), {}),
+        (replace(CHAIN, max_computes=2), {}),
+        (CHAIN, {"options": SolveOptions(threads=1, seed=1)}),
+        (CHAIN, {"stop": 5}),
+        (CHAIN, {"stop": AnyOf(60, TargetCost(20))}),
     ],
 )
-def test_state_of_another_problem_is_refused(tmp_path, problem, more, part, solved_cells):
+def test_runs_of_another_problem_are_other_cells(opened, problem, more, solved_cells):
     limits = {"options": ONE, "stop": 60}
-    frontier(CHAIN, [4], ["greedy"], state=tmp_path / "state", **limits)
-    solved_cells.clear()
-    with refused("format.other-question", culprit=part):
-        frontier(problem, [4], ["greedy"], state=tmp_path / "state", **{**limits, **more})
-    assert solved_cells == []
+    frontier(CHAIN, [4], ["greedy"], store=opened(), **limits)
+    frontier(problem, [4], ["greedy"], store=opened(), **{**limits, **more})
+    assert len(solved_cells) == 2
 
 
-def test_state_of_other_method_options_is_refused(tmp_path):
-    def run(copies):
-        method = Contestant(
-            "retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals"
-        )
-        return frontier(CHAIN, [2], [method], state=tmp_path / "state", options=ONE)
-
-    run(2)
-    assert run(2).resumed == 1
-    with refused("format.unusable-cell"):
-        run(3)
-
-
-def test_foreign_folder_stays_unchanged(tmp_path):
-    (tmp_path / "precious.txt").write_text("mine", encoding="utf-8")
-    with refused("format.no-state-folder"):
-        frontier(CHAIN, [4], ["greedy"], state=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
-    with refused("format.not-written", culprit="precious.txt"):
-        frontier(CHAIN, [4], ["greedy"], state=tmp_path / "precious.txt")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "question.json").write_text('{"format": "x"}', encoding="utf-8")
-    with refused("format.other-question"):
-        frontier(CHAIN, [4], ["greedy"], state=tmp_path / "other")
-
-
-def change_cell(folder, change):
-    """Replace the content of the only cell by that of `change`."""
-    (path,) = (path for path in folder.iterdir() if path.name != "question.json")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(change(content) or content), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda c: c["row"].update(cost=13),
-        lambda c: c["row"].update(bound=c["row"]["cost"]),  # proves optimality, unlike the status
-        lambda c: c["row"].update(status="optimal"),
-        lambda c: c["row"].pop("peak"),
-        lambda c: c.update(schedule=None),
-        lambda c: c["schedule"]["steps"].pop() and None,
-        lambda c: c["schedule"].update(steps=[["compute"]]),
-        lambda c: c.update(version=2),
-        lambda c: c.update(more=2),
-        lambda c: c.update(own=1, found_at="5"),
-        lambda c: c["row"].update(bound=2.0),
-        lambda _: [1],
-    ],
-)
-def test_invalid_cells_are_refused(tmp_path, change):
-    frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
-    change_cell(tmp_path, change)
-    with refused("format.unusable-cell", culprit="; remove the file"):
-        frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
-
-
-def test_contradictory_proofs_are_refused(tmp_path):
+def test_contradictory_proofs_are_refused():
     """The cell at 5 claims an optimum above the cost at 4."""
-    frontier(CHAIN, [5], [EXACT], state=tmp_path, options=ONE)
-    costly = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0]
+    costly = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0].schedule
 
-    def contradict(content):
-        content["schedule"]["steps"] = [["compute", op] for op in costly.schedule.computes()]
-        content["row"].update(cost=28, bound=28, peak=3)
-        content.update(complete=True)
+    class Wrong(NoStore):
+        """Store whose run at 5 claims that an expensive schedule is optimal."""
 
-    change_cell(tmp_path, contradict)
+        def find(self, method, problem, limits, start):
+            if problem.budget_bytes != 5:
+                return None
+            run = run_method(method, problem, limits)
+            return replace(run, result=replace(run.result, schedule=costly, bound=28, scope=EVERY_SCHEDULE))
+
     with refused("backend.contradiction"):
-        frontier(CHAIN, [4, 5], [EXACT], state=tmp_path, options=ONE)
+        frontier(CHAIN, [4, 5], [EXACT], store=Wrong(), options=ONE)
 
 
-def test_executor_solves_cells_concurrently(exact, tmp_path):
+def test_executor_solves_cells_concurrently(exact, opened):
     threads = set()
 
     class Pool(ThreadPoolExecutor):
@@ -237,11 +191,12 @@ def test_executor_solves_cells_concurrently(exact, tmp_path):
             return super().submit(task, *arguments, **options)
 
     with Pool(2) as pool:
-        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], executor=pool, state=tmp_path, options=ONE)
+        runs = opened()
+        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], executor=pool, store=runs, options=ONE)
         assert pool.submit(int).result() == 0, "the executor was shut down"
     assert [(c.budget, c.cost) for c in found.of("greedy")] == [(c.budget, c.cost) for c in exact.of("greedy")]
     assert found.of("chen-sqrt")[-1].cost == 13
-    assert len(list(tmp_path.iterdir())) == 11
+    assert runs.store.counts("curve")["done"] == 10
 
 
 def test_broken_executor_is_an_error():
@@ -253,12 +208,18 @@ def test_broken_executor_is_an_error():
             frontier(CHAIN, [4], ["greedy"], executor=executor)
 
 
-@pytest.mark.parametrize("change", [None, {}, {"method": "x"}, {"budget": 5}, {"row": {}}, {"schedule": None}])
-def test_missing_or_wrong_answer_of_an_executor_is_an_error(exact, monkeypatch, change):
+@pytest.mark.parametrize("change", [
+    None, {"method": "drops"}, {"budget": 5}, {"schedule": Schedule.from_steps([("compute", "f0")])},
+    {"status": Status.OPTIMAL},
+])  # fmt: skip
+def test_missing_or_wrong_answer_of_an_executor_is_an_error(monkeypatch, change):
     monkeypatch.setattr("remat.experiments.frontier.PATIENCE", 0.2)
     job = Future()
     if change is not None:
-        job.set_result(change and replace(exact.of("greedy")[2], **change))
+        method, problem = as_contestant(change.get("method", "greedy")), replace(CHAIN, budget=change.get("budget", 4))
+        run = run_method(method, problem, Limits(30, ONE))
+        wrong = {key: value for key, value in change.items() if key in ("schedule", "status")}
+        job.set_result(replace(run, result=replace(run.result, **wrong)))
     with refused("backend.run-lost"):
         frontier(CHAIN, [4], ["greedy"], stop=0.3, executor=SimpleNamespace(submit=lambda *_: job))
 
@@ -270,37 +231,42 @@ def test_killed_fork_server_is_replaced():
         assert len(frontier(CHAIN, [4, 5], ["greedy"], executor=pool, on_cell=kill, options=ONE).cells) == 2
 
 
-def test_failed_method_does_not_stop_the_others(tmp_path):
-    problem = replace(CHAIN, order="free")
-    found = frontier(problem, [5, 6], [EXACT, "greedy"], state=tmp_path, options=ONE)
+def test_failed_method_does_not_stop_the_others(opened):
+    problem, runs = replace(CHAIN, order="free"), opened()
+    found = frontier(problem, [5, 6], [EXACT, "greedy"], store=runs, options=ONE)
     assert [cell.status for cell in found.of(EXACT)] == ["failed", "failed"]
     assert "reference order" in found.of(EXACT)[0].row["message"]
     assert [cell.schedule is None for cell in found.of("greedy")] == [False, False]
-    assert len(list(tmp_path.iterdir())) == 3, "failed cells were stored"
+    assert runs.store.counts("curve") == {"waiting": 0, "running": 0, "done": 2, "failed": 2}
+    again = opened()
+    frontier(problem, [5, 6], [EXACT, "greedy"], store=again, options=ONE)
+    assert again.reused == 2, "failed cells were not solved again"
 
 
-def test_ctrl_c_keeps_finished_cells(tmp_path, solved_cells):
+def test_ctrl_c_keeps_finished_cells(opened, solved_cells):
     def on_cell(so_far, cell):
         if len(so_far.cells) == 2:
             raise KeyboardInterrupt
 
-    found = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, on_cell=on_cell, options=ONE)
+    found = frontier(CHAIN, [3, 4, 5], ["greedy"], store=opened(), on_cell=on_cell, options=ONE)
     assert found.interrupted
     assert [cell.budget for cell in found.of("greedy")] == [3, 4]
     solved_cells.clear()
-    whole = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, options=ONE)
-    assert (solved_cells, whole.resumed, whole.interrupted) == ([("greedy", 5)], 2, False)
+    again = opened()
+    whole = frontier(CHAIN, [3, 4, 5], ["greedy"], store=again, options=ONE)
+    assert (solved_cells, again.reused, whole.interrupted) == ([("greedy", 5)], 2, False)
 
 
-def test_ctrl_c_during_a_cell_stores_nothing(tmp_path, monkeypatch):
+def test_ctrl_c_during_a_cell_stores_nothing(opened, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "improve", stopped)
-    found = frontier(CHAIN, [7, 8], ["greedy"], state=tmp_path, options=ONE)
+    runs = opened()
+    found = frontier(CHAIN, [7, 8], ["greedy"], store=runs, options=ONE)
     assert found.interrupted
     assert found.cells == {}
-    assert [path.name for path in tmp_path.iterdir()] == ["question.json"]
+    assert runs.store.counts("curve")["done"] == 0
 
 
 # -- plot and sources ------------------------------------------------------------------------------------------------

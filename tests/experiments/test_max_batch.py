@@ -9,6 +9,7 @@ from oracles import revolve
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, solve, validate
 from remat.errors import BackendError
+from remat.experiments import runs
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchVerdict, plot_batches
 from remat.experiments.runs import Run
@@ -158,7 +159,7 @@ def test_ctrl_c_keeps_the_largest_batch():
 @pytest.mark.slow
 def test_false_proof_is_detected(no_start, monkeypatch):
     """The method denies a batch size, and then returns a schedule of a smaller batch that fits at that size."""
-    genuine = module.run_method
+    genuine = runs.run_method
 
     def denying(method, problem, limits, on_progress=None, warm_start=None):
         run = genuine(method, problem, limits, on_progress, warm_start)
@@ -167,7 +168,7 @@ def test_false_proof_is_detected(no_start, monkeypatch):
         return Run(method, problem, replace(run.result, schedule=None, certificate=None, status=Status.INFEASIBLE))
 
     first = (7 + 21) // 2  # midpoint of the largest batch without recomputation and the structural limit
-    monkeypatch.setattr(module, "run_method", denying)
+    monkeypatch.setattr(runs, "run_method", denying)
     truth = expected(6, 60)[0]
     assert truth >= first, "the denial is right"
     with pytest.raises(BackendError, match=rf"proved that batch size {first} does not fit .* is good up to {truth}"):

@@ -40,6 +40,7 @@ from remat.io.figures import write_figure
 from remat.solving.progress import describe
 from remat.solving.result import Result
 from remat.solving.stop import TargetCost
+from remat.studies.stored_runs import StudyRuns
 
 GRAPH = layered(12, seed=5)
 PROBLEM = Problem(GRAPH, "80%", objective="least-time")
@@ -96,10 +97,11 @@ def check_experiments(folder: Path) -> None:
     times = [check(run.result) for run in matrix.runs if run.result is not None]
     assert [run["time"] for run in facts["runs"]] == times
     assert [run["incumbents"][-1]["time"] for run in facts["runs"]] == times
-    for _ in range(2):  # the second time from the state folder
-        found = frontier(PROBLEM, ["80%", "90%"], ["greedy"], options=ONE, state=folder / "state")
+    for reused in (0, 2):
+        with StudyRuns(f"sqlite:///{folder}/study.db", "curve") as runs:
+            found = frontier(PROBLEM, ["80%", "90%"], ["greedy"], options=ONE, store=runs)
         assert [cell.value for cell in found.of("greedy")] == times
-    assert found.resumed == 2
+        assert runs.reused == reused
     write_figure(folder / "matrix.svg", matrix.plot)
     write_figure(folder / "frontier.svg", found.plot)
 
