@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat.experiments.plots import Line, Measure, cost_height
+from remat.experiments.run_plots import Gaps
 from remat.experiments.runs import Run
-from remat.io.figures import COLOURS, MARKERS
+from remat.io.figures import line_style
 from remat.io.page import page_text
 from remat.problem import Problem
 from remat.runtime.sizes import size_text, size_unit
@@ -18,32 +19,46 @@ OPEN, FILLED, CROSS = range(3)
 
 
 def runs_page(groups: Sequence[Sequence[Run]]) -> str:
-    """Return a page of :func:`remat.experiments.plots.plot_runs`, with a logarithmic axis of time.
+    """Return a page of :func:`remat.experiments.run_plots.plot_runs`, with a logarithmic axis of time.
 
     Methods without a schedule are listed above the picture.
     """
     methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
-    panels, lines = [], []
+    panels: list[dict[str, Any]] = []
+    without: dict[tuple[str, str], list[str]] = {}
     for runs in groups:
-        measure = Measure.of(runs[0].problem)
+        gaps = Gaps.of(runs)
+        measure = gaps.measure
         size = runs[0].problem.budget_bytes
         title = "no budget" if size is None else f"budget {runs[0].budget} ({size_text(size)})"
         series = []
         for run in runs:
             if run.result is None or run.result.schedule is None:
                 what = f"failed: {run.error}" if run.result is None else f"{run.result.status}, no schedule"
-                lines.append(("", printable(f"{run.method.label}, {title}: {what}")))
+                without.setdefault((run.method.label, what), []).append(title)
             if run.result is not None and run.result.status != "infeasible":
                 series.append(_run_series(run, measure, methods.index(run.method.label)))
         panels.append(
             {"title": printable(title), "label": measure.label, "zero": not measure.peak, "below": None,
-             "series": series}
+             "best": _best(gaps), "series": series}
         )  # fmt: skip
     name = printable(groups[0][0].problem.graph.name) if groups else ""
+    lines = [("", printable(f"{label}, {', '.join(titles)}: {what}")) for (label, what), titles in without.items()]
     return page_text(
         {"kind": "chart", "title": f"{name}: methods compared", "lines": lines, "axis": "seconds", "log": True,
          "note": "Dashed: bounds. Filled: proved optimal.", "panels": panels}
     )  # fmt: skip
+
+
+def _best(gaps: Gaps) -> dict[str, Any]:
+    """Return the best bound of a panel on the scale of its values, and the value that 100 % of a gap stands for."""
+    measure, value = gaps.measure, gaps.measure.height(gaps.best)
+    percent = measure.unit == " %"
+    word, unit = "peak" if measure.peak else "cost", f" ({gaps.unit})" if gaps.unit else ""
+    return {
+        "value": value, "whole": 100 + value if percent else value, "text": gaps.text(gaps.best),
+        "label": f"{word} above the best bound{unit}",
+    }  # fmt: skip
 
 
 def _run_series(run: Run, measure: Measure, number: int) -> dict[str, Any]:
@@ -115,7 +130,8 @@ def _series(
     name: str, number: int, line: Sequence[Any], bound: Sequence[Any], marks: Sequence[Any], *, before: bool
 ) -> dict[str, Any]:
     """Return a method's curve; `before`: its bound holds to the left of each of its places."""
+    colour, marker = line_style(number)
     return {
-        "name": printable(name), "colour": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)],
+        "name": printable(name), "colour": colour, "marker": marker,
         "line": line, "bound": bound, "before": before, "marks": marks,
     }  # fmt: skip

@@ -18,10 +18,10 @@ from remat.io.figures import (
     GREY,
     INK,
     LABEL,
-    MARKERS,
     RULED_OUT,
     TITLE,
     figure_of,
+    line_style,
     new_axes,
     plain_text,
     rule,
@@ -142,7 +142,7 @@ def _explain(axes: Axes, lines: Sequence[Line]) -> None:
 
 def _draw_line(axes: Axes, line: Line, number: int, *, scale: int, base: int, right: float) -> None:
     """Draw schedules and bounds of a method; schedules are valid up to `right`."""
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    colour, marker = line_style(number)
     method, cells = line.method, line.cells
     # Lines of methods that agree coincide; draw earlier ones wider.
     width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)

@@ -13,15 +13,14 @@ import numpy as np
 from remat.experiments.plots import Measure
 from remat.experiments.runs import REFERENCE_ORDER, Run
 from remat.io.figures import (
-    COLOURS,
     GREY,
     INK,
     LABEL,
-    MARKERS,
     RULED_OUT,
     TITLE,
     figure_of,
     label_ends,
+    line_style,
     logarithmic,
     new_panels,
     plain_text,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Least time in seconds on the logarithmic axis.
 _FIRST_SECONDS = 1e-3
+#: Points between the lines of methods that agree.
+_RAISE = 2.2
 
 
 def plot_runs(groups: Sequence[Sequence[Run]], ax: Axes | None = None) -> Figure:
@@ -149,16 +150,17 @@ def _draw_panel(axes: Axes, runs: Sequence[Run], methods: Sequence[str]) -> None
         _say_none(axes, runs)
         return
     _scale(axes, curves, Gaps.of(runs))
+    _leave_room(axes, max(y for curve in curves for _, y in curve.found or curve.bounds), _RAISE * len(methods) + 6)
     right, ends = axes.get_xlim()[1], []
     for curve in curves:
         number = methods.index(curve.run.method.label)
-        colour = COLOURS[number % len(COLOURS)]
+        colour, marker = line_style(number)
         axes.step(*zip(*curve.bounds, strict=True), where="post", color=colour, linestyle="--", linewidth=1)
         if curve.found:
-            place = raised(axes, 2.2 * number)
+            place = raised(axes, _RAISE * number)
             axes.step(
                 *zip(*curve.found, strict=True), where="post", color=colour, linewidth=1.6, label=curve.label,
-                marker=MARKERS[number % len(MARKERS)], markersize=5, markevery=curve.improvements, zorder=3,
+                marker=marker, markersize=5, markevery=curve.improvements, zorder=3,
                 transform=place,
             )  # fmt: skip
             end = curve.found[-1]
@@ -207,6 +209,16 @@ def _scale(axes: Axes, curves: Sequence[Curve], gaps: Gaps) -> None:
     rule(axes)
     axes.set_xlabel("seconds", fontsize=LABEL)
     axes.set_ylabel(f"{'peak' if gaps.measure.peak else 'cost'} above the best bound", fontsize=LABEL)
+
+
+def _leave_room(axes: Axes, highest: float, points: float) -> None:
+    """Raise the upper limit so that `points` fit between it and the highest value."""
+    transform = axes.yaxis.get_transform()
+    low, top, high = transform.transform(np.array([*axes.get_ylim(), highest]))
+    share = min(points / (axes.bbox.height * 72 / figure_of(axes).dpi), 0.5)
+    wanted = (high - share * low) / (1 - share)
+    if wanted > top:
+        axes.set_ylim(top=float(transform.inverted().transform(wanted)))
 
 
 def _say_none(axes: Axes, runs: Sequence[Run]) -> None:

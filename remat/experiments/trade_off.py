@@ -12,13 +12,12 @@ from remat.experiments.plots import cost_height
 from remat.experiments.runs import Run
 from remat.graphs import ComputeGraph
 from remat.io.figures import (
-    COLOURS,
     GIVEN,
     INK,
     LABEL,
-    MARKERS,
     TITLE,
     figure_of,
+    line_style,
     new_axes,
     place_labels,
     plain_text,
@@ -77,7 +76,7 @@ def _draw_maker(
     axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int
 ) -> list[tuple[float, float, str, str]]:
     """Draw the points of a maker; return labels of its settings: x, y, text, colour."""
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    colour, marker = line_style(number)
     valid = [point for point in points if point.peak is not None]
     failed = len(points) - len(valid)
     label = plain_text(who) + (f" ({failed} without a valid schedule)" if failed else "")

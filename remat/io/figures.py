@@ -139,6 +139,18 @@ def logarithmic(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
+def line_style(number: int) -> tuple[str, str]:
+    """Return colour and marker of the line with a number; the first 49 lines differ in one or both.
+
+    Examples
+    --------
+    >>> line_style(0), line_style(7)
+    (('#0072B2', 'o'), ('#0072B2', 's'))
+    """
+    turns, place = divmod(number, len(COLOURS))
+    return COLOURS[place], MARKERS[(place + turns) % len(MARKERS)]
+
+
 def raised(axes: Axes, points: float) -> Any:
     """Return the transformation of data moved up by some points, so that lines that coincide lie next to each other."""
     from matplotlib.transforms import ScaledTranslation

@@ -43,6 +43,8 @@ def test_comparison_page_lists_methods_without_a_schedule() -> None:
     optimal = data["panels"][0]["series"][0]
     assert optimal["line"][-1][1] == optimal["bound"][-1][1] == OVERHEAD[18]
     assert [mark[2] for mark in optimal["marks"]][-1] == 1
+    best = data["panels"][0]["best"]  # Checkmate's proof covers schedules in stages only
+    assert (best["value"], best["whole"], best["text"]) == (0, 100, "0 %")
     assert all("budget 2" in text for _, text in data["lines"]) and len(data["lines"]) == 2
 
 
@@ -63,6 +65,24 @@ def test_browser_draws_charts(tmp_path: Path) -> None:
     assert "checkmate/highs" in seen["start"] and "budget4 bytes" in seen["start"]
     assert "budget5 bytes" in seen["right"] and "greedy" in seen["down"]
     assert seen["found"] == "4 found" and "axis: log" in seen["log"] and "budget6 bytes" in seen["last"]
+
+
+@needs_browser
+def test_browser_draws_gaps_to_the_best_bound(tmp_path: Path) -> None:
+    """The optimum 18 in stages lies 38 % above 13, the best bound that covers every schedule."""
+    page = compare(Problem(unit_chain(6)), [4], ["checkmate/highs"], stop=60).page()
+    script = """
+      const texts = [], fill = pen.fillText.bind(pen);
+      pen.fillText = (text, x, y) => { texts.push([text, y]); fill(text, x, y); };
+      draw(); const gaps = texts.splice(0);
+      [...element("extra").querySelectorAll("button")].find(each => each.textContent === "heights: gap").click();
+      draw(); document.title = JSON.stringify([gaps, texts, element("extra").textContent]);
+    """
+    gaps, values, buttons = json.loads(browse(page, script, tmp_path)["title"])
+    heights = dict(gaps)
+    assert heights["+10"] < heights["0"] < heights["best bound 0 %: no schedule below"]
+    assert any(text.startswith("cost above the best bound (%)") for text in heights)
+    assert any(text.startswith("overhead (%)") for text, _ in values) and "heights: value" in buttons
 
 
 def test_commands_write_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,20 @@ function write(text, x, y, align = "left", colour = INK) {
   pen.fillText(text, x, y);
 }
 
+/** Write over lines: letters with a white edge. */
+function writeOver(text, x, y, align = "left", colour = INK) {
+  pen.font = FONT; pen.textAlign = align; pen.textBaseline = "middle";
+  pen.strokeStyle = "#fff"; pen.lineWidth = 3; pen.setLineDash([]);
+  pen.strokeText(text, x, y);
+  write(text, x, y, align, colour);
+}
+
+/** Write a number below the axis, within the canvas. */
+function writeTick(text, x, y) {
+  pen.font = FONT;
+  write(text, Math.min(x, view.width - pen.measureText(text).width / 2 - 1), y, "center");
+}
+
 function line(x0, y0, x1, y1, colour = INK, dash = [], width = 1) {
   pen.strokeStyle = colour; pen.lineWidth = width; pen.setLineDash(dash);
   pen.beginPath(); pen.moveTo(x0, y0); pen.lineTo(x1, y1); pen.stroke(); pen.setLineDash([]);
@@ -103,10 +117,11 @@ function describe(rows) {
   }
 }
 
+/** Show colours with their meaning; a third value is a sign in that colour, in place of a box. */
 function legend(entries) {
-  element("legend").replaceChildren(...entries.map(([colour, text]) => {
-    const entry = document.createElement("li"), box = document.createElement("i");
-    box.style.background = colour;
+  element("legend").replaceChildren(...entries.map(([colour, text, glyph]) => {
+    const entry = document.createElement("li"), box = document.createElement(glyph ? "b" : "i");
+    if (glyph) { box.textContent = glyph; box.style.color = colour; } else box.style.background = colour;
     entry.append(box, text);
     return entry;
   }));

@@ -1,9 +1,11 @@
-/** Curves, marks and bounds in panels, one below another, over one axis. */
+/** Curves, marks and bounds in panels, one below another, over one axis; heights are values, or gaps to the best bound. */
 function chartPicture(data) {
-  const GAP = 44, marks = [];  // pixels below a panel; all marks: panel, series, x, y, kind, rows
+  const GAP = 44, RAISE = 2.2, marks = [];  // pixels below a panel and between lines that agree; marks of all panels
   data.panels.forEach((panel, p) => panel.series.forEach((series, s) => {
     for (const [x, y, kind, rows] of series.marks) marks.push({ panel: p, series: s, x, y, kind, rows });
   }));
+  const GLYPHS = { o: "●", s: "■", "^": "▲", v: "▼", D: "◆", P: "✚", X: "✖" };
+  let gapped = data.panels.some(panel => panel.best);
   const xs = data.panels.flatMap(panel => panel.series.flatMap(series => [...series.line, ...series.bound, ...series.marks].map(at => at[0])));
   const positive = xs.filter(x => x > 0), least = positive.length ? Math.min(...positive) : 1;
   let log = data.log && positive.length > 0, cursor = null, matched = null, places = [], place = -1;
@@ -14,32 +16,53 @@ function chartPicture(data) {
     const height = view.height / data.panels.length;
     return { top: p * height + 20, bottom: (p + 1) * height - GAP };
   };
-  const ranges = data.panels.map(panel => {
-    const ys = panel.series.flatMap(series => [...series.line, ...series.bound, ...series.marks].map(at => at[1]).filter(y => y !== null));
-    const low = panel.zero ? 0 : Math.min(...ys), high = Math.max(...ys), room = 0.07 * (high - low) || Math.abs(high) * 0.05 || 1;
-    return ys.length ? [low - room, high + room] : [0, 1];
+  const valuesOf = panel => panel.series.flatMap(series => [...series.line, ...series.bound, ...series.marks].map(at => at[1]).filter(y => y !== null));
+  /** Return the gap of a value to the panel's best bound, in % of it where it is not 0. */
+  const gapOf = ({ best }, y) => best.whole ? 100 * (y - best.value) / best.whole : y - best.value;
+  // gaps below a ten-thousandth of the largest do not stretch the axis, nor do errors of rounding
+  const leasts = data.panels.map(panel => {
+    const gaps = panel.best ? valuesOf(panel).map(y => Math.abs(gapOf(panel, y))) : [];
+    const seen = gaps.filter(gap => gap > Math.max(1e-4 * Math.max(...gaps), 1e-7));
+    return seen.length ? 10 ** Math.floor(Math.log10(Math.min(...seen))) : 1;
   });
-  const toY = (p, y) => {
+  /** Return the place of a gap on a scale that is linear around 0 and logarithmic beyond. */
+  const gapPlace = (p, gap) => Math.abs(gap) <= leasts[p] ? gap / leasts[p] : Math.sign(gap) * (1 + Math.log10(Math.abs(gap) / leasts[p]));
+  const heightOf = (p, y) => gapped ? gapPlace(p, gapOf(data.panels[p], y)) : y;
+  let ranges = [];
+  function setRanges() {
+    ranges = data.panels.map((panel, p) => {
+      const ys = valuesOf(panel).map(y => heightOf(p, y));
+      if (!ys.length) return [0, 1];
+      const low = gapped ? Math.min(...ys, -1) : panel.zero ? 0 : Math.min(...ys), high = Math.max(...ys, ...(gapped ? [1] : []));
+      const room = 0.07 * (high - low) || Math.abs(high) * 0.05 || 1;
+      return [low - room, high + room * (gapped ? 1 + panel.series.length / 4 : 1)];
+    });
+  }
+  setRanges();
+  const atPlace = (p, place) => {
     const { top, bottom } = box(p), [low, high] = ranges[p];
-    return bottom - (y - low) / (high - low) * (bottom - top);
+    return bottom - (place - low) / (high - low) * (bottom - top);
   };
+  const toY = (p, y, s = 0) => atPlace(p, heightOf(p, y)) - (gapped ? RAISE * s : 0);
   // marks without a value lie on the axis, a row for each method
-  const markY = mark => mark.y === null ? box(mark.panel).bottom - 6 - 9 * (mark.series % 4) : toY(mark.panel, mark.y);
+  const markY = mark => mark.y === null ? box(mark.panel).bottom - 6 - 9 * (mark.series % 4) : toY(mark.panel, mark.y, mark.series);
   const faded = (panel, s) => matched && !matched.has(data.panels[panel].series[s].name);
 
-  function steps(p, places, before) {
+  function steps(p, places, before, s) {
     pen.beginPath();
     places.forEach(([x, y], k) => {
-      if (!k) { pen.moveTo(toX(x), toY(p, y)); return; }
-      if (before) pen.lineTo(toX(places[k - 1][0]), toY(p, y)); else pen.lineTo(toX(x), toY(p, places[k - 1][1]));
-      pen.lineTo(toX(x), toY(p, y));
+      if (!k) { pen.moveTo(toX(x), toY(p, y, s)); return; }
+      if (before) pen.lineTo(toX(places[k - 1][0]), toY(p, y, s)); else pen.lineTo(toX(x), toY(p, places[k - 1][1], s));
+      pen.lineTo(toX(x), toY(p, y, s));
     });
     pen.stroke();
   }
 
   function shape(marker, x, y, r) {
+    const plus = [[-0.4, -1.2], [0.4, -1.2], [0.4, -0.4], [1.2, -0.4], [1.2, 0.4], [0.4, 0.4], [0.4, 1.2], [-0.4, 1.2], [-0.4, 0.4], [-1.2, 0.4], [-1.2, -0.4], [-0.4, -0.4]];
+    const turned = plus.map(([a, b]) => [0.8 * (a - b), 0.8 * (a + b)]);
     const corners = { s: [[-1, -1], [1, -1], [1, 1], [-1, 1]], "^": [[0, -1.2], [1.1, 0.9], [-1.1, 0.9]], v: [[0, 1.2], [1.1, -0.9], [-1.1, -0.9]],
-      D: [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]] }[marker];
+      D: [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]], P: plus, X: turned }[marker];
     pen.beginPath();
     if (corners) corners.forEach(([a, b], k) => k ? pen.lineTo(x + r * a, y + r * b) : pen.moveTo(x + r * a, y + r * b));
     else pen.arc(x, y, r, 0, 2 * Math.PI);
@@ -47,18 +70,31 @@ function chartPicture(data) {
   }
 
   function drawAxes(panel, p) {
-    const { top, bottom } = box(p), [low, high] = ranges[p];
-    for (const tick of ticks(low, high, 5)) {
-      line(LEFT, toY(p, tick), view.width - RIGHT, toY(p, tick), PALE);
-      write(number(tick), LEFT - 5, toY(p, tick), "right");
+    const { top, bottom } = box(p);
+    for (const [place, text] of gapped ? gapTicks(p) : ticks(...ranges[p], 5).map(tick => [tick, number(tick)])) {
+      line(LEFT, atPlace(p, place), view.width - RIGHT, atPlace(p, place), gapped && !place ? INK : PALE);
+      write(text, LEFT - 5, atPlace(p, place), "right");
     }
     for (const tick of log ? decades() : ticks(view.low, view.high, (view.width - LEFT) / 100)) {
       line(toX(tick), bottom, toX(tick), bottom + 4);
-      write(number(tick), toX(tick), bottom + 12, "center");
+      writeTick(number(tick), toX(tick), bottom + 12);
     }
     line(LEFT, bottom, view.width - RIGHT, bottom);
-    write(clipped(`${panel.label}${panel.title ? ": " + panel.title : ""}`, view.width - 10), 4, top - 11);
+    const label = gapped ? panel.best.label : panel.label;
+    write(clipped(`${label}${panel.title ? ": " + panel.title : ""}`, view.width - 10), 4, top - 11);
     write(data.axis, view.width - RIGHT, bottom + 27, "right", "#444");
+  }
+
+  /** Return places and texts of 0 and of powers of ten within a panel, at most about seven. */
+  function gapTicks(p) {
+    const [low, high] = ranges[p], every = Math.ceil((high - low) / 7), result = [[0, "0"]];
+    for (let k = 1; k <= Math.max(high, -low); k++) {
+      if ((k - 1) % every) continue;
+      const size = number(leasts[p] * 10 ** (k - 1));
+      if (k <= high) result.push([k, `+${size}`]);
+      if (-k >= low) result.push([-k, `−${size}`]);
+    }
+    return result;
   }
 
   function decades() {
@@ -80,11 +116,16 @@ function chartPicture(data) {
       pen.fillStyle = PALETTE.RULED_OUT;
       pen.fillRect(LEFT, top, Math.max(toX(panel.below) - LEFT, 0), bottom - top);
     }
+    if (gapped) {
+      pen.fillStyle = PALETTE.RULED_OUT;
+      pen.fillRect(LEFT, atPlace(p, 0), view.width - LEFT - RIGHT, bottom - atPlace(p, 0));
+      if (valuesOf(panel).length) write(`best bound ${panel.best.text}: no schedule below`, LEFT + 4, atPlace(p, 0) + 9, "left", GREY);
+    }
     panel.series.forEach((series, s) => {
       pen.globalAlpha = faded(p, s) ? 0.15 : 1;
       pen.strokeStyle = series.colour; pen.setLineDash([]);
-      pen.lineWidth = Math.max(4 - 0.8 * s, 1.5);  // lines of methods that agree coincide: draw earlier ones wider
-      steps(p, series.line, false);
+      pen.lineWidth = gapped ? 1.8 : Math.max(4 - 0.8 * s, 1.5);  // lines that coincide: draw earlier ones wider
+      steps(p, series.line, false, s);
       pen.lineWidth = 1.3; pen.setLineDash([6, 4]);
       steps(p, series.bound, series.before);
       pen.setLineDash([]);
@@ -117,14 +158,22 @@ function chartPicture(data) {
     return far < best[0] ? [far, mark] : best;
   }, [Infinity, null])[1];
 
-  const names = new Map(data.panels.flatMap(panel => panel.series.map(series => [series.name, series.colour])));
-  legend([...names].map(([name, colour]) => [colour, name]));
+  const names = new Map(data.panels.flatMap(panel => panel.series.map(series => [series.name, series])));
+  legend([...names].map(([name, { colour, marker }]) => [colour, name, GLYPHS[marker] ?? "●"]));
   element("keys").textContent = data.note + " Wheel or pinch: zoom. Drag: move. Keys on the chart: ← → marks of a method, ↑ ↓ method, + − zoom, 0 all, / search.";
   const toggle = positive.length ? button(log ? "axis: log" : "axis: linear", "linear or logarithmic", () => {
     log = !log;
     toggle.textContent = log ? "axis: log" : "axis: linear";
     all();
   }) : null;
+  if (gapped) {
+    const heights = button("heights: gap", "gap to the best bound, or value", () => {
+      gapped = !gapped;
+      heights.textContent = gapped ? "heights: gap" : "heights: value";
+      setRanges();
+      request();
+    });
+  }
   if (marks.length) choose(marks.find(mark => mark.y !== null) ?? marks[0]);
 
   return {

@@ -47,7 +47,7 @@ function schedulePicture(data) {
         const x0 = place(step), x1 = place(last);
         pen.fillStyle = shade++ % 2 ? "#d6d6d6" : "#f0f0f0";
         pen.fillRect(x0, 1, Math.max(x1 - x0, 0.5), TOP - 2);
-        const text = clipped(layerRange(data.layers[first], data.layers[latest]), x1 - x0 - 6);
+        const text = bandText(data.layers[first], data.layers[latest], x1 - x0 - 10);
         if (text.length > 2) write(text, x0 + 3, TOP / 2);
       }
       step = last;
@@ -59,6 +59,12 @@ function schedulePicture(data) {
     if (first === last) return first;
     const shared = /^(.*?)(\d+)$/.exec(first), other = /^(.*?)(\d+)$/.exec(last);
     return shared && other && shared[1] === other[1] ? `${first}–${other[2]}` : `${first} … ${last}`;
+  }
+
+  /** Return the longest form of a band's name that fits; a range without room for both names keeps the first. */
+  function bandText(first, last, width) {
+    const forms = [layerRange(first, last), `${first} …`].filter(text => pen.measureText(text).width <= width);
+    return forms[0] ?? clipped(first, width);
   }
 
   const layer = op => data.module[op] === undefined || data.module[op] < 0 ? -1 : data.layerOf[data.module[op]];
@@ -83,24 +89,26 @@ function schedulePicture(data) {
       if (!seen[x]) continue;
       pen.fillStyle = 2 * again[x] >= seen[x] ? AGAIN : FIRST;
       pen.fillRect(LEFT + x, toY(most[x]), 1.02, bottom - toY(most[x]));
+      pen.fillStyle = AGAIN;
+      if (again[x]) pen.fillRect(LEFT + x, bottom - 6, 1.02, 6);  // a single recomputation among many steps stays visible
     }
     if (data.reference) {
       pen.strokeStyle = INK; pen.lineWidth = 1; pen.setLineDash([]);
       pen.beginPath();
-      let begun = false;
+      let begun = false, last = 0;
       for (let step = from; step < to; step++) {
         if (ordinal[step] > 1 || data.reference[steps[step]] === undefined) continue;
         const y = toY(data.reference[steps[step]]), x0 = Math.max(toPixel(edges[step]), LEFT);
-        begun ? pen.lineTo(x0, y) : pen.moveTo(x0, y);
+        if (begun) { pen.lineTo(x0, last); pen.lineTo(x0, y); } else pen.moveTo(x0, y);
         pen.lineTo(Math.min(toPixel(edges[step + 1]), view.width - RIGHT), y);
-        begun = true;
+        begun = true; last = y;
       }
       pen.stroke();
     }
     if (data.budget !== null) {
       line(LEFT, toY(data.budget), view.width - RIGHT, toY(data.budget), INK, [6, 4], 1.5);
       const y = Math.max(toY(data.budget) - 8, top + 6);
-      write("budget " + bytes(data.budget), view.width - RIGHT - 2, y, "right");
+      writeOver("budget " + bytes(data.budget), view.width - RIGHT - 2, y, "right");
     }
     if (data.peakStep !== null && data.peakStep >= from && data.peakStep < to) {
       const x = toPixel(middle(data.peakStep)), y = toY(data.peak) - 2;
@@ -114,10 +122,10 @@ function schedulePicture(data) {
     for (const tick of ticks(view.low, view.high, room / 90)) {
       if (edges === byStep && tick % 1) continue;
       line(toPixel(tick), bottom, toPixel(tick), bottom + 4);
-      write(number(tick), toPixel(tick), bottom + 12, "center");
+      writeTick(number(tick), toPixel(tick), bottom + 12);
     }
     line(LEFT, bottom, view.width - RIGHT, bottom);
-    write(edges === byStep ? "step" : data.costUnit, LEFT - 6, bottom + 12, "right");
+    write(edges === byStep ? "step" : data.costUnit, LEFT - 14, bottom + 12, "right");
     const many = named.length > rows.length && rows.all > rows.length;
     write(many ? `${rows.length} of ${rows.all.toLocaleString("en")} tensors, by bytes × steps`
       : `${rows.length} tensor${rows.length === 1 ? "" : "s"} held here`, LEFT, bottom + 26, "left", "#444");
@@ -125,12 +133,11 @@ function schedulePicture(data) {
 
   function chooseRows([from, to]) {
     const { top, bottom } = gantt(), most = Math.max(Math.floor((bottom - top) / ROW), 1), inside = new Set();
-    const area = new Float64Array(sizes.length);  // bytes times visible steps
-    for (let k = 0; k < instances; k++) {
-      if (start[k] >= to || end[k] <= from) continue;
-      inside.add(tensor[k]);
-      area[tensor[k]] += sizes[tensor[k]] * (Math.min(end[k], to) - Math.max(start[k], from));
-    }
+    for (let k = 0; k < instances; k++) if (start[k] < to && end[k] > from) inside.add(tensor[k]);
+    // bytes times visible steps from the first to the last; gaps before recomputations count, as what they save
+    const span = t => Math.min(end[ofTensor[t].at(-1)], to) - Math.max(start[ofTensor[t][0]], from);
+    const area = new Float64Array(sizes.length);
+    inside.forEach(t => { area[t] = sizes[t] * span(t); });
     const wanted = t => marked.has(t) || (cursor && cursor.tensor === t);
     rows = [...inside].sort((a, b) => wanted(b) - wanted(a) || area[b] - area[a] || rank[a] - rank[b]).slice(0, most).sort(before);
     rows.all = inside.size;
@@ -167,7 +174,7 @@ function schedulePicture(data) {
       if (x < LEFT || x > view.width - RIGHT + 1) continue;
       line(x, fault ? TOP : top, x, fault ? end : bottom, fault ? FAULT : INK, fault ? [5, 3] : [2, 3], fault ? 2 : 1);
       const right = x > view.width - 90;
-      write(text, right ? x - 8 : x + 8, top + 6, right ? "right" : "left", fault ? FAULT : INK);
+      writeOver(text, right ? x - 8 : x + 8, top + 6, right ? "right" : "left", fault ? FAULT : INK);
     }
     for (const { step } of places) {
       if (step === undefined || edges[step] < view.low || edges[step] > view.high) continue;
@@ -185,7 +192,7 @@ function schedulePicture(data) {
     const result = [["step", `${step.toLocaleString("en")}, ${bytes(memory[step])} held`],
       ["op", opName(op) + (data.types[data.type[op]] ? `, ${data.types[data.type[op]]}` : "")]];
     if (data.module[op] >= 0) result.push(["module", data.modules[data.module[op]]]);
-    if (data.costs[op]) result.push(["cost", `${number(data.costs[op])} ${data.costUnit}`]);
+    if (data.costs[op]) result.push(["cost", number(data.costs[op]) + (data.costUnit === "cost" ? "" : ` ${data.costUnit}`)]);
     if (again > 1) result.push(["computed", `${again} times: at ${some(computes[op])}`]);
     for (const [at, message] of data.faults) if (at === step) result.push(["fault", message]);
     return result;
@@ -198,8 +205,8 @@ function schedulePicture(data) {
     const held = [];
     for (let k = 0; k < instances; k++) if (start[k] <= step && step < end[k]) held.push(tensor[k]);
     held.sort((a, b) => rank[a] - rank[b]);
-    const shown = held.slice(0, 5).map(t => `${tensorName(t)} ${bytes(sizes[t])}`).join("; ");
-    return [["held", held.length ? `${held.length} tensors: ${shown}${held.length > 5 ? "; …" : ""}` : "nothing"]];
+    const shown = held.slice(0, 5).map(t => `${tensorName(t)} (${bytes(sizes[t])})`).join(", ");
+    return [["held", held.length ? `${held.length.toLocaleString("en")} tensor${held.length === 1 ? "" : "s"}: ${shown}${held.length > 5 ? ", …" : ""}` : "nothing"]];
   }
 
   /** Describe a tensor at a step: its instance, and the read for which it is held. */
