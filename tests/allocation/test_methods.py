@@ -12,7 +12,7 @@ from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import AddressFormulation, ModelAllocator, ModelOptions
 from remat.allocation.portfolio import Portfolio
-from remat.errors import ProblemError
+from remat.errors import GraphError, ProblemError
 from remat.graphs import read_graph
 from remat.graphs.zoo import ZOO
 from remat.modeling import violations
@@ -128,8 +128,8 @@ def test_invalid_arguments() -> None:
         allocate(problem, time_limit=-1)
     with refused("problem.other-buffers"):
         allocate(problem, start=allocate(AllocationProblem(random_buffers(1, 5))).addresses)
-    with pytest.raises(ProblemError, match="a AllocationProblem is needed"):
-        allocate(arena_above_peak())  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=r"a graph must be a ComputeGraph, .* not 3"):
+        allocate(3)
     with refused("problem.options-class", culprit="auto"):
         Portfolio(3)
 
