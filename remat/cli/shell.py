@@ -59,6 +59,13 @@ from remat.runtime.compiled.sets import CompilingRemark
 
 #: Environment variable that shows the traceback of an internal error.
 TRACEBACK = "REMAT_TRACEBACK"
+#: Shells with completion.
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+#: Last line of the script for zsh, and lines that also complete when zsh loads the script at the first tab.
+_ZSH_REGISTERS = (
+    "compdef _remat_completion remat",
+    'if [[ $funcstack[1] == _remat ]]; then\n  _remat_completion "$@"\nfi\ncompdef _remat_completion remat',
+)
 #: Environment variable by which the script of ``--show-completion`` requests the completions of a line.
 COMPLETION = "_REMAT_COMPLETE"
 
@@ -238,13 +245,41 @@ def _run(words: list[str]) -> int:
         if asked := os.environ.get(COMPLETION):
             sys.stdout = unguarded(sys.stdout)  # fish separates words from help by tabs
             return typer.completion.shell_complete(command, {}, "remat", COMPLETION, asked)
+        if words[0] in ("--install-completion", "--show-completion"):
+            return _set_up_completion(*words)
         with command.make_context("remat", words) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
-    except SystemExit as done:  # of --install-completion and --show-completion
-        return int(done.code or OK)
     return OK
+
+
+def _set_up_completion(option: str, *names: str) -> int:
+    """Install or show the completion for the named shell, or for the one that runs this program."""
+    shell = names[0] if names else _own_shell()
+    if shell not in SHELLS or len(names) > 1:
+        raise typer.BadParameter(f"{option}: name one shell of {', '.join(SHELLS)}")
+    make: Any = vars(typer.completion)  # its names are not declared as exported
+    script = make["get_completion_script"](prog_name="remat", complete_var=COMPLETION, shell=shell)
+    script = script.replace(*_ZSH_REGISTERS)
+    if option == "--show-completion":
+        print(script)
+        return OK
+    _, path = make["install"](shell, "remat", COMPLETION)
+    if shell == "zsh":
+        path.write_text(script, encoding="utf-8")
+    print(f"completion for {shell} is installed in {path}; open a new terminal to use it")
+    return OK
+
+
+def _own_shell() -> str:
+    """Return the name of the shell that runs this program, or ""."""
+    import shellingham  # type: ignore[import-untyped]
+
+    try:
+        return str(shellingham.detect_shell()[0])
+    except shellingham.ShellDetectionFailure:
+        return ""
 
 
 def _complain(message: str) -> int:

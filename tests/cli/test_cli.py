@@ -186,6 +186,21 @@ def test_shell_completion_of_commands_options_and_registered_names(folder: Path,
     assert (fish[:6], second[:9]) == ("batch\t", "backends\t")
 
 
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_completion_in_zsh(folder: Path) -> None:
+    """Zsh reads the script at the first tab, which already completes; the script is installed from any shell."""
+    Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')
+    Path("remat").chmod(0o755)
+    script = """
+        remat --install-completion zsh > /dev/null
+        fpath=(~/.zfunc); autoload -Uz _remat; compdef() { : }; _arguments() { print -r -- "$@" }
+        words=(remat solve une); CURRENT=3; _remat
+    """
+    place = {**os.environ, "HOME": str(folder), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=120, check=True, env=place)
+    assert "unet" in done.stdout and "unet-ops" in done.stdout and not done.stderr
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_completion_in_fish(folder: Path) -> None:
     Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')
