@@ -28,7 +28,8 @@ def test_fcn8(method, backend, budget):
 
 
 @pytest.mark.parametrize(
-    ("graph", "budget", "optimum"), [(vgg16, "90%", 11_903_359_254_528), (fcn8, "80%", FCN8["80%"])]
+    ("graph", "budget", "optimum"),
+    [(vgg16, "90%", 11_903_359_254_528), pytest.param(fcn8, "80%", FCN8["80%"], marks=pytest.mark.slow)],
 )
 def test_highs_proves_retention_intervals_without_a_start(graph, budget, optimum):
     """With specialised linear rows, 1 s of CPU each; bridges make 90,687 and 387,314 variables."""

@@ -42,7 +42,7 @@ def problem_of(seed, kind, most_ops=6, max_computes=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", some_slow(range(100), 6))
+@pytest.mark.parametrize("seed", some_slow(range(100), 3))
 def test_optimum_equals_checkmate_on_larger_graphs(seed, kind):
     problem = problem_of(seed, kind, 9, max_computes=(None, 2, 3)[seed % 3])
     expected = answer(Checkmate(problem), Highs()).objective

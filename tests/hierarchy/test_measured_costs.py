@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from generators import jittered
-from helpers import ONE, judged
+from helpers import ONE, judged, some_slow
 
 from remat import Problem, solve
 from remat.graphs.families import unit_chain
@@ -105,7 +105,7 @@ def test_stores_and_executors_keep_costs_apart(tmp_path: Path, monkeypatch: pyte
     assert few < separate and 0 < left < separate and again == exact
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some_slow(range(3), 1))
 def test_cost_and_bound_of_the_whole_schedule(seed: int) -> None:
     """Models prove only the options of the first group of each class."""
     options = HierarchicalOptions(

@@ -96,7 +96,7 @@ def test_partitioner_gives_certified_schedules(step: Captured) -> None:
     assert points[0.3].peak < points[0].peak == step.graph.reference_peak
 
 
-@pytest.mark.parametrize(("budget", "solver"), [(0.3, "dp"), (0.1, "greedy")])
+@pytest.mark.parametrize(("budget", "solver"), [(0.3, "dp"), pytest.param(0.1, "greedy", marks=pytest.mark.slow)])
 def test_recomputations_match_torch(
     step: Captured, monkeypatch: pytest.MonkeyPatch, budget: float, solver: str
 ) -> None:

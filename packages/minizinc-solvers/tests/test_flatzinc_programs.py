@@ -203,8 +203,15 @@ def test_deadline_before_a_solution(program, tmp_path):
 
 
 @both
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "last"])
+@pytest.mark.parametrize(
+    ("stream", "number"),
+    [
+        (True, signal.SIGTERM),
+        (False, signal.SIGINT),
+        pytest.param(True, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(False, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_signal_keeps_the_best_solution(program, number, stream, tmp_path):
     path = tmp_path / "model.fzn"
     path.write_text(hard(150))
