@@ -8,9 +8,9 @@ with the fixed order, a free order, and at most two computes per op; and least p
 and without recomputation. Methods: all heuristics and methods, and all formulations with CP-SAT and HiGHS; with
 MiniZinc and Pyomo on every K-th graph.
 
-Faults are crashes, schedules that the validator refuses or that beat the optimum, wrong claims of optimality or
-infeasibility, bounds above the optimum, and answers more than a second after the deadline. Refusals of problems that a
-formulation cannot state are counted by kind. The exit code is 1 if there is any fault.
+Faults are crashes, schedules that the validator refuses or that beat the optimum, and bounds above the optimum. So are
+wrong claims of optimality or infeasibility, and answers more than a second after the deadline. Refusals of problems
+that a formulation cannot state are counted by kind. The exit code is 1 if there is any fault.
 """
 
 from __future__ import annotations

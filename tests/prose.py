@@ -40,7 +40,7 @@ PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(
 #: First words that summaries must not have.
 SUMMARY = re.compile(r"(What|Whether|How often|Who|Return whether) ")
 #: Most words of a sentence, by the suffix of the file; a semicolon or colon ends one, too.
-LONGEST = {".md": 30, ".ipynb": 30, ".py": 38}
+LONGEST = {".md": 30, ".ipynb": 30, ".py": 30}
 WORD = re.compile(r"[^\W\d_]{2,}[\w'-]*")
 #: Parts that names of tests must not have: they state what is checked, without articles and clauses.
 NAME = re.compile(r"test_(what|whether|who|how|an?|the)_|test_.*(nobody|somebody|_(said|told|asked)(_|$))")

@@ -26,8 +26,8 @@ MEMBERS: tuple[tuple[type[Allocator], float], ...] = (
 class Portfolio(Allocator):
     """First fit and best fit in six orders each, in milliseconds; then, if the arena exceeds the peak, longer searches.
 
-    With one memory, half of the remaining time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then most
-    of the rest to the exact formulation with CP-SAT, and what is left to the search again. With several memories
+    With one memory, half of the remaining time goes to :class:`~remat.allocation.canonical.CanonicalSearch`. Most of
+    the rest goes to the exact formulation with CP-SAT, and what is left to the search again. With several memories
     the formulation gets all of it. Each starts from the best addresses so far, and a proof by one holds for all. The
     validator checks every result.
 

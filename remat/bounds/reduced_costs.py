@@ -13,9 +13,10 @@ from remat.modeling.rows import rows_from
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     """Return `model` with a row that limits the objective to `cost`, and with the variables fixed that this implies.
 
-    By weak duality, the objective is at least the bound from the duals, plus the reduced cost of each 0/1 variable that
-    is not at the side its reduced cost prefers. If one variable's reduced cost raises the bound above `cost`, the
-    variable is fixed (Dantzig, Fulkerson and Johnson 1954, Solution of a large-scale traveling-salesman problem).
+    The reduced cost of a 0/1 variable prefers one of its sides. By weak duality, the objective is at least the bound
+    from the duals, plus the reduced costs of all variables at their other side. If one variable's reduced cost raises
+    the bound above `cost`, the variable is fixed (Dantzig, Fulkerson and Johnson 1954, Solution of a large-scale
+    traveling-salesman problem).
 
     Parameters
     ----------

@@ -20,8 +20,8 @@ _SUBGRAPHS, _TENSORS, _SHAPE, _SIGNATURE = 2, 0, 0, 7
 def with_dims(file: TfliteFile, dims: Mapping[str, int]) -> TfliteFile:
     """Return the model with ``dims["batch"]`` as the first extent of each tensor whose signature leaves it open.
 
-    Raise FormatError for another dimension, for a model whose batch is not open, that has several subgraphs, or in
-    which an op reads the batch and writes a tensor of fixed size.
+    Raise FormatError for another dimension, and for a model with several subgraphs or without an open batch. Raise it
+    also if an op reads the batch and writes a tensor of fixed size.
     """
     for name, size in dims.items():
         if name != BATCH or not 0 < size <= MAX_BATCH:

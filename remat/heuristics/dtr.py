@@ -25,8 +25,8 @@ class DtrOptions(EvictionOptions):
 class Dtr(Eviction):
     """Dynamic tensor rematerialization: run ops in order; evict the tensor of least score when memory is short.
 
-    With m the bytes of a tensor, s the time since it was last read or written, c the cost of its op, and N the costs
-    of evicted neighbours, the scores are::
+    The scores follow from m, the bytes of a tensor; s, the time since it was last read or written; c, the cost of its
+    op; and N, the costs of evicted neighbours::
 
         dtr        (c + N) / (m s)   N: evicted tensors that t is computed from, and that are computed from t, each
                                      through evicted tensors alone

@@ -70,9 +70,9 @@ class LnsOptions(Options):
 class Lns(Heuristic):
     """Large neighbourhood search (Shaw, CP 1998) with adaptive choice (Ropke and Pisinger, Transp. Sci. 40, 2006).
 
-    Each iteration chooses a part of the schedule (:mod:`~remat.heuristics.neighbourhoods`), restricts the model of a
-    registered formulation to it (:func:`remat.modeling.restriction.restrict`), and solves that with a registered
-    backend, warm-started with the current schedule. The solution is decoded and validated. Kinds of parts that led to
+    Each iteration chooses a part of the schedule (:mod:`~remat.heuristics.neighbourhoods`) and restricts the model of a
+    registered formulation to it (:func:`remat.modeling.restriction.restrict`). A registered backend solves that model,
+    warm-started with the current schedule. The solution is decoded and validated. Kinds of parts that led to
     improvements are chosen more often; parts grow while they are solved to optimality, and shrink otherwise. The search
     ends when the model of the whole problem is solved to the end.
 

@@ -32,8 +32,8 @@ class Turns:
     """Allocation of turns by shares, which shift to the arms that gain more.
 
     The next turn goes to the arm with the least time relative to its share (stride scheduling; Waldspurger and Weihl,
-    1995). Shares are weighted by the gain per unit of time in the last turns, from a quarter for arms without gains to
-    one for the best, so no arm is ever dropped. The caller chooses the unit of time: seconds used, or moves.
+    1995). Shares are weighted by the gain per unit of time in the last turns: a quarter for arms without gains, one for
+    the best. So no arm is ever dropped. The caller chooses the unit of time: seconds used, or moves.
 
     `shares`: by name; ties go to the first. `spent`: time that some arms have already used, in the same unit.
 

@@ -86,8 +86,8 @@ def _listed(ops: np.ndarray | None) -> list[int] | None:
 def signature(part: SubProblem) -> str:
     """Return a hash (hex) of a sub-problem without names; equal hashes mean the same problem, op by op.
 
-    It covers the type, cost, workspace, reads and writes of each op in order, the sizes of tensors, which of them are
-    inputs or outputs, and the limit of computes of each op.
+    It covers the ops in order, with their type, cost, workspace, reads, writes and limit of computes. It also covers
+    the sizes of tensors, and which of them are inputs or outputs.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Single pass through a jaxpr that inlines calls, folds views and detects recomputations.
 
-A recomputation is an equation of a ``checkpoint`` region that JAX marks as recomputed (``rematted_computation`` in its
-name stack) and that does what an earlier equation did to the same values. It is a step of that equation's op.
+JAX marks equations of a ``checkpoint`` region as recomputed (``rematted_computation`` in their name stack). Such an
+equation is a recomputation if it does what an earlier one did to the same values. It is a step of that equation's op.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     For every y, weak duality gives ``cost x = y A x + (cost − y A) x >= sum_i min over row i of y_i r + sum_j min over
     column j of d_j x_j``. The minima are at the sides of the row and the bounds of the column that the signs choose.
     Nothing is required of y: its quality decides only the quality of the bound. Rounding errors of this computation are
-    estimated and subtracted (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear programming,
-    section 3, with error terms in place of directed rounding).
+    estimated and subtracted, by error terms in place of directed rounding (Neumaier and Shcherbina 2004, Safe bounds in
+    linear and mixed-integer linear programming, section 3).
 
     Parameters
     ----------

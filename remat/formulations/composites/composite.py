@@ -143,8 +143,8 @@ class CompositeProblem:
     """Problem with composites; every other op is a node with a single option.
 
     Raise ProblemError if an op does not exist or is in two composites, or if groups depend on each other both ways.
-    Raise it too if a group is not contiguous in the reference order although the problem fixes it, or if an option is
-    invalid (a missing or foreign op, an input that is not available).
+    Raise it too if the problem fixes the reference order and a group is not contiguous in it. An option is refused if
+    it lacks an op of its group, has an op of another, or reads an input that is not available.
 
     Attributes
     ----------

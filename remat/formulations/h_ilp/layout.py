@@ -242,9 +242,9 @@ class Tables:
     def may_run(self, most_extra: int | None, phases: Int, clock: Deadline, *, ahead: bool = True) -> Bool:
         """Mark possible runs: entry [t, k] is node k in ``phases[t]``, its first run or a useful one.
 
-        A useful run of node k in phase t has a reader that runs for the first time in that phase or later, or another
-        useful run in the phase that reads it. It costs at least the cheapest such path of readers. Without `ahead`, the
-        path must end at the node that runs for the first time in that phase.
+        A useful run of node k in phase t has a reader whose first run is in that phase or later, or a reader with a
+        useful run in that phase. It costs at least the cheapest such path of readers. Without `ahead`, the path must
+        end at the node that runs for the first time in that phase.
         """
         readers: list[list[int]] = [[] for _ in range(self.T)]
         final = np.zeros(self.T, dtype=np.bool_)

@@ -49,9 +49,9 @@ def add_memory(
 ) -> Liveness:
     """Add the rows that keep the memory of every step within the capacity.
 
-    A tensor is held in a step if one of its first ops is done by the end of the step, *begun*, and one of its last ops
-    is not done before the step, *wanted*. Since not begun implies wanted, its bytes count begun + wanted − 1 times.
-    With a single first or last op, begun or wanted is a literal of that op, and no variable.
+    A tensor is *begun* in a step if one of its first ops is done by the end of the step. It is *wanted* if one of its
+    last ops is not done before the step. It is held if it is both. Since not begun implies wanted, its bytes count
+    begun + wanted − 1 times. With a single first or last op, begun or wanted is a literal of that op, and no variable.
 
     `done` and `before`, of shape (ops, steps), are literals, or constants, that are true if an op is done by the end of
     a step, and before it. `number` is that of the constraints, for the names of the records.

@@ -42,8 +42,8 @@ class RunSequence:
 class IntervalsEncoder:
     """Encoder that assigns the runs of one schedule to the events of a layout, and computes all variables.
 
-    Raise ProblemError if a node has more runs than copies, runs are not staged although the order is fixed, or a run
-    reads a tensor that no earlier run makes for others.
+    Raise ProblemError if a node has more runs than copies, or the order is fixed and runs are not staged. Raise it also
+    if a run reads a tensor that no earlier run makes for others.
 
     `named` maps a node to its name in messages.
     """

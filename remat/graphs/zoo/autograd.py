@@ -102,9 +102,9 @@ class Tape:
     gradients of parameters in place, so these are not tensors. The loss and the values that an op keeps (running
     statistics) are graph outputs.
 
-    ``meta`` has the dotted module paths of ops (``modules``) and the shapes of tensors (``shapes``), by name. It also
-    has ``flops`` (of matrix products and convolutions only, in the order of the ops), ``params``, ``batch``,
-    ``random_ops`` (whose recomputation must repeat their random numbers) and ``overhead`` (split of constant memory).
+    ``meta`` has the dotted module paths of ops (``modules``) and the shapes of tensors (``shapes``), by name;
+    ``params`` and ``batch``; and ``flops``, of matrix products and convolutions only, in the order of the ops.
+    ``random_ops`` must repeat their random numbers when they are recomputed; ``overhead`` splits the constant memory.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ class GriewankWalther(Checkpointing):
     Walther log n". Its schedules follow from binomial coefficients; the published program of Checkmate downloads
     them. All numbers of stored states are tried, the cheapest schedules first.
 
-    On the unit chain of n forward ops with budget B ≥ 3 it is optimal, n + 1 + t(n + 1, B - 2), where t counts the
+    On the unit chain of n forward ops with budget B ≥ 3 it is optimal: n + 1 + t(n + 1, B - 2). There t counts the
     initial state as stored. On other chains it is only a heuristic: sizes and costs count as equal, and the published
     "states" are tensors of different sizes. Backward ops run with the forward op that they belong to
     (:attr:`TrainingStep.mirror`), the loss with the last one.

@@ -38,7 +38,7 @@ class CheckpointAll(Checkpointing):
 class CheckpointLast(Checkpointing):
     """Retain only the last value into the next stage, and recompute the other inputs of an op.
 
-    In the published program of Checkmate, not in the paper. Close to the smallest peak at a cost that is quadratic on
+    In the published program of Checkmate, not in the paper. Its peak is close to the smallest. Its cost is quadratic on
     chains, (n² + 5 n + 2) / 2 on the unit chain of n forward ops, and higher elsewhere. It needs no training graph.
     Tensors to be kept at the end are retained as well.
 

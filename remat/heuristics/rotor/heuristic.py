@@ -60,10 +60,10 @@ class RotorOptions(Options):
 class Rotor(Heuristic):
     """Rotor: cut a training step into a chain of blocks and find the best persistent schedule for it.
 
-    For each block the dynamic programme (:class:`remat.heuristics.rotor.dynamic_programme.Programme`) chooses between
-    running it forward without saving, and one of several options that save part of what its backward part reads
-    (:class:`remat.heuristics.rotor.block_options.Maker`). Choices nest, so a block may run many times when memory is
-    scarce. One table has the answers for all amounts of memory.
+    The dynamic programme (:class:`remat.heuristics.rotor.dynamic_programme.Programme`) chooses for each block: it runs
+    forward without saving, or by one of several options (:class:`remat.heuristics.rotor.block_options.Maker`). An
+    option saves part of what the block's backward part reads. Choices nest, so a block may run many times when memory
+    is scarce. One table has the answers for all amounts of memory.
 
     The graph need not be a chain. Tensors that cross several blocks (masks, the output of an encoder, skips) count
     while a block that reads them is ahead; gradients count until they are complete. Plans are expanded to ops, frees

@@ -17,8 +17,8 @@ from remat.torch.private import aot, aot_export_joint_with_descriptors, dynamo_c
 def trace_joint(world: FakeWorld) -> Traced:
     """Trace the joint forward and backward graph of a module.
 
-    Raise CaptureError if an input or output of the graph is of a kind that a captured step has no place for, and
-    Exception from torch, if it cannot trace the module.
+    Raise CaptureError if a captured step has no place for an input or output of that kind. Exceptions of torch, which
+    may be unable to trace the module, pass through.
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:
