@@ -41,13 +41,19 @@ TOP = {"__init__", "__main__"}
 parse = cache(ast.parse)
 
 
+@cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module."""
+    return tuple(ast.walk(parse(source)))
+
+
 def imported_names(source: str, module: str) -> set[str]:
     """Return the dotted names that `source` imports anywhere, functions and ``if TYPE_CHECKING`` included.
 
     `module` is its dotted name (a package's own name for an ``__init__``, with a trailing dot).
     """
     names: set[str] = set()
-    for node in ast.walk(parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -251,9 +257,9 @@ def test_lazy_imports(process: str) -> None:
 
 def faults(source: str) -> list[str]:
     """Return what a module must not have or lacks, with lines."""
-    tree = parse(source)
-    found = [] if ast.get_docstring(tree) else ["no docstring"]
-    for node in ast.walk(tree):
+    found = [] if ast.get_docstring(parse(source)) else ["no docstring"]
+    runs_programs = "subprocess" in loaded_packages(source, everywhere=True)
+    for node in nodes(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             names = {alias.name for alias in node.names}
@@ -267,7 +273,7 @@ def faults(source: str) -> list[str]:
             found += [
                 f"line {node.lineno}: {keyword.arg}"
                 for keyword in node.keywords
-                if keyword.arg in {"shell", "allow_pickle"}
+                if keyword.arg in ("allow_pickle", "shell" if runs_programs else "")
                 and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
             ]
         elif isinstance(node, ast.Attribute | ast.Name):
@@ -280,7 +286,11 @@ def faults(source: str) -> list[str]:
 
 def test_modules_are_documented_and_safe() -> None:
     """One test for all: hundreds would each cost more than they check."""
-    unsafe = "import ctypes, shelve\nfrom pickle import dumps, loads\neval('1')\nrun(1, shell=True)\nctypes.pythonapi"
+    unsafe = """import shelve, subprocess
+from pickle import dumps, loads
+eval('1')
+run(1, shell=True)
+ctypes.pythonapi"""
     assert [fault.partition(": ")[0] for fault in faults(unsafe)] == [
         "no docstring", "line 1", "line 2", "line 3", "line 4", "line 5",
     ]  # fmt: skip
