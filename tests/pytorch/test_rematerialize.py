@@ -201,6 +201,7 @@ def test_calls_unlike_the_sample_are_refused(state) -> None:
         model(x, target)
 
 
+@pytest.mark.slow
 def test_deep_copies_have_their_own_parameters_and_pickling_is_refused(state, tmp_path) -> None:
     module, model = state
     other = copy.deepcopy(model)

@@ -289,7 +289,8 @@ assert codes == [0, 0, 0], codes
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [True, False])
 def test_fourteen_threads_with_forks(tmp_path: Path, kept: bool) -> None:
     """Forks before, during and after compilation, in a child process or here if nothing can be saved."""
     (tmp_path / "file").write_text("")
