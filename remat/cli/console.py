@@ -66,8 +66,8 @@ def print_columns(
     shown = _that_fit([settings for _, settings in columns], widths, out.width)
     if stacked and 2 < len(shown) < len(columns):
         shown = shown[: max(2 + stacked, len(shown) - (len(shown) - 2) % stacked)]
-    heading = Text(with_units(title))
-    table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(total))
+    out.print(Text(with_units(title)))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=bool(total))
     for k in shown:
         table.add_column(Text(columns[k][0]), Text(total[k]) if total else "", **columns[k][1])
     for line in lines:

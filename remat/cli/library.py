@@ -129,7 +129,8 @@ def check(
     ledgers = list(dict.fromkeys(ledger for _, ledger in opened))
     absent = [each.instance.name for each in ledgers if not each.instance.available]
     number = sum(each.check() for each in ledgers if each.instance.available)
-    done = f"{number:,} records of {len(ledgers) - len(absent):,} instances are right"
+    checked = len(ledgers) - len(absent)
+    done = f"{number:,} records of {checked:,} instance{'s' * (checked != 1)} are right"
     print(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
     missed = 0
     for problem, ledger in opened if rerun else ():
