@@ -12,6 +12,9 @@ from remat.experiments.library.instances import LibraryProblem, instance
 from remat.experiments.library.ledger import Ledger, Standing
 from remat.experiments.library.pages import table
 from remat.experiments.library.published import PUBLISHED, Published
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.retention_intervals import RetentionIntervals
+from remat.graphs.layered import layered
 from remat.graphs.zoo import swiftnet_cell
 from remat.ordering.instance import OrderInstance
 from remat.ordering.sampling import sample_peaks
@@ -22,6 +25,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "studies" / "results"
 MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 
 Row = dict[str, str]
+#: Ops of the graphs whose models are counted.
+SIZES = (25, 50, 100, 250, 500)
 #: Orders of the sample.
 ORDERS = 5000
 #: Ratios to the optimum in Table 2 of Checkmate: geometric means over budgets.
@@ -85,6 +90,42 @@ def stand_ins() -> list[str]:
 def scaling() -> list[str]:
     """Return the study of Moccasin's Figure 6."""
     return _by_method(results("moccasin-figure-6"), _overhead)
+
+
+def model_sizes() -> list[str]:
+    """Return the sizes of our models on random layered graphs (Table 1 of Moccasin)."""
+    rows = []
+    for n in SIZES:
+        problem = Problem(layered(n, seed=3), "90%", max_computes=2)
+        edges = sum(map(len, problem.graph.arrays.op_predecessors.lists()))
+        models = (Checkmate(problem).build(), RetentionIntervals(problem).build())
+        sizes = [f"{size:,}" for model in models for size in (model.num_vars, model.num_constraints)]
+        per = [f"{model.num_vars / over:.2f}" for model, over in zip(models, (n * n + n * edges, 2 * n), strict=True)]
+        rows.append((f"{n}", f"{edges:,}", *sizes, *per))
+    head = ("n", "m", *(f"{who}, {what}" for who in ("Checkmate", "Moccasin") for what in ("variables", "constraints")))
+    return _table((*head, "Checkmate's variables / (n² + nm)", "Moccasin's / Cn"), rows)
+
+
+def hierarchy() -> list[str]:
+    """Return the study of HiRemate's Table 2: overhead and seconds by method."""
+    return _by_method(results("hiremate-table-2"), _overhead)
+
+
+def trade_offs() -> list[str]:
+    """Return overheads by budget and method, with the best known ones (Figure 5 of Checkmate)."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in results("checkmate-table-2"):
+        if row["instance"] in ("vgg16", "mobilenet", "unet"):
+            shown = f"{float(row['overhead_percent']):.2f}" if row["overhead_percent"] else "–"
+            lines.setdefault((row["instance"], row["problem"]), {})[row["method"]] = shown
+    rows = []
+    for (name, budget), line in lines.items():
+        ledger = Ledger(instance(name))
+        best = ledger.standing(LibraryProblem(ledger.instance, "fixed", int(budget.rstrip("%"))))
+        if best.infeasible:
+            continue
+        rows.append((name, budget, *(line.get(method, "–") for method in CHECKMATE_METHODS), *_pair(best)))
+    return _table(("network", "budget", *CHECKMATE_METHODS, "best known", "bound"), rows)
 
 
 def input_orders() -> list[str]:
@@ -174,7 +215,8 @@ def hiremate() -> list[str]:
 
 TABLES: dict[str, Callable[[], list[str]]] = {
     "moccasin": moccasin, "stand-ins": stand_ins, "scaling": scaling, "input-orders": input_orders,
-    "checkmate": checkmate, "serenity": serenity, "random-orders": random_orders, "hiremate": hiremate,
+    "model-sizes": model_sizes, "checkmate": checkmate, "trade-offs": trade_offs, "serenity": serenity,
+    "random-orders": random_orders, "hiremate": hiremate, "hierarchy": hierarchy,
 }  # fmt: skip
 
 

@@ -83,6 +83,8 @@ def page(ledger: Ledger, picture: str = "") -> str:
     lines += ["Values are " + ("peaks in % of the reference peak" if standings[0].problem.minimizes_peak else
               "overheads in %") + "; **bold**: proved optimal.", ""]  # fmt: skip
     lines += ["## Records", "", *table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]
+    again = f"`remat library check {instance.name} --rerun`"
+    lines += ["", f"{again} computes each best bound again, by the method, problem, limit and seed of its record."]
     return "\n".join([*lines, ""])
 
 
@@ -129,7 +131,9 @@ def _record_line(instance: Instance, record: Record) -> tuple[str, ...]:
         value = "infeasible" if record.value is None else f"{record.measure} ≥ {record.value:,}"
         scope = f"{record.order} order" + ("" if record.budget is None else f", ≤ {record.budget:,} bytes")
         scope += ", no recomputation" if record.max_computes == 1 else ""
-        by = f"{origin.method}: {record.source}"
+        by = f"{origin.method} on {record.problem}: {record.source}"
+        by += "" if origin.limit is None else f", limit {origin.limit:g} s"
+        by += "" if origin.seed is None else f", seed {origin.seed}"
     else:
         value, scope, by = f"cost {record.cost:,}", f"{record.order} order, peak {record.peak:,}", origin.method
     clock = " (wall)" if origin.clock == "wall" else ""
