@@ -170,18 +170,14 @@ class Climb:
         return Answer.OPEN
 
     def _descend(self, work: int, deadline: Deadline) -> None:
-        """Repair the best order for limits slightly below its peak, closer ones if that fails, until a byte fails."""
+        """Repair the best order for limits slightly below its peak, and still closer ones where that fails."""
         step = max(1, (self.high - self.low) // DESCENT)
-        while self.order is not None and not self.done and not deadline.expired:
-            for less in sorted({step, 1}, reverse=True):
-                order = repaired(self.instance, self.order, max(self.low, self.high - less), work, deadline)
-                if order is not None:
-                    break
+        while step and self.order is not None and not self.done and not deadline.expired:
+            order = repaired(self.instance, self.order, max(self.low, self.high - step), work, deadline)
+            if order is None:
+                step //= 4
             else:
-                return
-            self.see(order)
-            if less < step:
-                step = max(1, step // 4)
+                self.see(order)
 
     def _parts(self, work: int, deadline: Deadline) -> None:
         """Raise the bound by limits refuted for only the ops around the largest step of the best order."""
