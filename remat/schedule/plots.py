@@ -275,7 +275,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     axes.set_xlabel("on-chip memory", fontsize=LABEL)
     axes.set_ylabel(f"off-chip traffic ({unit})", fontsize=LABEL)
     axes.set_title(f"{plain_text(title)}: bytes moved, and how much less than the reference order", fontsize=TITLE)
-    figure_of(axes).legend(loc="outside lower center", ncols=4, fontsize=LABEL, frameon=False)
+    figure_of(axes).legend(loc="outside lower center", ncols=2, fontsize=LABEL, frameon=False)
     rule(axes, "y")
     return axes
 

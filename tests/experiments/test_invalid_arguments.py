@@ -59,7 +59,7 @@ ANY = "experiments.question"
 def test_invalid_arguments(tmp_path, kind, call, arguments, options):
     runs = []
     reports = {compare: {"on_run": runs.append}, max_batch: {"on_probe": runs.append}}
-    reports[frontier] = {"on_cell": runs.append, "state": tmp_path / "state"}
+    reports[frontier] = {"on_cell": runs.append}
     with refused(kind):
         call(*arguments, **reports.get(call, {}), **options)
     assert runs == list(tmp_path.iterdir()) == []

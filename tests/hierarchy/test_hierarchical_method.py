@@ -238,10 +238,11 @@ def test_backend_and_options_reach_models_of_every_level(monkeypatch: pytest.Mon
     assert SOLVERS[backend] in result.versions and f"groups solved by {backend}" in result.message
 
 
+@pytest.mark.slow
 def test_levels_may_have_different_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = backend_calls(monkeypatch)
     options = replace(MODELS, leaf_backend="highs", group_backend=Pyomo("highs"))
-    result = solve(Problem(unit_chain(12), 6), Hierarchical(options), "cp-sat", stop=6)
+    result = solve(Problem(unit_chain(12), 6), Hierarchical(options), "cp-sat", stop=20)
     assert set(calls) == set(SOLVERS) and set(SOLVERS.values()) <= set(result.versions)
     assert "groups solved by highs (highspy " in result.message and "pyomo:highs (" in result.message
     with refused("backend.unknown-name", culprit="higs"):

@@ -201,7 +201,7 @@ def test_stops_when_bound_and_cost_meet() -> None:
 def test_progress_reports_improvements() -> None:
     news: list[Progress] = []
     assert Drops().prepared()
-    result = solve(Problem(layered(60, 0.3, 6), "75%", "free"), stop=1, on_progress=news.append, options=ONE)
+    result = solve(Problem(layered(60, 0.3, 6), "75%", "free"), stop=2, on_progress=news.append, options=ONE)
     costs = [moment.objective for moment in news if moment.objective is not None]
     bounds = [moment.bound for moment in news if moment.bound is not None]
     assert costs == sorted(costs, reverse=True)
