@@ -83,16 +83,18 @@ class Command(typer.core.TyperCommand):
             with _errors_of(ctx), read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
                 return super().invoke(ctx)
         except FormatError as error:
-            from remat.graphs.zoo import ZOO
-
             if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
                 raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
             name, missing, _ = str(error).partition(": no such file")
             positional = [ctx.params.get(each.name) for each in self.params if each.param_type_name == "argument"]
             given = missing and name in map(str, positional)
-            if given and (option := misplaced(name, self, outputs=False)):
+            if not given:
+                raise
+            if option := misplaced(name, self, outputs=False):
                 raise FormatError(f"{name}: no such file; write {option}", error.kind.rpartition(".")[2]) from None
-            if given and name in ZOO:
+            from remat.graphs.zoo import ZOO
+
+            if name in ZOO:
                 kind = next(each.metavar for each in self.params if str(ctx.params.get(each.name)) == name)
                 raise FormatError(f"{name}: no such file; {name} is a graph of the zoo, and {kind} a file") from None
             raise

@@ -174,7 +174,7 @@ def print_comparison(comparison: Comparison) -> None:
         out.print()
     seconds = {"time_limit": " s"}
     limits = [
-        f"{name.replace('_', ' ')} {value:g}{seconds.get(name, '')}" if type(value) is float else f"{name} {value}"
+        f"{name.replace('_', ' ')} " + (f"{value:g}{seconds.get(name, '')}" if type(value) is float else str(value))
         for name, value in comparison.limits.items()
         if value is not None and value is not False
     ]

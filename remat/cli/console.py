@@ -78,9 +78,7 @@ def print_columns(
         picked = ([line[k] for k in rest if k < len(line)] for line in lines)
         print_columns(out, title, [columns[k] for k in rest], picked, stacked=stacked)
         return
-    missing = [heading for k, (heading, _) in enumerate(columns) if k not in shown]
-    if missing:
-        say(out, f"left out at this width: {', '.join(missing)}")
+    _name_omitted(out, columns, shown)
 
 
 def _print_below_names(
@@ -103,6 +101,10 @@ def _print_below_names(
         if not number:
             out.print(Text(" " + "\u2500" * (sum(rooms[k] + GAP for k in shown[1:]) - 1)))
     out.print()
+    _name_omitted(out, columns, shown)
+
+
+def _name_omitted(out: Console, columns: list[tuple[str, Mapping[str, Any]]], shown: list[int]) -> None:
     if missing := [heading for k, (heading, _) in enumerate(columns) if k not in shown]:
         say(out, f"left out at this width: {', '.join(missing)}")
 

@@ -97,7 +97,7 @@ def with_article(noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the most similar of the known names, to end a message, or "".
+    """Return the end of a message that names the most similar known name; empty if none is similar.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from remat.errors import ExecutionError
 from remat.schedule import Schedule
 from remat.schedule.io import write_schedule
 from remat.torch.captured import Captured
-from remat.torch.rematerialized.plan import Plan
+from remat.torch.rematerialized.plan import Plan, modes_of
 from remat.torch.rematerialized.planner import Planner
 from remat.torch.rematerialized.report import Report
 
@@ -106,10 +106,11 @@ class Rematerialized(nn.Module):
 
         A step is dropped if the module is no longer as it was captured: adapters were added, or its type changed.
         """
+        original, modes = self.original, modes_of(self.original)
         refused: ExecutionError | None = None
         for plan in list(self._plans):
             try:
-                state = plan.state(self.original)
+                state = plan.state(original, modes)
             except ExecutionError as error:
                 if self._planner is None:
                     raise
@@ -117,14 +118,15 @@ class Rematerialized(nn.Module):
                 self._plans.remove(plan)
                 continue
             try:
-                return plan, state, plan.leaves(self.original, args, kwargs)
+                return plan, state, plan.leaves(original, modes, args, kwargs)
             except ExecutionError as error:
                 refused = refused or error
         if refused is not None and not (self._planner and self._planner.other_calls):
             raise refused
-        plan = cast("Planner", self._planner)(self.original, args, kwargs)
+        plan = cast("Planner", self._planner)(original, args, kwargs)
         self._plans.append(plan)
-        return plan, plan.state(self.original), plan.leaves(self.original, args, kwargs)
+        modes = modes_of(original)  # the first call may have added submodules
+        return plan, plan.state(original, modes), plan.leaves(original, modes, args, kwargs)
 
     # -- delegation to the original --------------------------------------------------------------------------------
 

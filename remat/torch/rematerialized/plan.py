@@ -17,6 +17,8 @@ from remat.torch.rematerialized.report import Report
 
 #: Kinds of device with autocast, and its type for each.
 Autocast = tuple[tuple[str, torch.dtype], ...]
+#: Training flags of a module and its submodules.
+Modes = tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Plan:
         self._sample = sample
         self._inputs = tuple(captured.inputs[position] for position in program.split.forward_inputs)
         self._autocast = autocast_state()
-        self._modes = tuple(each.training for each in module.modules())
+        self._modes = modes_of(module)
         known = dict(module.named_parameters(remove_duplicate=False)) | dict(
             module.named_buffers(remove_duplicate=False)
         )
@@ -82,13 +84,13 @@ class Plan:
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self
 
-    def state(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        """Return the parameters, buffers and constants of a module that the step reads.
+    def state(self, module: nn.Module, modes: Modes) -> dict[str, torch.Tensor]:
+        """Return the parameters, buffers and constants of a module that the step reads; `modes`: of its submodules.
 
         Raise ExecutionError with the first one that differs from the captured one, or if submodules were added or
         removed.
         """
-        if sum(1 for _ in module.modules()) != len(self._modes):
+        if len(modes) != len(self._modes):
             raise ExecutionError("the module has other submodules than when the step was captured" + _ADVICE)
         found = {}
         for each in self._inputs:
@@ -107,18 +109,19 @@ class Plan:
             found[each.name] = tensor
         return found
 
-    def leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def leaves(self, module: nn.Module, modes: Modes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the flattened arguments of a call, in the order of the sample's.
 
         Raise ExecutionError with the name of the argument or the mode that differs from the sample.
         """
-        for (name, each), mode in zip(module.named_modules(), self._modes, strict=True):
-            if each.training != mode:
-                now, then = ("training", "evaluation") if each.training else ("evaluation", "training")
-                raise ExecutionError(
-                    f"submodule {name!r} is in {now} mode, but was in {then} mode when the step was captured",
-                    "other-mode",
-                )
+        if modes != self._modes:
+            present = zip(module.named_modules(), modes, self._modes, strict=True)
+            name, is_training = next((name, now) for (name, _), now, then in present if now != then)
+            words = ("training", "evaluation") if is_training else ("evaluation", "training")
+            raise ExecutionError(
+                f"submodule {name!r} is in {words[0]} mode, but was in {words[1]} mode when the step was captured",
+                "other-mode",
+            )
         if (autocast := autocast_state()) != self._autocast:
             raise ExecutionError(
                 f"autocast is {_told(autocast)}, but was {_told(self._autocast)} when the step was captured: "
@@ -134,6 +137,11 @@ class Plan:
         return returned(
             captured, [next(values) if each.node is not None else each.value for each in captured.results_of("output")]
         )
+
+
+def modes_of(module: nn.Module) -> Modes:
+    """Return the training flags of a module and its submodules."""
+    return tuple(each.training for each in module.modules())
 
 
 _ADVICE = ": call rematerialize(...) after such changes"
