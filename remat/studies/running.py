@@ -14,6 +14,7 @@ from remat.experiments.running import RunnerLoop
 from remat.runtime.interruption import interrupts
 from remat.runtime.text import one_line
 from remat.studies.executors import StudyExecutor
+from remat.studies.heartbeat import Heartbeat
 from remat.studies.plan import Cell
 from remat.studies.solving import Outcome
 from remat.studies.store import STALE, Store
@@ -22,8 +23,6 @@ from remat.studies.store import STALE, Store
 ATTEMPTS = 3
 #: Seconds between two searches for cells that other runners have lost.
 PAUSE = 1.0
-#: Heartbeats within the time after which claims expire.
-BEATS = 6
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,15 @@ class Runner(RunnerLoop[tuple[Cell, int], Outcome]):
         super().__init__()
         self.store, self.study, self.executor, self.on_event, self.stale = store, study, executor, on_event, stale
         self.owner = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._began = self._beat = time.monotonic()
+        self.heartbeat = Heartbeat(store, self.owner, stale)
+        self._began = time.monotonic()
         self._finished = 0
         self._place, self._searched = -1, -PAUSE
         self._counts, self._counted = dict[str, int](), -PAUSE
 
     def run(self) -> bool:
         """Solve cells until none is left, also none of other runners; return False after Ctrl-C."""
-        with interrupts():
+        with interrupts(), self.heartbeat:
             try:
                 self.loop()
             except KeyboardInterrupt:
@@ -86,6 +86,7 @@ class Runner(RunnerLoop[tuple[Cell, int], Outcome]):
             claimed = self.store.claim(self.study, self.owner, stale=self.stale, limit=free, after=self._place)
             for cell, attempt, position in claimed:
                 self._place = position
+                self.heartbeat.hold(cell.digest)
                 self.running[self.executor.submit(self.store.task(cell))] = cell, attempt
             free -= len(claimed)
             if free > 0:
@@ -97,12 +98,6 @@ class Runner(RunnerLoop[tuple[Cell, int], Outcome]):
         """Return True if no cell waits or runs, here or elsewhere."""
         self._count()
         return not self._counts["waiting"] and not self._counts["running"]
-
-    def tick(self) -> None:
-        """Send the heartbeat when it is due."""
-        if time.monotonic() > self._beat + self.stale / BEATS:
-            self.store.beat(self.owner)
-            self._beat = time.monotonic()
 
     def take(self, job: tuple[Cell, int], future: Future[Outcome]) -> None:
         """Store the outcome of a cell; one that the executor has lost is given back a few times."""
@@ -117,12 +112,15 @@ class Runner(RunnerLoop[tuple[Cell, int], Outcome]):
             outcome = Outcome({"status": "failed", "message": one_line(why)})
         if outcome.interrupted:
             self.give_back(job)
-        elif self.store.finish(cell, self.owner, outcome):
+            return
+        self.heartbeat.drop(cell.digest)
+        if self.store.finish(cell, self.owner, outcome):
             self._finished += 1
             self._report(cell, outcome)
 
     def give_back(self, job: tuple[Cell, int]) -> None:
         """Release a cell for any runner."""
+        self.heartbeat.drop(job[0].digest)
         self.store.release(job[0], self.owner)
 
     def _report(self, cell: Cell, outcome: Outcome) -> None:

@@ -41,6 +41,8 @@ DEFAULT_URL = "sqlite:///study.db"
 STALE = 60.0
 #: Seconds for which an unreachable database is tried again.
 PATIENCE = 300.0
+#: Rows of one statement.
+ROWS = 1000
 
 _T = TypeVar("_T")
 
@@ -123,7 +125,9 @@ class Store:
         )  # fmt: skip
         is_file = self.url.get_backend_name() == "sqlite"
         self._temporary = contextlib.ExitStack()
-        if folder is None and is_file and self.url.database in (None, "", ":memory:"):
+        self.is_shared = not is_file or self.url.database not in (None, "", ":memory:")
+        """False for a database in memory, which has a single runner."""
+        if folder is None and not self.is_shared:
             folder = self._temporary.enter_context(guard.temporary_folder())
         self.folder = Path(folder or f"{self.url.database if is_file else 'study'}.files")
         self._last = "", ""
@@ -354,11 +358,19 @@ class Store:
         start = cell.run.get("start")
         return Task(cell.digest, self._last[1], cell.run, "" if start is None else self.schedule_text(start))
 
-    def beat(self, owner: str) -> None:
-        """Send the heartbeat of a runner."""
+    def beat(self, owner: str, digests: Sequence[str]) -> None:
+        """Send the heartbeat of a runner for cells that it has claimed; an unreachable database is not tried again."""
         t = self._tables
-        change = t.cells.update().where(t.cells.c.owner == owner, t.cells.c.state == "running")
-        self._attempt(lambda connection: connection.execute(change.values(heartbeat=t.now(self._engine))))
+        now = t.now(self._engine)
+
+        def work(connection: Connection) -> None:
+            for start in range(0, len(digests), ROWS):
+                mine = t.cells.c.digest.in_(digests[start : start + ROWS])
+                change = t.cells.update().where(mine, t.cells.c.owner == owner, t.cells.c.state == "running")
+                connection.execute(change.values(heartbeat=now))
+
+        if digests:
+            self._attempt(work, patience=0.0)
 
     def finish(self, cell: Cell, owner: str, outcome: Outcome) -> bool:
         """Store the outcome of a claimed cell; return False if another runner has the cell by now."""
@@ -428,8 +440,8 @@ class Store:
                 raise RematError(f"{where}: {_first_line(error)}", "store", where) from None
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        for start in range(0, len(rows), 1000):
-            connection.execute(table.insert(), rows[start : start + 1000])
+        for start in range(0, len(rows), ROWS):
+            connection.execute(table.insert(), rows[start : start + ROWS])
 
     def _new(self, cell: Cell, outcome: Outcome | None) -> dict[str, Any]:
         """Return the row of a cell that the store does not have yet."""

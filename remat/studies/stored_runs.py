@@ -22,11 +22,12 @@ from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_to_text
 from remat.solving.result import Point, Result
 from remat.solving.stop import AnyOf, MaxSeconds, Stop, TargetCost, described
+from remat.studies.heartbeat import Heartbeat
 from remat.studies.instances import Instance
 from remat.studies.plan import Cell, run_of
 from remat.studies.solving import outcome_of
+from remat.studies.store import STALE, Store
 from remat.studies.store import Result as StoredResult
-from remat.studies.store import Store
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,8 @@ class StudyRuns:
         Open store, or its URL.
     name : str
         Name of the study.
+    stale : float
+        Seconds without a heartbeat after which other runners may claim the run in progress.
 
     Attributes
     ----------
@@ -64,15 +67,17 @@ class StudyRuns:
     2 [10, 9]
     """
 
-    def __init__(self, store: Store | str, name: str) -> None:
+    def __init__(self, store: Store | str, name: str, *, stale: float = STALE) -> None:
         self.store = Store(store) if isinstance(store, str) else store
         self.name = name
         self.asked = self.reused = 0
         self.faults = list[str]()
         self._owner = secrets.token_hex(8)
+        self._heartbeat = Heartbeat(self.store, self._owner, stale)
         self._instance: Instance | None = None
         self._entered: dict[str, Cell] = {}
         self.store.clear(name)
+        self._heartbeat.open()
 
     def find(self, method: Contestant, problem: Problem, limits: Limits, start: Schedule | None) -> Run | None:
         """Return a run that the store has, its schedule certified again; otherwise claim it.
@@ -97,6 +102,7 @@ class StudyRuns:
 
     def close(self) -> None:
         """Release runs without a result, and close the store."""
+        self._heartbeat.close()
         for cell in self._entered.values():
             self._attempt(partial(self.store.release, cell, self._owner))
         self.store.close()
@@ -121,9 +127,13 @@ class StudyRuns:
 
     def _enter(self, cell: Cell, graph: ComputeGraph) -> StoredResult | None:
         self._entered[cell.digest] = cell
-        return self.store.enter(self.name, self._at(graph), cell, self._owner)
+        found = self.store.enter(self.name, self._at(graph), cell, self._owner)
+        if found is None:
+            self._heartbeat.hold(cell.digest)
+        return found
 
     def _finish(self, cell: Cell, run: Run) -> None:
+        self._heartbeat.drop(cell.digest)
         self.store.finish(cell, self._owner, outcome_of(run))
 
     def _at(self, graph: ComputeGraph) -> Instance:

@@ -68,10 +68,19 @@ environments = Table(
 )  # fmt: skip
 
 
+#: Options of libpq, so that a server that vanishes is an error after half a minute; otherwise a query waits for hours.
+LIBPQ = {
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}  # fmt: skip
+
+
 def engine(url: URL) -> Engine:
     """Return the engine of a database."""
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True)
+        is_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
+        given = {key: value for key, value in LIBPQ.items() if is_libpq and key not in url.query}
+        return create_engine(url, pool_pre_ping=True, connect_args=given)
     made = create_engine(url, connect_args={"timeout": 60.0})
 
     @event.listens_for(made, "connect")

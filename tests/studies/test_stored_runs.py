@@ -1,12 +1,16 @@
 """Runs of comparisons, frontiers and largest batches as cells of studies."""
 
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import ONE
 from refusals import refused
-from shell import ok
+from shell import ok, start
 
 pytest.importorskip("sqlalchemy")
 
@@ -20,6 +24,7 @@ from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.heuristics.greedy import Greedy
+from remat.solving.progress import Progress
 from remat.studies.plan import Plan
 from remat.studies.solving import solve_here
 from remat.studies.store import Store
@@ -96,6 +101,40 @@ def test_python_objects_are_cells_that_only_their_program_solves(store: Store) -
     assert named.reused == 0  # the registered formulation of that name is another contestant
     with refused("remat.objects"):
         solve_here(store.task(store.results("curve")[0].cell))
+
+
+def test_run_in_progress_keeps_its_claim(store: Store) -> None:
+    seen = []
+
+    @contextmanager
+    def watch(_title: str) -> Iterator[Callable[[Progress], object]]:
+        time.sleep(0.6)
+        seen.append(store.claim("mine", "they", stale=0.3))
+        yield lambda _progress: None
+
+    with StudyRuns(store, "mine", stale=0.3) as runs:
+        compare(CHAIN, ["80%"], ["greedy"], store=runs, watch=watch)
+        assert seen == [[]]
+        assert store.counts("mine")["done"] == 1
+
+
+@pytest.mark.slow
+def test_killed_frontier_loses_only_the_run_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(unit_chain(40), "chain.json")
+    line = "frontier chain.json -b 50%:95%:5% -m greedy,lns --threads 1 -t 0.5 --store sqlite:///study.db"
+    process = start(line)
+    assert process.stderr is not None
+    for text in process.stderr:
+        if text.startswith("[8/"):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Store("sqlite:///study.db") as opened:
+        counts = opened.counts("frontier-unit-chain-40")
+    assert counts["done"] >= 7
+    assert counts["running"] <= 1
+    assert f": {counts['done']} of 20 runs are from the store" in ok(f"{line} -q").out
 
 
 def test_commands_continue_and_study_reads_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ pytest.importorskip("sqlalchemy")
 from remat.studies.cell_process import CellProcess
 from remat.studies.executors import StudyExecutor, make_executor
 from remat.studies.export import export, rows, to_frame
+from remat.studies.heartbeat import Heartbeat
 from remat.studies.instances import random_order
 from remat.studies.plan import Plan
 from remat.studies.report import Report
@@ -215,7 +216,7 @@ def test_claims_are_exclusive_and_expire(store: Store) -> None:
     assert not {claim.cell.digest for claim in mine} & {claim.cell.digest for claim in theirs}
     assert store.claim("chains", "third") == []
     time.sleep(0.2)
-    store.beat("me")
+    store.beat("me", [claim.cell.digest for claim in mine + theirs])
     taken = store.claim("chains", "third", stale=0.15, limit=8)
     assert {claim.cell for claim in taken} == {claim.cell for claim in theirs}
     assert {claim.attempt for claim in taken} == {2}
@@ -223,6 +224,41 @@ def test_claims_are_exclusive_and_expire(store: Store) -> None:
     assert not store.finish(theirs[0].cell, "they", outcome)  # another runner has it
     assert store.finish(theirs[0].cell, "third", outcome)
     assert not store.finish(theirs[0].cell, "third", outcome)
+
+
+def test_heartbeats_keep_the_claims_that_their_runner_holds(store: Store) -> None:
+    store.add(plan_of())
+    held, lost = (claim.cell for claim in store.claim("chains", "me", limit=2))
+    with Heartbeat(store, "me", stale=0.3) as heartbeat:
+        heartbeat.hold(held.digest)
+        time.sleep(0.6)
+        taken = {claim.cell for claim in store.claim("chains", "they", stale=0.3, limit=8)}
+        assert lost in taken
+        assert held not in taken
+        heartbeat.drop(held.digest)
+        time.sleep(0.6)
+        assert [claim.cell for claim in store.claim("chains", "third", stale=0.3, limit=1)] == [held]
+
+
+def test_claim_whose_answer_was_lost_is_made_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that restarts after a commit, before its answer, leaves claims that their runner does not know."""
+    store.add(plan_of(methods=[{"method": "greedy"}]))
+    claim, lost = store.claim, []
+
+    def loses(study: str, owner: str, **options: Any) -> Any:
+        if not lost:
+            lost.extend(claim(study, owner, **options))
+        return claim(study, owner, **options)
+
+    monkeypatch.setattr(store, "claim", loses)
+    executor = Here()
+    runner = Runner(store, "chains", executor, stale=0.5)
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(lost) == 2
+    assert store.counts("chains")["done"] == executor.solved == 4
 
 
 def test_lost_cells_run_again_and_then_fail(store: Store) -> None:
