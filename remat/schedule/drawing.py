@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 _VERDICTS = {"valid": "#00694B", "over budget": "#A65000", "not a valid schedule": FAULT}
 #: Bins of a long schedule: two pixels each at the usual width.
 BINS = 500
+#: Bins of recomputations: wide enough for a single one to be seen.
+WIDE_BINS = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,11 @@ class Picture:
     def again(self) -> Bool:
         """True for recomputations. Shape (compute steps,)."""
         return (occurrences(self.ops) > 0) & (self.ops >= 0)
+
+    @property
+    def hides_recomputations(self) -> bool:
+        """True if there are recomputations too short to be seen as areas."""
+        return bool((np.diff(self.edges)[self.again] < self.right / WIDE_BINS).any())
 
     @cached_property
     def tensors(self) -> Int:
@@ -152,6 +159,24 @@ class Picture:
         padded = np.concatenate([values, values[-1:]])  # reduceat needs indices below the length
         return grid, np.maximum.reduceat(padded, np.stack([low, high], axis=1).ravel())[::2]
 
+    def recomputed(self) -> tuple[Floats, Int]:
+        """Return the edges of 250 bins and the bytes that recomputations write in each; -1 for bins without any."""
+        grid = np.linspace(0, self.right, WIDE_BINS + 1)
+        again = np.flatnonzero(self.again)
+        middles = (grid[:-1] + grid[1:]) / 2
+        low, high = np.searchsorted(middles, self.edges[again]), np.searchsorted(middles, self.edges[again + 1])
+        brief = low == high
+        low[brief] = np.searchsorted(grid[1:-1], self.edges[again[brief]], "right")
+        high[brief] = low[brief] + 1
+        arrays = self.graph.arrays
+        written = arrays.op_outputs.sums(arrays.size)[self.ops[again]]
+        bytes_and_count = np.zeros((2, WIDE_BINS + 1), dtype=np.int64)
+        for change, amount in zip(bytes_and_count, (written, np.ones_like(written)), strict=True):
+            np.add.at(change, low, amount)
+            np.add.at(change, high, -amount)
+        total, count = np.cumsum(bytes_and_count, axis=1)[:, :-1]
+        return grid, np.where(count > 0, total, -1)
+
     def share_again(self, grid: Floats) -> Floats:
         """Return the share of each bin that recomputations take."""
         spent = np.concatenate([[0.0], np.cumsum(np.diff(self.edges) * self.again)])
@@ -195,7 +220,8 @@ def draw_memory(axes: Axes, picture: Picture, budget: int | None) -> None:
     edges, values = picture.binned(memory)
     axes.stairs(values / scale, edges, fill=True, color=FIRST, label="first compute")
     if again and len(values) == len(memory):
-        axes.stairs(np.where(picture.again, memory, 0) / scale, edges, fill=True, color=AGAIN, label="recomputation")
+        axes.stairs(np.where(picture.again, memory, 0) / scale, edges, fill=True, color=AGAIN, snap=False,
+                    label="recomputation")  # fmt: skip
     elif again:
         share = picture.share_again(edges)
         axes.stairs(share * values / scale, edges, fill=True, color=AGAIN, label="recomputation, as share of the time")
@@ -225,6 +251,20 @@ def draw_memory(axes: Axes, picture: Picture, budget: int | None) -> None:
     draw_faults(axes, picture, numbers=True)
     put_title(axes, picture.title(budget), columns=3 if len(axes.get_legend_handles_labels()[0]) > 4 else 4)
     axes.title.set_color(_VERDICTS[picture.verdict(budget)])
+
+
+def draw_recomputed(axes: Axes, picture: Picture) -> None:
+    """Draw the bytes that recomputations write in each of 250 bins, wide enough for the shortest to be visible."""
+    from matplotlib.ticker import MaxNLocator
+
+    grid, recomputed = picture.recomputed()
+    highest = int(recomputed.max(initial=0))
+    scale, unit = size_unit(highest)
+    shown = np.where(recomputed >= 0, np.maximum(recomputed, 0.06 * (highest or 1)), 0) / scale
+    axes.stairs(shown, grid, fill=True, color=AGAIN, linewidth=0)
+    axes.set(xlim=(0, picture.right), ylim=(0, 1.1 * (highest or 1) / scale))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.set_ylabel(f"recomputed\n({unit})", fontsize=LABEL)
 
 
 def draw_faults(axes: Axes, picture: Picture, *, numbers: bool) -> None:

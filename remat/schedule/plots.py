@@ -7,7 +7,7 @@ they concern marked. :mod:`remat.io.figures` describes what all plots have in co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -29,7 +29,7 @@ from remat.io.figures import (
 )
 from remat.runtime.arrays import Int
 from remat.runtime.sizes import shown_size, size_text, size_unit
-from remat.schedule.drawing import Axis, Picture, draw_memory, finish_axis
+from remat.schedule.drawing import Axis, Picture, draw_memory, draw_recomputed, finish_axis
 from remat.schedule.row_drawing import draw_layer_strip, draw_rows, has_modules, height_of_rows
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
@@ -119,7 +119,8 @@ def plot_schedule(
 ) -> Figure:
     """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same axis and with their parameters.
 
-    If the graph has modules, a strip between them shows the layer of each step.
+    If recomputations are too short to be seen, bars between the parts show the bytes recomputed in each 1/250 of the
+    axis. If the graph has modules, a strip shows the layer of each step.
 
     Parameters
     ----------
@@ -127,15 +128,19 @@ def plot_schedule(
         Axes whose place the parts take; default: a new figure.
     """
     picture = Picture.of(graph, schedule, axis, **counting)
-    heights = [3.2, height_of_rows(picture, max_tensors)]
+    parts: list[tuple[float, Callable[[Axes], None]]] = [(3.2, lambda axes: draw_memory(axes, picture, budget))]
+    if picture.hides_recomputations:
+        parts.append((0.65, lambda axes: draw_recomputed(axes, picture)))
     if has_modules(graph):
-        heights.insert(1, 0.2)
+        parts.append((0.2, lambda axes: draw_layer_strip(axes, picture)))
+    rows = height_of_rows(picture, max_tensors)
+    parts.append((rows, lambda axes: draw_rows(axes, picture, max_tensors, legend=False)))
+    heights = [height for height, _ in parts]
     ratios = {"height_ratios": heights}
-    above, *strip, below = new_panels(ax, (10, 0.4 + sum(heights)), len(heights), sharex=True, gridspec_kw=ratios)
-    draw_memory(above, picture, budget)
-    for axes in strip:
-        draw_layer_strip(axes, picture)
-    draw_rows(below, picture, max_tensors, legend=False)
+    panels = new_panels(ax, (10, 0.4 + sum(heights)), len(parts), sharex=True, gridspec_kw=ratios)
+    for axes, (_, draw) in zip(panels, parts, strict=True):
+        draw(axes)
+    below = panels[-1]
     finish_axis(below, picture)
     return figure_of(below)
 

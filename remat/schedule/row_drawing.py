@@ -12,7 +12,7 @@ from remat.io.figures import AGAIN, FAULT, FIRST, GIVEN, INK, LABEL, NAME, RULE,
 from remat.runtime.arrays import Int
 from remat.runtime.sizes import size_text
 from remat.runtime.text import clipped
-from remat.schedule.drawing import BINS, Picture, draw_faults, shown_name
+from remat.schedule.drawing import BINS, WIDE_BINS, Picture, draw_faults, shown_name
 from remat.schedule.traces.layers import layer_labels, shortened
 from remat.schedule.traces.timeline import module_paths
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NAMED_ROWS, _TENSOR_ROWS, _LAYER_ROWS = 40, 400, 40
 #: Most tensors named in the rows of layers.
 _NAMED_TENSORS = 5
+#: Marks of brief recomputations, one below another, that fill the height of the rows.
+_MARKS = 100
 #: Share of the width that a letter of the small font takes.
 _LETTER = 0.0075
 _STRIPES = ("#D9D9D9", "#F2F2F2")
@@ -128,7 +130,7 @@ def _draw_layers(axes: Axes, picture: Picture) -> None:
     highest = held.max(axis=0, initial=0)
     most = int(np.percentile(highest[highest > 0], 75)) if highest.any() else 1
     clip = " and more" if highest.max() > most else ""
-    held, again = np.minimum(held, most), np.minimum(again, most)
+    held, again = np.minimum(held, most), np.clip(again, 0.1 * most * (again > 0), most)  # a tenth stays visible
     for row in range(len(names)):
         for values, colour in ((held, FIRST), (again, AGAIN)):
             if values[:, row].any():
@@ -190,8 +192,14 @@ def _draw_tensors(axes: Axes, picture: Picture, max_tensors: int | None, *, lege
         ("first compute", FIRST, ~given & ~later & visible),
         ("recomputation", AGAIN, later & visible),
     )
-    # the thin edge keeps bars visible that are narrower than a pixel
-    draw_boxes(axes, (picture.edges[begin], picture.edges[stop], top, top + 1 - 2 * gap), groups, linewidths=0.4)
+    left, right, bottom = picture.edges[begin], picture.edges[stop], top + 1 - 2 * gap
+    least = picture.right / WIDE_BINS
+    brief = (later | (len(order) <= NAMED_ROWS)) & (right - left < least)
+    left = np.where(brief, np.minimum(left, picture.right - least), left)
+    right = np.where(brief, left + least, right)
+    taller = np.where(brief, max(0.0, len(order) / _MARKS - 1) / 2, 0.0)
+    # the thin edge keeps other bars visible that are narrower than a pixel
+    draw_boxes(axes, (left, right, top - taller, bottom + taller), groups, linewidths=0.4)
     axes.set(xlim=(0, picture.right), ylim=(max(len(order), 1), 0))
     guilty = [int(row[tensor]) for tensor in order if tensor in picture.guilty]
     for place in guilty:

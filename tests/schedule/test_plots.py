@@ -183,6 +183,25 @@ def test_long_schedules_keep_their_peak_in_few_bins() -> None:
     assert len(step_values(plot_intervals(graph, again))) <= 80
 
 
+def test_recomputations_too_short_to_see_have_bars_and_visible_marks() -> None:
+    """By hand: 'a' takes 1 of 1003, and writes 4096 bytes again; 'b' takes 500, so its recomputation is an area."""
+    builder = GraphBuilder("brief")
+    builder.op("a", size=4096, cost=1)
+    builder.op("b", inputs=["a"], size=8192, cost=500)
+    builder.op("c", inputs=["a", "b"], size=1024, cost=1)
+    graph = builder.build()
+    above, bars_of_bytes, below = plot_schedule(graph, steps("a b a c")).axes
+    (bytes_again,) = step_values(bars_of_bytes)
+    assert bars_of_bytes.get_ylabel() == "recomputed\n(KiB)"
+    assert (max(bytes_again), sum(value > 0 for value in bytes_again)) == (4, 1)
+    assert bytes_again.index(4) == int(501 / 503 * 250)
+    ((left, right, row),) = bars(below)["recomputation"]
+    assert (right - left, row) == (pytest.approx(503 / 250), 0)
+    assert right <= above.get_xlim()[1]
+    figure = plot_schedule(graph, steps("a b b c"))
+    assert len(figure.axes) == 2
+
+
 @pytest.mark.parametrize("words", ["", "missing"])
 def test_schedules_without_valid_steps_are_drawn(graph: ComputeGraph, words: str, tmp_path: Path) -> None:
     save_plot(graph, steps(words), tmp_path / "nothing.png")
