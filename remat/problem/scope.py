@@ -75,6 +75,10 @@ class Restriction(StrEnum):
     """No buffer is dropped and filled again."""
     COMPOSITES = "groups of ops run by their given options"
     """Ops run in groups, each group by one of its options."""
+    POLICIES = "selective checkpointing of the given regions"
+    """One replay of each region at its entry, of all that is not saved; see :mod:`remat.problem.regions`."""
+    ALL_CHECKPOINTED = "each region checkpointed"
+    """No region runs without a checkpoint."""
     NO_AHEAD = "recomputation in the stage that needs it"
     """Nothing is recomputed in an earlier stage than the one that reads it."""
 
