@@ -131,7 +131,7 @@ def command(
 
     def report(reporter: Reporter, probe: Probe) -> None:
         line = f"batch {probe.batch:,}: {probe.verdict} by {probe.method}"
-        reporter.news(f"  {line} ({probe.seconds:.1f} s)", f"last: {line}")
+        reporter.news(f"  {line} ({probe.seconds:.1f} s)", f"batch {probe.batch:,}: {probe.verdict}")
 
     pairs = list(product(families, methods_of(methods, run)))
     with interrupts(), stored_runs(store, "batch", "-".join(family.name for family in families)) as runs:
@@ -242,7 +242,9 @@ def print_batches(done: Sequence[BatchResult]) -> None:
     networks: dict[str, list[BatchResult]] = {}
     for answer in done:
         networks.setdefault(answer.family.name, []).append(answer)
-    for name, answers in networks.items():
+    for number, (name, answers) in enumerate(networks.items()):
+        if number:
+            out.print()
         first = answers[0]
         title = f"{name}, {first.memory:,} bytes; without recomputation the batch is {first.plain:,}"
         print_columns(out, title, columns, map(cells, answers))
@@ -251,6 +253,5 @@ def print_batches(done: Sequence[BatchResult]) -> None:
         say(out, closing_batch(answers))
         if not any(answer.batch for answer in answers) and first.memory < KILO:
             say(out, f"--memory {first.memory} is {first.memory} bytes; did you mean {first.memory}GiB?")
-        out.print()
     if done[-1].interrupted:
         out.print("interrupted: the table is not complete")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from remat.problem import Problem
 
 
-@shared("budget", *RULES, "time_limit", "relaxations", "threads", "isolate", "memory_limit", "json")
+@shared("budget", *RULES, "time_limit", "relaxations", "threads", "isolate", "memory_limit", "json", "quiet")
 def command(
     graph: Graph,
     *,
@@ -38,9 +39,10 @@ def command(
     remat bounds unet -b 80%
     """
     from remat import registry
-    from remat.bounds.selection import applies, bounds
+    from remat.bounds.selection import applies, bounds_in_turn
     from remat.cli.clock import from_start
     from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes
+    from remat.cli.reporter import Reporter
     from remat.runtime.deadline import Deadline
     from remat.runtime.interruption import interrupted, interrupts
 
@@ -51,17 +53,23 @@ def command(
     options = given.solve_options()
     problem = given.problem(graph, order=order)
     with interrupts():
-        found = bounds(
+        turns = bounds_in_turn(
             problem, clock, threads=options.threads, memory_limit=options.memory_bytes, isolate=options.isolate,
             relaxations=tuple(named),
         )  # fmt: skip
+        best: dict[str, Bound] = {}
+        with Reporter(given.output().quiet or not sys.stderr.isatty(), limit=clock.remaining) as reporter:
+            for bound in turns:
+                best[bound.kind] = bound
+                reporter.news("", ": ".join(_row(problem, bound)[:3:2]))
+        found = list(best.values())
         infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
         cut_short = interrupted()
         if given.json:
             print_json(_facts(problem, found, infeasible))
         else:
             out, rows = console(), [_row(problem, bound) for bound in found]
-            columns = [("bound", TEXT), ("on", {}), ("at least", NUMBER), ("share", TEXT), ("seconds", DETAIL)]
+            columns = [("bound", TEXT), ("on", {}), ("at least", NUMBER), ("cost", DETAIL), ("seconds", DETAIL)]
             print_columns(out, f"{problem.graph.name}, bounds", columns, rows)
             print_notes(
                 out, ((row[0], f"of schedules in {bound.scope}") for row, bound in zip(rows, found, strict=True))
@@ -70,9 +78,9 @@ def command(
                 if bound.note:
                     say_sentence(f"{bound.kind.removeprefix('the ')}: {bound.note}")
             if infeasible:
-                print("no schedule keeps the budget")
+                say_sentence("No schedule keeps the budget.")
             if cut_short:
-                print("interrupted: the bounds may improve with more time")
+                say_sentence("interrupted: the bounds may improve with more time")
     if infeasible or cut_short:
         raise typer.Exit(NO if infeasible else INTERRUPTED)
 
@@ -82,10 +90,11 @@ def _row(problem: Problem, bound: Bound) -> tuple[str, ...]:
         words = ("no schedule", "") if bound.infeasible else ("unknown", "")
     elif bound.measure == "peak":
         peak = problem.reference_peak
-        share = f"{100 * bound.value / peak:.4g} % of peak" if peak else ""
-        words = (f"{bound.value:,} bytes", share + ", over the budget" * bound.infeasible)
+        share = f" ({100 * bound.value / peak:.4g} %)" if peak else ""
+        words = (f"{bound.value:,} bytes{share}{' > budget' * bound.infeasible}", "")
     else:
-        words = (f"{bound.value:,}", "" if bound.overhead is None else f"overhead {bound.overhead:.4g} %")
+        cost = f"{bound.value:,}"
+        words = (cost if bound.overhead is None else f"overhead {bound.overhead:.4g} %", cost)
     return bound.kind.removeprefix("the "), str(bound.measure), *words, f"{bound.seconds:.2f}"
 
 

@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from remat.cli.advice import long_name, misplaced, swapped
+from remat.cli.screen import wrapped
 from remat.errors import FormatError
 from remat.io.files import exists
 from remat.io.limits import read_limits
@@ -48,6 +49,8 @@ COMMANDS = {
 _EXAMPLES = "\n\nExamples\n--------\n"
 #: Most columns for names of options and commands in the help.
 NAMES = 24
+#: Indent of a description with a word that is too long for its column.
+INDENT = 4
 
 
 class Command(typer.core.TyperCommand):
@@ -99,6 +102,10 @@ class Command(typer.core.TyperCommand):
                 raise FormatError(f"{name}: no such file; {name} is a graph of the zoo, and {kind} a file") from None
             raise
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(_usage, arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments, sections = [], {title: [] for title in ("Options", *SECTIONS)}  # type: ignore[var-annotated]
         for param in self.get_params(ctx):
@@ -106,7 +113,8 @@ class Command(typer.core.TyperCommand):
             if record is not None:
                 own = param.param_type_name == "argument"
                 name = re.sub(r" <[^>]*>$", "", record[0]) if own else record[0]
-                (arguments if own else sections[_section(param)]).append((name, record[1]))
+                text = re.sub(r"\[default: (\d+)\.0\]", r"[default: \1s]", record[1])
+                (arguments if own else sections[_section(param)]).append((name, text))
         _write({"Arguments": arguments, **sections}, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -152,8 +160,27 @@ def _section(param: Any) -> str:
     return next((title for title, options in SECTIONS.items() if any(each in options for each in names)), "Options")
 
 
+def _usage(argument: Any) -> str:
+    """Return the word of an argument in the usage line."""
+    name = re.sub(r"[][.]", "", argument.metavar or argument.name.upper())
+    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs == -1 else "")
+
+
 def _write(sections: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
+    """Write names with their descriptions, which are wrapped between words and not at hyphens."""
     for title, rows in sections.items():
-        if rows:
-            with formatter.section(title):
-                formatter.write_dl(rows, col_max=NAMES)
+        if not rows:
+            continue
+        with formatter.section(title):
+            indent = " " * formatter.current_indent
+            room = min(max(len(name) for name, _ in rows), NAMES) + 2
+            for name, text in rows:
+                left = formatter.width - len(indent) - room
+                fits = max(map(len, text.split()), default=0) <= left
+                lines = wrapped(text, left if fits else left + room - INDENT)
+                if not fits or len(name) > room - 2:
+                    formatter.write(f"{indent}{name}\n")
+                    name = ""
+                for number, line in enumerate(lines):
+                    start = "" if number else name
+                    formatter.write(f"{indent}{start:<{room if fits else INDENT}}{line}".rstrip() + "\n")

@@ -129,8 +129,8 @@ def print_json(value: Any, stream: TextIO | None = None) -> None:
 def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Container[int] = ()) -> None:
     """Print rows in aligned columns, those in `right` right-aligned.
 
-    On a screen that is too narrow, the widest columns are wrapped between words; without room for them, each row
-    becomes a block of lines.
+    On a screen that is too narrow, the widest columns are wrapped between words; without room for the longest words,
+    each row becomes a block of lines.
     """
     width = width_of() - len(indent)
     cells = [[printable(with_units(word)) for word in row] for row in rows]
@@ -139,9 +139,7 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Contai
     columns = list(zip_longest(*cells, fillvalue=""))
     rooms = [max(map(len, column)) for column in columns]
     words = [max((len(word) for cell in column for word in joined(cell).split(" ")), default=0) for column in columns]
-    least = [
-        room if k in right else min(word, width // 2) for k, (room, word) in enumerate(zip(rooms, words, strict=True))
-    ]
+    least = [room if k in right else word for k, (room, word) in enumerate(zip(rooms, words, strict=True))]
     gap = 2 if sum(least) + 2 * (len(rooms) - 1) <= width else 1
     while sum(rooms) + gap * (len(rooms) - 1) > width:
         wide = [k for k, room in enumerate(rooms) if room > least[k]]
@@ -168,7 +166,8 @@ def _print_blocks(cells: Sequence[Sequence[str]], indent: str, width: int) -> No
 def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, least: int = 9) -> None:
     """Print texts, each behind its word; in a terminal, wrap them to its width.
 
-    `least` is the least width of the words.
+    A path or digest that is longer than a line has one of its own, from the margin, for the terminal to break: it can
+    be copied whole. `least` is the least width of the words.
     """
     rows = list(rows)
     target = sys.stdout if stream is None else stream
@@ -178,8 +177,13 @@ def print_rows(rows: Iterable[tuple[str, str]], stream: TextIO | None = None, le
     for word, text in rows:
         indent = " " * (room + len(text) - len(text.lstrip()))
         lines = wrapped(printable(text.strip()), width, indent)
+        if len(lines[0]) > width:
+            print(word, file=target)
         for number, line in enumerate(lines):
-            print(f"{'' if number else word:<{room - 1}} {line[room:]}", file=target)
+            if len(line) > width:
+                print(line.strip(), file=target)
+            else:
+                print(f"{'' if number else word:<{room - 1}} {line[room:]}", file=target)
 
 
 def option_bytes(size: str, option: str) -> int:

@@ -57,7 +57,7 @@ def print_columns(
     number. A first column of long texts, such as file names, stands above the other cells of each row.
     """
     columns, total = list(columns), list(total)
-    lines = [list(row) for row in rows]
+    lines = [[with_units(cell) for cell in row] for row in rows]
     words = zip_longest([heading for heading, _ in columns], *lines, total, fillvalue="")
     widths = [max(map(cell_len, column)) for column in words]
     if columns[0][1] is TEXT and widths[0] > out.width // 2 and sum(widths) + GAP * len(widths) > out.width:
@@ -71,7 +71,7 @@ def print_columns(
     for k in shown:
         table.add_column(Text(columns[k][0]), Text(total[k]) if total else "", **columns[k][1])
     for line in lines:
-        table.add_row(*(Text(with_units(line[k])) for k in shown if k < len(line)))
+        table.add_row(*(Text(line[k]) for k in shown if k < len(line)))
     out.print(table)
     if stacked and 2 < len(shown) < len(columns):
         rest = [0, 1, *(k for k in range(len(columns)) if k not in shown)]
@@ -91,7 +91,7 @@ def _print_below_names(
     """Print a table whose first column has a line of its own above the other cells of each row."""
     shown = [0, *(k + 1 for k in _that_fit([each for _, each in columns[1:]], widths[1:], out.width - GAP))]
     right = {k for k in shown if columns[k][1] is not TEXT}
-    cells = [[with_units(word) for word in row] for row in ([heading for heading, _ in columns], *lines)]
+    cells = [[heading for heading, _ in columns], *lines]
     rooms = [max(cell_len(row[k]) for row in cells) for k in range(len(columns))]
     out.print(Text(with_units(title)), end="\n\n")
     for number, row in enumerate(cells):

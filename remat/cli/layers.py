@@ -72,5 +72,6 @@ def _print(found: LayerTable) -> None:
     from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns
 
     head, *rows, total = found.cells()
-    columns = [(word, DETAIL if word == "ops" else NUMBER if column else TEXT) for column, word in enumerate(head)]
+    vital = ("saved", "recomputed", "extra")
+    columns = [(word, NUMBER if word in vital else DETAIL if column else TEXT) for column, word in enumerate(head)]
     print_columns(console(), f"{found.graph}, by layer", columns, rows, total)

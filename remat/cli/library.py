@@ -11,6 +11,7 @@ import typer
 from remat.cli.command import Command, Group
 from remat.cli.completion import complete_method
 from remat.cli.options import Json, Quiet, SearchSeed, time_option
+from remat.cli.screen import digest_text, say_sentence
 from remat.cli.terminal import NO
 from remat.errors import ProblemError, RematError
 from remat.runtime.text import one_line
@@ -79,8 +80,7 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
     --------
     remat library show unet/fixed-70
     """
-    from remat.cli.common import print_json, print_table
-    from remat.cli.screen import with_units
+    from remat.cli.common import print_json, print_rows
     from remat.experiments.library.instances import instance
 
     chosen = instance(name.partition("/")[0])
@@ -89,17 +89,14 @@ def show(name: Name, *, folder: Folder = None, as_json: Json = False) -> None:
     if as_json:
         print_json({**chosen.model_dump(), "problems": [_facts(each) for each in standings]})
         return
-    print(with_units(f"{chosen.name} version {chosen.version}: {chosen.ops:,} ops, peak {chosen.peak:,} bytes"))
-    for word, text in (
-        ("made by", chosen.command or chosen.file),
-        ("origin", chosen.origin),
-        ("digest", chosen.digest),
-    ):
-        if text:
-            print(f"{word}: {text}")
+    texts = {
+        "instance": f"{chosen.name} version {chosen.version}: {chosen.ops:,} ops, peak {chosen.peak:,} bytes",
+        "made by": chosen.command or chosen.file or "", "origin": chosen.origin, "digest": digest_text(chosen.digest),
+    }  # fmt: skip
+    print_rows([(word, text) for word, text in texts.items() if text])
+    print()
     if len(standings) > 1 or "/" not in name:
-        rows = [(each.problem.name, *_known(each), _finder(each), each.bound.source) for each in standings]
-        print_table([("problem", "class", "best", "bound", "gap", "found by", "bound by"), *rows], right=(2, 3, 4))
+        _print_problems(chosen.name, standings)
     else:
         _print_history(*opened[0])
 
@@ -131,7 +128,7 @@ def check(
     number = sum(each.check() for each in ledgers if each.instance.available)
     checked = len(ledgers) - len(absent)
     done = f"{number:,} records of {checked:,} instance{'s' * (checked != 1)} are right"
-    print(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
+    say_sentence(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
     missed = 0
     for problem, ledger in opened if rerun else ():
         standing = ledger.standing(problem)
@@ -167,10 +164,10 @@ def submit(
     from remat.experiments.library.submission import Verdict, submit, submitted
 
     decision = submit(file, submitted(method, machine, seconds), instance, _folder(folder))
-    print(decision)
+    say_sentence(str(decision))
     if decision.verdict is not Verdict.BETTER:
         raise typer.Exit(NO)
-    print(f"changed: {_ledger(decision.instance.name, folder).path}")
+    say_sentence(f"changed: {_ledger(decision.instance.name, folder).path}")
 
 
 @app.command(cls=Command)
@@ -247,11 +244,11 @@ def run(
             with Reporter(quiet, label=title, limit=time_limit) as reporter:
                 news = attempt(problem, ledger, replace(call, on_progress=reporter))
         except RematError as error:  # the method cannot answer this problem
-            print(f"{title}: {one_line(str(error))}", flush=True)
+            say_sentence(f"{title}: {one_line(str(error))}")
             continue
         words = [f"{what} {', '.join(each.label for each in found)}"
                  for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
-        print(f"{title}: {'; '.join(words) or 'nothing new'} ({news.seconds:.1f} s)", flush=True)
+        say_sentence(f"{title}: {'; '.join(words) or 'nothing new'} ({news.seconds:.1f} s)")
 
 
 def _folder(folder: Path | None) -> Path:
@@ -309,8 +306,20 @@ def _facts(standing: Standing) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _print_problems(name: str, standings: list[Standing]) -> None:
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
+
+    columns = [("problem", TEXT), ("class", TEXT), ("best", NUMBER), ("gap", NUMBER), ("found by", TEXT),
+               ("bound", NUMBER), ("bound by", TEXT)]  # fmt: skip
+    rows = []
+    for each in standings:
+        group, best, bound, gap = _known(each)
+        rows.append([each.problem.name, group, best, gap, _finder(each), bound, each.bound.source])
+    print_columns(console(), f"{name}, problems", columns, rows)
+
+
 def _print_history(problem: LibraryProblem, ledger: Ledger) -> None:
-    from remat.cli.common import print_table
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
     from remat.experiments.library.ledger import objective
     from remat.experiments.library.records import BoundRecord
 
@@ -321,10 +330,11 @@ def _print_history(problem: LibraryProblem, ledger: Ledger) -> None:
         by = record.origin.method + (f": {record.source}" if isinstance(record, BoundRecord) else "")
         seconds = "" if record.origin.seconds is None else f"{record.origin.seconds:g}"
         shown = "infeasible" if value is None else f"{value:,}"
-        rows.append((record.origin.date, record.kind, shown, _percent(standing, value), by, seconds))
+        rows.append([record.origin.date, record.kind, _percent(standing, value) or shown, by, seconds, shown])
     bound = f"{_percent(standing, standing.bound.value) or 'infeasible'} by {standing.bound.source}"
-    print(f"{problem.name}: {standing.group}; bound {bound}")
-    print_table([("date", "record", "value", "relative", "by", "s"), *rows], right=(2, 3, 5))
+    say_sentence(f"{problem.name}: {standing.group}; bound {bound}")
+    columns = [("date", TEXT), ("record", TEXT), ("value", NUMBER), ("by", TEXT), ("s", NUMBER), ("exact", NUMBER)]
+    print_columns(console(), "records", columns, rows)
 
 
 def _reaches(standing: Standing, graph: ComputeGraph) -> bool:
@@ -332,5 +342,5 @@ def _reaches(standing: Standing, graph: ComputeGraph) -> bool:
     from remat.experiments.library.runs import rerun
 
     again = rerun(standing, graph)
-    print(f"{standing.problem.name}: {again}")
+    say_sentence(f"{standing.problem.name}: {again}")
     return again.reached

@@ -217,8 +217,10 @@ def files(kind: Kind, label: str) -> dict[str, str]:
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="Kind of part.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="Name of the part, such as my-slots.", show_default=False)],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the part, such as my-slots.", show_default=False)
+    ],
     *,
     output: Annotated[
         Path | None,

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import typer
 
 from remat.cli.signals import rescued_by
-from remat.cli.terminal import ERROR, say
+from remat.cli.terminal import ERROR, INTERRUPTED, say
 from remat.errors import FormatError
 from remat.graphs.io import MODEL_SUFFIXES
 from remat.io.files import is_special, write_atomic
 from remat.io.page import SUFFIXES as PAGE_SUFFIXES
+from remat.runtime.deadline import OverdueError
+from remat.runtime.interruption import interrupted
 from remat.runtime.text import one_line
 
 if TYPE_CHECKING:
@@ -134,6 +136,8 @@ class Outputs:
     def __init__(self) -> None:
         self.failed = False
         """True if any file could not be written to its path."""
+        self.interrupted = False
+        """True if Ctrl-C skipped a picture."""
         self._reported: set[str] = set()
 
     def attempt(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -198,8 +202,8 @@ class Outputs:
         say("error", message)
 
     def leave(self, code: int) -> NoReturn:
-        """Exit the command; with the code of an error if any file could not be written to its path."""
-        raise typer.Exit(ERROR if self.failed else code)
+        """Exit the command; with the code of an error or of Ctrl-C if any file was not written to its path."""
+        raise typer.Exit(ERROR if self.failed else INTERRUPTED if self.interrupted else code)
 
     def plot(self, path: str | os.PathLike[str], plot: Callable[[], Figure | Axes]) -> None:
         """Apply :meth:`draw` to the figure that `plot` returns."""
@@ -212,9 +216,15 @@ class Outputs:
         self.draw(path, lambda where: write_plot_or_page(where, found))
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-        """Write a final picture; it can be drawn again from saved results."""
+        """Write a final picture; it can be drawn again from saved results. Ctrl-C skips it."""
         try:
             write(Path(path))
+        except OverdueError as error:
+            if not interrupted():
+                self.fail(_reason(error, path))
+                return
+            self.interrupted = True
+            say("interrupted", f"{path} was not drawn")
         except Exception as error:
             self.fail(_reason(error, path))
 

@@ -19,6 +19,8 @@ from remat.runtime.text import printable
 UNLIMITED = 10**9
 #: Least size shown in a unit: smaller ones matter to the byte, as on microcontrollers.
 LEAST = 2**20
+#: Digits of a digest where all do not fit, as in certificates.
+SHORT = 12
 _BYTES = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+|\d{7,})(?: bytes|(?= more than the budget))")
 _UNIT = re.compile(r"(?<=[0-9]) (?=%|s\b|bytes\b|[KMGTP]iB\b)")
 _exact: ContextVar[bool] = ContextVar("exact", default=False)
@@ -78,10 +80,16 @@ def in_units(text: str) -> str:
     return _BYTES.sub(shorter, text)
 
 
+def digest_text(digest: str, label: int = 9) -> str:
+    """Return a digest, or its first digits on a screen that is too narrow for all after a label of `label` columns."""
+    whole = len(digest) + label < width_of()
+    return digest if whole else f"{digest[:SHORT]} (the first {SHORT} of {len(digest)} digits; --json has all)"
+
+
 def say_sentence(text: str, stream: TextIO | None = None) -> None:
     """Print a sentence, wrapped on the screen between words."""
     for line in wrapped(printable(with_units(text, stream)), width_of(stream)):
-        print(line, file=stream)
+        print(line, file=stream, flush=True)
 
 
 def joined(text: str) -> str:
@@ -90,7 +98,7 @@ def joined(text: str) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Return the lines of a text of at most `width` columns; only words that are longer are split.
+    """Return the lines of a text of at most `width` columns; only words that are longer exceed it.
 
     A number stays with its unit. Each line begins with `indent`.
 
@@ -100,6 +108,7 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     ['peak', '1.06 GiB', '(59.89 %)']
     """
     lines = textwrap.wrap(
-        joined(text), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        joined(text), width, initial_indent=indent, subsequent_indent=indent,
+        break_on_hyphens=False, break_long_words=False,
     )  # fmt: skip
     return [line.replace("\xa0", " ") for line in lines] or [""]

@@ -8,7 +8,7 @@ import typer
 
 from remat.cli.common import load_graph, print_json, print_table
 from remat.cli.options import Costs, Device, Graph, Json
-from remat.cli.screen import memory
+from remat.cli.screen import digest_text, memory
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
@@ -45,8 +45,9 @@ def print_facts(facts: dict[str, Any]) -> None:
     share = f" ({100 * bound['peak'] / facts['reference_peak']:.4g} %)" if facts["reference_peak"] else ""
     cause = "the graph outputs together" if bound["op"] is None else f"op {bound['op']}"
     rows.append(("structural bound", f"{bound['peak']:,} bytes{share}, {cause}"))
+    room = max(len(name) for name, _ in rows) + 1
     rows += [("largest tensors" if not i else "", f"{size:,} bytes  {name}") for i, (name, size) in enumerate(largest)]
-    print_table(rows)
+    print_table([(name, digest_text(text, room) if name == "digest" else text) for name, text in rows])
 
 
 def _shown(name: str, value: int) -> str:

@@ -124,6 +124,7 @@ class SignalHandler:
             some = rescue and any(one() for one in tuple(_rescues))
         with contextlib.suppress(Exception):
             if sys.stderr.isatty():
-                unguarded(sys.stderr).write("\x1b[?25h")  # show the cursor, which a live line hides
+                said = "" if some else "\nremat: interrupted; there is no result yet\n"
+                unguarded(sys.stderr).write(f"\x1b[?25h{said}")  # show the cursor, which a live line hides
             sys.stderr.flush()
         os._exit(self.exit_code(0 if some else 128 + signal.SIGINT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from remat.cli.command import Command, Group
 from remat.cli.options import Quiet
+from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO, OK
 from remat.io.files import check_outputs
 
@@ -117,12 +119,9 @@ def status(
 
     with Store.existing(store, folder) as opened:
         for word in [name] if name is not None else opened.studies():
-            counts = opened.counts(word)
-            done = counts["done"] + counts["failed"]
-            words = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
-            print(f"{word}: {done:,} of {sum(counts.values()):,} cells finished ({words})")
             if name is not None:
                 _print_methods(Study.resume(name, opened))
+            _print_counts(word, opened.counts(word))
 
 
 @app.command(cls=Command)
@@ -195,7 +194,7 @@ def rm(
     remat study rm first
     """
     with _study(name, store, folder) as study:
-        print(f"removed {name} with the results of {study.remove():,} cells")
+        say_sentence(f"removed {name} with the results of {study.remove():,} cells")
 
 
 def _study(name: str, url: str, folder: Path | None) -> Study:
@@ -216,8 +215,9 @@ def _run(study: Study, executor: str, *, retry: bool, quiet: bool) -> None:
     with Reporter(quiet, label=study.name) as reporter:
         finished = study.run(executor, retry_failed=retry, on_event=on_event)
     _print_methods(study)
+    _print_counts(study.name, study.counts())
     if not finished:
-        print(f"interrupted: `remat study resume {study.name}` continues")
+        say_sentence(f"interrupted: `remat study resume {study.name}` continues")
     raise typer.Exit(INTERRUPTED if not finished else NO if study.counts()["failed"] else OK)
 
 
@@ -251,14 +251,22 @@ def _print_plan(plan: Plan) -> None:
     from remat.runtime.resources import available_cpus
 
     methods = Counter(cell.method for cell in plan.cells)
-    print(f"{plan.name}: {len(plan.instances):,} instances, {len(plan.cells):,} cells")
+    say_sentence(f"{plan.name}: {len(plan.instances):,} instances, {len(plan.cells):,} cells")
     for method, number in methods.items():
         print(f"  {method}: {number:,}")
     if plan.seconds is None:
-        print("at most: unlimited, since a cell has no time limit")
+        say_sentence("at most: unlimited, since a cell has no time limit")
     else:
         slots = max(1, available_cpus() // max(cell.threads for cell in plan.cells))
-        print(f"at most {_time(plan.seconds)} one after another, {_time(plan.seconds / slots)} with processes:{slots}")
+        alone, together = _time(plan.seconds), _time(plan.seconds / slots)
+        say_sentence(f"at most {alone} one after another, {together} with processes:{slots}")
+
+
+def _print_counts(name: str, counts: Mapping[str, int]) -> None:
+    """Print the number of cells by state in a sentence."""
+    done = counts["done"] + counts["failed"]
+    words = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
+    say_sentence(f"{name}: {done:,} of {sum(counts.values()):,} cells finished ({words})")
 
 
 def _print_methods(study: Study) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from remat.cli.screen import say_sentence
 from remat.runtime.text import one_line, printable
 
 #: The last two are those of a process terminated by a signal: Ctrl-C, a closed pipe.
@@ -49,8 +50,12 @@ def guarded() -> Iterator[None]:
 
 
 def say(kind: str, message: str) -> None:
-    """Print an error, a warning or a remark as one escaped line on standard error."""
-    print(f"remat: {kind}: {one_line(message)}", file=sys.stderr)
+    """Print an error, a warning or a remark as one escaped line on standard error; wrapped on the screen."""
+    text = f"remat: {kind}: {one_line(message)}"
+    if sys.stderr.isatty():
+        say_sentence(text, sys.stderr)
+    else:
+        print(text, file=sys.stderr)
 
 
 def unguarded(stream: TextIO) -> TextIO:

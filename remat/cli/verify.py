@@ -98,11 +98,19 @@ def _verified(record: CheckRecord, folder: Path, graph: str | None, schedule: st
 
 def _rows(each: dict[str, Any]) -> list[tuple[str, str]]:
     if each["error"]:
-        return [("schedule", str(each["schedule"] or "unknown")), ("error", str(each["error"]))]
+        return [("schedule", _from_here(each["schedule"])), ("error", str(each["error"]))]
     changes = each["changes"]
     assert isinstance(changes, list)
-    rows = [("schedule", str(each["schedule"])), ("verdict", str(each["verdict"]))]
+    rows = [("schedule", _from_here(each["schedule"])), ("verdict", str(each["verdict"]))]
     return rows + ([("changed", change) for change in changes] or [("", "as certified: nothing has changed")])
+
+
+def _from_here(path: object) -> str:
+    """Return a path relative to the current folder, if it is below."""
+    if not path:
+        return "unknown"
+    place = Path(str(path))
+    return str(place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place)
 
 
 def _print_all(found: list[dict[str, Any]]) -> None:
@@ -113,7 +121,7 @@ def _print_all(found: list[dict[str, Any]]) -> None:
         return "not read" if each["error"] else "changed" if each["changes"] else "as certified"
 
     def name(each: dict[str, Any]) -> str:
-        return str(each["schedule"] or "unknown")
+        return _from_here(each["schedule"])
 
     out = console()
     rows = [[name(each), str(each["verdict"] or "-"), state(each)] for each in found]

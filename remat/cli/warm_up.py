@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from remat.cli.screen import say_sentence
 from remat.errors import RematError
 
 
@@ -43,4 +44,4 @@ def command() -> None:
         else:
             print(f"{name}: ready")
     folders = sorted({str(folder) for one in sets.values() if (folder := one.compiled()) is not None})
-    print(f"kept in {', '.join(folders)}")
+    say_sentence(f"kept in {', '.join(folders)}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
+from remat.runtime.text import either
 
 
 def generators() -> dict[str, Callable[..., ComputeGraph]]:
@@ -47,7 +48,7 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
     if name not in known:
         near = get_close_matches(name.lower(), known, n=3)
         families = sorted(name for name in known if name not in ZOO)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"families are {', '.join(families)};"
+        hint = f"did you mean {either(near)}?" if near else f"families are {', '.join(families)};"
         raise GraphError(f"there is no generator {name!r}; {hint} `remat zoo` lists networks")
     parameters = inspect.signature(known[name]).parameters
     first = next(iter(parameters))

@@ -20,7 +20,7 @@ from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
-from remat.runtime.text import expect, one_line, short
+from remat.runtime.text import either, expect, one_line, short
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -163,7 +163,7 @@ def _not_found(name: str, zoo: Sequence[str]) -> str:
         word = name.lower()
         near = [known for known in zoo if word.startswith(known) or known.startswith(word)]
         near += [known for known in get_close_matches(word, zoo) if known not in near]
-        hint = f"did you mean {' or '.join(near[:3])}?" if near else "`remat zoo` lists them"
+        hint = f"did you mean {either(near[:3])}?" if near else "`remat zoo` lists them"
         return f"{name}: no such file, and no zoo graph of that name either; {hint}"
     if path.stem in zoo:
         return f"{name}: no such file; write {path.stem} for the graph of the zoo"

@@ -108,6 +108,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def either(words: Sequence[str]) -> str:
+    """Return words as alternatives.
+
+    Examples
+    --------
+    >>> either(["a", "b", "c"])
+    'a, b or c'
+    """
+    return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
 def clipped(text: str, length: int) -> str:
     """Return `text`, cut with dots if it is longer than `length`."""
     return text if len(text) <= length else text[: length - 3] + "..."

@@ -8,18 +8,21 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 from rich.table import Table
 from shell import ok, program, shell
 
 from remat.cli import main
 from remat.cli.common import print_table
 from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
-from remat.cli.terminal import guarded
+from remat.cli.saving import Outputs
+from remat.cli.terminal import guarded, say
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.titles import title_of
 from remat.runtime.deadline import Deadline
+from remat.runtime.interruption import interrupts, request
 from remat.runtime.text import printable
 from remat.schedule import Schedule, write_schedule
 
@@ -240,7 +243,8 @@ SCREENS = [
     "validate unet s.json s.json -b 50%",
     "improve unet s.json -b 60% -m greedy -q",
     "traffic unet s.json --on-chip 1GiB,2GiB", "partition unet", "allocate unet s.json -q -t 2",
-    "arenas swiftnet-c -m first-fit --order reference", "batch unet --memory 8GiB -m greedy -q -t 1",
+    "library show unet", "library show unet/fixed-70", "arenas swiftnet-c -m first-fit --order reference",
+    "batch unet --memory 8GiB -m greedy -q -t 1",
 ]  # fmt: skip
 
 
@@ -267,6 +271,39 @@ def test_sizes_have_units_on_a_screen_only(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "60")
     assert "19.52 GiB" in ok("show unet").out
     assert "20,959,461,376" in ok("show unet --bytes").out
+
+
+def test_digests_and_paths_stay_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest is whole or shortened with a remark; a path is shown from here, and breaks at no hyphen."""
+    name = f"{'long-' * 9}s.json"
+    write_schedule(Schedule.reference(ZOO["unet"]()), folder / name)
+    ok(f"validate unet {name} -o cert.json")
+    digest = ZOO["unet"]().digest
+    for width, shown in ((60, f"{digest[:12]} (the first 12"), (120, digest)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert shown in ok("show unet").out
+        assert name in ok("verify cert.json").out
+
+
+def test_messages_are_wrapped_between_words_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", stream)
+    say("error", "no such file, and no graph of the zoo has that name either; `remat zoo` lists them")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2 and all(len(line) <= 60 for line in lines)
+
+
+def test_ctrl_c_skips_a_picture_and_sets_the_exit_code(capsys: Capture) -> None:
+    outputs = Outputs()
+    with interrupts():
+        request()
+        outputs.draw("x.png", lambda _: Deadline.after(9).check())
+    with pytest.raises(typer.Exit) as done:
+        outputs.leave(0)
+    assert done.value.exit_code == 130
+    assert capsys.readouterr().err == "remat: interrupted: x.png was not drawn\n"
 
 
 @pytest.mark.usefixtures("folder")
