@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Verdict
+from remat.schedule.certificate import overhead_percent
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation
@@ -96,12 +97,16 @@ def closing_certificate(found: Certificate) -> str:
     """Return what the certificate of a schedule means."""
     if found.verdict is Verdict.INVALID:
         return "The schedule is not valid; `remat view` marks every fault."
-    need = f"needs {found.peak:,} bytes"
+    need, limit = f"needs {found.peak:,} bytes", "the budget"
     more = "" if found.overhead is None else f" for {found.overhead:.3g} % more compute"
     more = more if found.recomputations else " without recomputation"
+    if found.transfers is not None and found.transfers.offloads:
+        need, limit = f"{need} and {found.transfers.host_peak:,} on the host", "there are"
+        longer = None if found.time is None else overhead_percent(found.time, found.base_cost)
+        more = more if longer is None else f" for {longer:.3g} % more time"
     if found.verdict is Verdict.VALID:
         return f"The schedule is valid and {need}{more}."
-    return f"The schedule can be executed but {need}{more}, more than the budget."
+    return f"The schedule can be executed but {need}{more}, more than {limit}."
 
 
 def closing_comparison(runs: Sequence[Run]) -> str:

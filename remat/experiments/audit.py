@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +25,18 @@ from remat.schedule.certificate import Certificate, Rule
 from remat.schedule.certificate_files import CheckRecord, FileRecord, certificates_text, check_named_files, file_record
 from remat.schedule.explain import explain
 from remat.schedule.io import read_with_format
+from remat.schedule.schedule import WORDS
 from remat.schedule.validate import validate
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
+    from remat.schedule.machine import Machine
     from remat.schedule.schedule import Schedule
 
 #: Suffixes of reports: table, certificates, JUnit, SARIF.
 SUFFIXES = (".csv", ".json", ".xml", ".sarif")
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_STEP = re.compile(r'\s*\["(?:compute|free)", "')
+_STEP = re.compile(rf'\s*\["(?:{"|".join(WORDS)})", "')
 
 
 class Line(Document):
@@ -272,7 +274,9 @@ class Costs:
     device: str | None = None
 
 
-def audit(lines: Iterable[Line], rules: Mapping[str, Any], costs: Costs | None = None) -> Audit:
+def audit(
+    lines: Iterable[Line], rules: Mapping[str, Any], costs: Costs | None = None, machine: Machine | None = None
+) -> Audit:
     """Validate many schedules; a file that cannot be read is reported, and the others are checked.
 
     Parameters
@@ -281,10 +285,12 @@ def audit(lines: Iterable[Line], rules: Mapping[str, Any], costs: Costs | None =
         Paths are relative to the current folder.
     rules : mapping
         Keywords of :class:`~remat.problem.Problem` for every line; the budget of a line takes precedence.
+    machine : Machine, optional
+        Host and links for schedules that move tensors.
     """
     costs = costs or Costs()
     loaded = lru_cache(maxsize=2)(lambda name: _load(name, costs))
-    return Audit(tuple(_audited(line, rules, costs, loaded) for line in lines))
+    return Audit(tuple(_audited(line, rules, costs, machine, loaded) for line in lines))
 
 
 def _load(name: str, costs: Costs) -> tuple[ComputeGraph, FileRecord]:
@@ -292,7 +298,7 @@ def _load(name: str, costs: Costs) -> tuple[ComputeGraph, FileRecord]:
     return load_profiled(graph, costs.file, costs.device), file_record(name, format_name)
 
 
-def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, load: Any) -> Audited:
+def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, machine: Machine | None, load: Any) -> Audited:
     record = CheckRecord(
         graph=FileRecord(file=line.graph), schedule=FileRecord(file=line.schedule),
         costs=None if costs.file is None else file_record(costs.file), device=costs.device,
@@ -302,8 +308,9 @@ def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, load: Any) -> A
         problem = Problem(graph, **{**rules, **({} if line.budget is None else {"budget": line.budget})})
         schedule, format_name = read_with_format(line.schedule, graph)
         record = record.model_copy(update={"graph": graph_file, "schedule": file_record(line.schedule, format_name)})
-        found = validate(graph, schedule, problem.rules)
-        context = () if found.decisive is None else tuple(explain(graph, schedule, found.decisive, problem.rules))
+        all_rules = replace(problem.rules, machine=machine)
+        found = validate(graph, schedule, all_rules)
+        context = () if found.decisive is None else tuple(explain(graph, schedule, found.decisive, all_rules))
     except RematError as error:
         return Audited(record.model_copy(update={"error": str(error)}), error=error)
     record = record.model_copy(update={"certificate": found.as_dict()})

@@ -85,8 +85,8 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
         raise error(_summary(found, at)) from None
 
 
-def check_header(document: Any, name: str, version: int, remedy: str = "") -> None:
-    """Refuse a document of another format or version, before any other check.
+def check_header(document: Any, name: str, version: int | tuple[int, ...], remedy: str = "") -> None:
+    """Refuse a document of another format, or of another version than those given, before any other check.
 
     `remedy` ends the message about another format.
     """
@@ -94,10 +94,10 @@ def check_header(document: Any, name: str, version: int, remedy: str = "") -> No
         raise FormatError(f"the document must be an object, not {short(document)}", "header")
     if document.get("format") != name:
         raise FormatError(f"format is {short(document.get('format'))}, not {name!r}{remedy}", "header")
-    if type(document.get("version")) is not int or document["version"] != version:
-        raise FormatError(
-            f"version is {short(document.get('version'))}; this program reads version {version}", "header"
-        )
+    known = (version,) if isinstance(version, int) else version
+    if type(document.get("version")) is not int or document["version"] not in known:
+        readable = f"version{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+        raise FormatError(f"version is {short(document.get('version'))}; this program reads {readable}", "header")
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}

@@ -179,7 +179,7 @@ def schedule_buffers(
     >>> found.names, found.lower.tolist(), found.upper.tolist(), found.peak()
     (('a', 'b', 'b workspace', 'c'), [0, 1, 1, 2], [2, 3, 2, 3], 7)
     """
-    run = simulate_valid(graph, schedule, keep=keep)
+    run = simulate_valid(graph, schedule.in_one_memory("addresses and traces"), keep=keep)
     before = np.concatenate([[0], np.cumsum(run.is_compute)]).astype(np.int64)
     found = run.intervals
     lower, upper = before[found.start], before[found.end]

@@ -43,6 +43,16 @@ class Rule(StrEnum):
     """Only live tensors are freed."""
     FREE_GRAPH_INPUT = "free of a graph input"
     """Graph inputs are never freed."""
+    OFFLOAD_NOT_LIVE = "offload of a dead tensor"
+    """Only live tensors are offloaded."""
+    OFFLOAD_INCOMPLETE = "offload of an incomplete tensor"
+    """Accumulation buffers have all contributions when they are offloaded."""
+    OFFLOAD_AGAIN = "second host copy"
+    """A tensor has at most one copy on the host."""
+    FETCH_OF_LIVE = "fetch of a live tensor"
+    """Only tensors that are not on the device are fetched."""
+    NO_HOST_COPY = "no host copy"
+    """Only tensors with a copy on the host are fetched or discarded."""
     OP_NOT_COMPUTED = "op not computed"
     """Every op is computed at least once."""
     OUTPUT_NOT_LIVE = "output not live"
@@ -55,8 +65,16 @@ class Rule(StrEnum):
     """No op is computed more often than allowed."""
     ORDER = "order"
     """First computations follow the reference order, if the order is fixed."""
+    NO_LINK = "no link"
+    """Tensors move only where the machine has a link."""
     BUDGET = "budget"
-    """No compute step holds more than the budget."""
+    """No compute or fetch holds more than the budget."""
+    HOST_CAPACITY = "host capacity"
+    """Copies on the host take no more than its memory."""
+
+
+#: Rules about memory: a schedule that breaks no other rule computes the right values, in more memory.
+MEMORY_RULES = frozenset({Rule.BUDGET, Rule.HOST_CAPACITY})
 
 
 class Verdict(StrEnum):
@@ -65,7 +83,7 @@ class Verdict(StrEnum):
     VALID = "valid"
     """No rule is broken."""
     OVER_BUDGET = "over budget"
-    """Only the budget is broken: a correct schedule that needs more memory."""
+    """Only the budget or the host's capacity is exceeded: a correct schedule that needs more memory."""
     INVALID = "invalid"
     """Another rule is broken; the peak and cost of such a schedule are meaningless."""
 
@@ -209,6 +227,26 @@ class Violation(BrokenRule):
         return f"step {self.step}" if self.step is not None else repr(self.op or self.tensor)
 
 
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Bytes that a schedule moves between device and host, and its time; times in the cost unit of the graph."""
+
+    offloads: int
+    """Number of writes to the host."""
+    fetches: int
+    """Number of reads from the host."""
+    bytes_written: int
+    bytes_read: int
+    host_peak: int
+    """Largest memory of all copies on the host in bytes."""
+    host_peak_step: int | None
+    """First step with that memory; None without offloads."""
+    time: int | None
+    """Time of the whole schedule on the machine of the rules; None without a machine or if invalid."""
+    stall: int | None
+    """Part of it in which the device waits for transfers."""
+
+
 @dataclass(frozen=True)
 class Certificate(Findings[Violation]):
     """Result of an independent check of a schedule; memory in bytes, cost in the cost unit of the graph.
@@ -217,9 +255,9 @@ class Certificate(Findings[Violation]):
     ----------
     verdict : Verdict
     peak : int
-        Largest memory at any compute step, sampled after allocation and before freeing; 0 without compute steps.
+        Largest memory of the device at any compute or fetch, sampled after allocation and before freeing; 0 without.
     peak_step, peak_op : int, str or None
-        First compute step with that memory, and its op; None without compute steps.
+        First compute or fetch with that memory, and its op; None without, and no op at a fetch.
     live_at_peak : tuple of (str, int)
         Tensors live at the peak and their bytes, largest first.
     workspace_at_peak : int
@@ -239,6 +277,8 @@ class Certificate(Findings[Violation]):
         Contributions not added, since the live instance of the buffer already had them.
     in_place, in_place_at_peak : int
         Number of outputs written in place of inputs; their bytes at the peak, which live_at_peak counts twice.
+    transfers : Transfers or None
+        Figures of the host and the time; None if no step moves a tensor and the rules have no machine.
     budget : int or None
     violations : tuple of Violation
         Those of the schedule as a whole, then by step, then those at the end; at most the requested number.
@@ -271,6 +311,7 @@ class Certificate(Findings[Violation]):
     rules: Rules
     in_place: int = 0
     in_place_at_peak: int = 0
+    transfers: Transfers | None = None
 
     def __repr__(self) -> str:
         return f"Certificate({plain_text(self.graph)!r}, {self.verdict}, peak {self.peak:,}, cost {self.cost:,})"
@@ -299,9 +340,14 @@ class Certificate(Findings[Violation]):
         return self.verdict is Verdict.VALID
 
     @property
+    def time(self) -> int | None:
+        """Time with stalls, in the cost unit of the graph: the cost, if nothing is moved; None if it is not known."""
+        return self.cost if self.transfers is None else self.transfers.time
+
+    @property
     def decisive(self) -> Violation | None:
-        """First violation that decides the verdict: of the budget only if no other rule is broken; or None."""
-        return next((each for each in self.violations if each.rule is not Rule.BUDGET), self.first)
+        """First violation that decides the verdict: of memory only if no other rule is broken; or None."""
+        return next((each for each in self.violations if each.rule not in MEMORY_RULES), self.first)
 
     @property
     def budget(self) -> int | None:
@@ -316,9 +362,14 @@ class Certificate(Findings[Violation]):
             "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
             "keep": sorted(self.rules.keep),
         }
-        own = vars(self)
-        if not self.in_place:  # without outputs in place the format stays that of earlier versions
-            own = {key: value for key, value in own.items() if not key.startswith("in_place")}
+        absent = ("in_place",) * (not self.in_place) + ("transfers",) * (self.transfers is None)
+        own = {key: value for key, value in vars(self).items() if not key.startswith(absent)}  # as in earlier versions
+        if self.transfers is not None:
+            own["transfers"] = asdict(self.transfers)
+        if self.rules.machine is None:
+            del rules["machine"]
+        else:
+            rules["machine"] = self.rules.machine.as_dict()
         return own | {
             "verdict": str(self.verdict),
             "live_at_peak": [list(pair) for pair in self.live_at_peak],
@@ -370,6 +421,8 @@ class Certificate(Findings[Violation]):
         overhead = "" if self.overhead is None else f", overhead {self.overhead:.4g} %"
         rows.append(("cost", f"{self.cost:,} (each op once {self.base_cost:,}{overhead})"))
         rows.append(("steps", f"{self.steps:,}: {self.computes:,} computes, {self.recomputations:,} of them again"))
+        if self.transfers is not None:
+            rows += self._transfer_rows(self.transfers)
         if self.redundant:
             rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
         if self.in_place:
@@ -377,3 +430,19 @@ class Certificate(Findings[Violation]):
         if self.masked:
             rows.append(("masked", f"{self.masked:,} contributions already made"))
         return rows + self._violation_rows()
+
+    def _transfer_rows(self, moved: Transfers) -> list[tuple[str, str]]:
+        machine = self.rules.machine
+        rows = [] if machine is None else [("machine", str(machine))]
+        if moved.offloads or moved.fetches:
+            where = "" if moved.host_peak_step is None else f" at step {moved.host_peak_step}"
+            rows += [
+                ("moved", f"{moved.bytes_written:,} bytes out in {moved.offloads:,} offloads, "
+                          f"{moved.bytes_read:,} bytes in by {moved.fetches:,} fetches"),
+                ("host peak", f"{moved.host_peak:,} bytes{where}"),
+            ]  # fmt: skip
+        if moved.time is not None:
+            more = overhead_percent(moved.time, self.base_cost)
+            relative = "" if more is None else f", {more:.4g} % more than each op once"
+            rows.append(("time", f"{moved.time:,}, {moved.stall:,} of it waiting for transfers{relative}"))
+        return rows

@@ -15,6 +15,7 @@ from remat.errors import FormatError
 from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.files import file_digest, is_special, is_standard_stream, read_json, size_of_file
 from remat.io.limits import MAX_BYTES
+from remat.schedule.machine import Machine
 from remat.schedule.rules import OrderRule, Rules
 
 NAME = "remat-certificate"
@@ -45,6 +46,17 @@ class FileRecord(Document):
         return self.file if self.format == "zoo" else os.path.normpath(folder / self.file)
 
 
+class MachineRecord(Document):
+    """Machine of a certificate's rules; see :class:`remat.schedule.machine.Machine`."""
+
+    write_rate: int | None
+    read_rate: int | None
+    host: int | None
+    latency: int
+    full_duplex: bool
+    compute_rate: int | None
+
+
 class RulesRecord(Document):
     """Rules of a certificate."""
 
@@ -53,11 +65,13 @@ class RulesRecord(Document):
     max_computes: int | dict[str, int] | None = None
     keep: list[str] = []
     count_constant_memory: bool = False
+    machine: MachineRecord | None = None
 
     def rules(self) -> Rules:
         """Return the rules."""
+        machine = None if self.machine is None else Machine(**self.machine.model_dump())
         return Rules(self.budget, OrderRule(self.order), self.max_computes, frozenset(self.keep),
-                     self.count_constant_memory)  # fmt: skip
+                     self.count_constant_memory, machine)  # fmt: skip
 
 
 class CheckRecord(Document):

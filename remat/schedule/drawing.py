@@ -234,7 +234,7 @@ def draw_memory(axes: Axes, picture: Picture, budget: int | None) -> None:
     if budget is not None:
         axes.axhline(budget / scale, color=INK, linestyle="--", linewidth=1.2, label=f"budget {size_text(budget)}")
     if run.peak_step is not None:
-        step = int(picture.before[run.peak_step])
+        step = min(int(picture.before[run.peak_step]), len(picture.edges) - 2)  # a fetch comes before a compute
         axes.plot(
             (picture.edges[step] + picture.edges[step + 1]) / 2, run.peak / scale, marker=CARETDOWN, markersize=7,
             color=INK, linestyle="none", clip_on=False, transform=raised(axes, 3),

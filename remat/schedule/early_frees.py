@@ -56,7 +56,11 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
 
 
 def running(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """Write out the frees of a schedule; raise ScheduleError with the first violation if it does not run on `graph`."""
+    """Write out the frees of a schedule.
+
+    Raise ScheduleError with the first violation if it does not run on `graph`, or if it moves tensors.
+    """
+    schedule.in_one_memory("what needs the frees of a schedule")
     keep = tuple(keep) if not isinstance(keep, str) else keep
     simulate_valid(graph, schedule, keep=keep)
     return with_frees(graph, schedule, keep=keep)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.runtime.arrays import Int
+from remat.schedule.schedule import WORDS, StepKind
 from remat.schedule.simulate import Simulation, simulate
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ def _around(run: Simulation, schedule: Schedule, step: int) -> list[tuple[str, s
     low, high = max(0, step - AROUND), min(len(schedule), step + AROUND + 1)
     steps = range(low, high)
     names = (schedule.op_names, schedule.tensor_names)
-    words = [
-        f"{'compute' if run.is_compute[k] else 'free'} {names[schedule.kinds[k]][schedule.targets[k]]}" for k in steps
-    ]
+    words = [f"{WORDS[schedule.kinds[k]]} {names[min(schedule.kinds[k], 1)][schedule.targets[k]]}" for k in steps]
     sizes = [f"{int(run.memory[k]):,} bytes" for k in steps]
     digits, width = len(str(high - 1)), max(map(len, sizes))
     return [
@@ -91,8 +90,9 @@ def _instance(run: Simulation, start: int, end: int, tensor: int) -> str:
     arrays = run.graph.arrays
     if arrays.is_input[tensor]:
         return "a graph input"
-    op = int(run.ops[start])
-    by = f"produced at step {start} by {run.graph.op_names[op]!r}"
+    fetched = run.kinds[start] == StepKind.FETCH
+    by = f"{'fetched' if fetched else 'produced'} at step {start}"
+    by += "" if fetched else f" by {run.graph.op_names[int(run.ops[start])]!r}"
     frees = run.free_step[run.free_tensor == tensor]
     if end in frees:
         return f"{by}, freed at step {end}"

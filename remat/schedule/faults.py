@@ -9,6 +9,9 @@ from remat.runtime.arrays import Int
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.schedule import Schedule, StepKind
 
+#: What a step does to a tensor, by its kind.
+_VERBS = ("computes", "frees", "offloads", "fetches", "discards the copy of")
+
 
 class Faults:
     """Violations of a graph's semantics; the first ones are described, the others counted."""
@@ -26,7 +29,7 @@ class Faults:
         return len(self.found) < self.limit
 
     def unknown(self, step: int) -> None:
-        """Record a step that computes an op or frees a tensor that the graph does not have."""
+        """Record a step whose op or tensor the graph does not have."""
         if not self._has_room():
             return
         target, lacks = int(self.schedule.targets[step]), f"which graph {self.graph.name!r} does not have"
@@ -35,23 +38,47 @@ class Faults:
             found = Violation(step, name, None, Rule.UNKNOWN_OP, f"step {step} computes op {name!r}, {lacks}")
         else:
             name = self.schedule.tensor_names[target]
-            found = Violation(step, None, name, Rule.UNKNOWN_TENSOR, f"step {step} frees tensor {name!r}, {lacks}")
+            verb = _VERBS[self.schedule.kinds[step]]
+            found = Violation(step, None, name, Rule.UNKNOWN_TENSOR, f"step {step} {verb} tensor {name!r}, {lacks}")
         self.found.append(found)
 
+    def read(self, step: int, tensor: int, begun: int, freed: int) -> None:
+        """Record a read of a tensor that is not live, or that lacks contributions."""
+        if begun < 0:
+            self.at(step, Rule.INPUT_NOT_LIVE, tensor, freed)
+        else:
+            self.at(step, Rule.INPUT_INCOMPLETE, tensor, begun)
+
     def at(self, step: int, rule: Rule, tensor: int, since: int) -> None:
-        """Record an illegal read or free of a tensor; `since`: the step of its free, or of its first contribution."""
+        """Record an illegal use of a tensor.
+
+        `since`: the step of its free, of its first contribution or fetch, or of the offload of its copy.
+        """
         if not self._has_room():
             return
         name, reader = self.graph.tensor_names[tensor], None
-        if rule is Rule.FREE_GRAPH_INPUT:
-            message = f"step {step} frees graph input {name!r}"
-        elif rule is Rule.FREE_NOT_LIVE:
-            message = f"step {step} frees tensor {name!r}, which {_absence(since)}"
-        else:
+        if self.schedule.kinds[step] == StepKind.COMPUTE:
             reader = self.graph.op_names[self.ops[step]]
-            what = _absence(since) if rule is Rule.INPUT_NOT_LIVE else self._lacking(self.ops[since:step], tensor)
-            message = f"step {step}: op {reader!r} reads tensor {name!r}, which {what}"
+            message = (
+                f"step {step}: op {reader!r} reads tensor {name!r}, which {self._reason(step, rule, tensor, since)}"
+            )
+        elif rule is Rule.FREE_GRAPH_INPUT:
+            message = f"step {step} frees graph input {name!r}"
+        else:
+            verb = _VERBS[self.schedule.kinds[step]]
+            message = f"step {step} {verb} tensor {name!r}, which {self._reason(step, rule, tensor, since)}"
         self.found.append(Violation(step, reader, name, rule, message))
+
+    def _reason(self, step: int, rule: Rule, tensor: int, since: int) -> str:
+        if rule is Rule.NO_HOST_COPY:
+            return "has no copy on the host"
+        if rule is Rule.OFFLOAD_AGAIN:
+            return f"has a copy on the host since step {since}"
+        if rule is Rule.FETCH_OF_LIVE:
+            return f"is on the device since step {since}"
+        if rule in (Rule.INPUT_INCOMPLETE, Rule.OFFLOAD_INCOMPLETE):
+            return self._lacking(self.ops[since:step], tensor)
+        return _absence(since)
 
     def at_the_end(self, never: list[int], lost: list[int], begun: Sequence[int], freed: Sequence[int]) -> None:
         """Record ops that are never computed, and kept tensors that are dead or incomplete at the end."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from remat.schedule.machine import Machine
+
 
 class OrderRule(StrEnum):
     """Admissible orders of first computes."""
@@ -23,7 +25,7 @@ class Rules:
     Attributes
     ----------
     budget : int or None
-        Bytes the schedule may hold at any compute step; None: no limit.
+        Bytes the schedule may hold on the device at any compute or fetch; None: no limit.
     order : OrderRule
     max_computes : int, mapping of op name to int, or None
         Largest number of computes, for all ops or by name; None: any number.
@@ -31,6 +33,8 @@ class Rules:
         Tensors that must be live at the end, besides the graph's outputs.
     count_constant_memory : bool
         Count the graph's constant memory in peak and budget.
+    machine : Machine or None
+        Capacity of the host and rates of the links; None: a host without limit, and no times.
     """
 
     budget: int | None = None
@@ -38,3 +42,4 @@ class Rules:
     max_computes: int | Mapping[str, int] | None = None
     keep: frozenset[str] = field(default_factory=frozenset)
     count_constant_memory: bool = False
+    machine: Machine | None = None

@@ -1,4 +1,4 @@
-"""Schedules: sequences of steps, each of which computes an op or frees a tensor."""
+"""Schedules: sequences of steps that compute ops, free tensors, and move tensors between two memories."""
 
 from __future__ import annotations
 
@@ -22,26 +22,36 @@ class StepKind(IntEnum):
 
     COMPUTE = 0
     FREE = 1
+    OFFLOAD = 2
+    """Begins to write a copy of a tensor to the host."""
+    FETCH = 3
+    """Allocates a tensor on the device and begins to read its copy."""
+    DISCARD = 4
+    """Releases the copy of a tensor on the host."""
 
     @property
     def word(self) -> str:
-        """Word in files: ``compute`` or ``free``."""
+        """Word in files, such as ``compute``."""
         return self.name.lower()
+
+
+#: Words of the kinds, by code; all but the first are followed by the name of a tensor.
+WORDS = tuple(kind.word for kind in StepKind)
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Steps as two arrays of positions in tables of names. Immutable. A schedule has no graph, so it need not fit any.
 
-    Without any free step, frees are *implied*: each value is freed right after its last use before it is computed
-    again.
+    Without any free step, frees are *implied*: each value is freed right after its last use before it is computed or
+    fetched again.
 
     Attributes
     ----------
     kinds : int8 array, shape (steps,)
         :class:`StepKind` codes.
     targets : int64 array, shape (steps,)
-        Position in `op_names` (compute) or in `tensor_names` (free).
+        Position in `op_names` (compute) or in `tensor_names` (all other kinds).
     op_names, tensor_names : tuple of str
     graph, graph_digest : str
         Name and digest of its graph; empty when unknown.
@@ -75,8 +85,8 @@ class Schedule:
         if self.kinds.ndim != 1 or self.kinds.shape != self.targets.shape:
             raise ScheduleError(f"kinds of shape {self.kinds.shape} and targets of shape {self.targets.shape}")
         room = np.array([len(self.op_names), len(self.tensor_names)], dtype=np.int64)
-        wrong = (self.kinds < 0) | (self.kinds > StepKind.FREE)
-        wrong |= (self.targets < 0) | (self.targets >= room[np.where(wrong, 0, self.kinds)])
+        wrong = (self.kinds < 0) | (self.kinds > max(StepKind))
+        wrong |= (self.targets < 0) | (self.targets >= room[(self.kinds != StepKind.COMPUTE).astype(np.int64)])
         if wrong.any():
             step = int(wrong.argmax())
             raise ScheduleError(
@@ -87,14 +97,16 @@ class Schedule:
 
     @classmethod
     def from_steps(cls, steps: Iterable[Sequence[str]], **header: Any) -> Schedule:
-        """Make a schedule from ``("compute", op)`` and ``("free", tensor)`` pairs; `header` sets other attributes.
+        """Make a schedule from ``("compute", op)`` pairs and pairs of another kind with a tensor, such as ``"free"``.
+
+        `header` sets other attributes.
 
         Raises
         ------
         ScheduleError
-            Naming the step, if it is neither, or its name is empty, overlong or unprintable.
+            Naming the step, if it is no such pair, or its name is empty, overlong or unprintable.
         """
-        codes = {kind.word: int(kind) for kind in StepKind}
+        codes = {word: code for code, word in enumerate(WORDS)}
         tables: tuple[dict[str, int], dict[str, int]] = ({}, {})
         kinds: list[int] = []
         targets: list[int] = []
@@ -102,15 +114,19 @@ class Schedule:
             if len(step) != 2 or not all(isinstance(word, str) for word in step) or step[0] not in codes:
                 shown = repr(step)
                 shown = shown if len(shown) <= 80 else shown[:77] + "..."
-                raise ScheduleError(f'step {number} is {shown}, not ["compute", op] or ["free", tensor]', "step")
+                others = ", ".join(WORDS[1:])
+                raise ScheduleError(
+                    f'step {number} is {shown}, not ["compute", op] or a pair of {others} and a tensor', "step"
+                )
             code, name = codes[step[0]], step[1]
-            position = tables[code].get(name)
+            table = tables[min(code, 1)]
+            position = table.get(name)
             if position is None:
                 if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
                     raise ScheduleError(
                         f"step {number} names no op or tensor: {name[:40]!r} is empty, long or unprintable", "step-name"
                     )
-                position = tables[code][name] = len(tables[code])
+                position = table[name] = len(table)
             kinds.append(code)
             targets.append(position)
         return cls(
@@ -142,16 +158,20 @@ class Schedule:
         return len(self.kinds)
 
     def steps(self) -> Iterator[tuple[str, str]]:
-        """Iterate over the steps as ``("compute", op)`` and ``("free", tensor)`` pairs."""
-        tables = (self.op_names, self.tensor_names)
-        words = tuple(kind.word for kind in StepKind)
+        """Iterate over the steps as pairs of a word and the name of an op or a tensor."""
+        tables = (self.op_names, *[self.tensor_names] * (len(WORDS) - 1))
         for kind, target in zip(self.kinds.tolist(), self.targets.tolist(), strict=True):
-            yield words[kind], tables[kind][target]
+            yield WORDS[kind], tables[kind][target]
 
     @cached_property
     def has_frees(self) -> bool:
         """True when frees are explicit; otherwise they are implied."""
         return bool((self.kinds == StepKind.FREE).any())
+
+    @cached_property
+    def has_transfers(self) -> bool:
+        """True if a step moves a tensor between device and host, or releases a copy on the host."""
+        return bool((self.kinds > StepKind.FREE).any())
 
     @property
     def num_computes(self) -> int:
@@ -163,9 +183,26 @@ class Schedule:
         return [self.op_names[t] for t in self.targets[self.kinds == StepKind.COMPUTE].tolist()]
 
     def without_frees(self) -> Schedule:
-        """Return the same computes with implied frees, which minimise their memory."""
-        keep = self.kinds == StepKind.COMPUTE
+        """Return the same computes and transfers with implied frees, which minimise their memory."""
+        keep = self.kinds != StepKind.FREE
         return replace(self, kinds=self.kinds[keep], targets=self.targets[keep])
+
+    def in_one_memory(self, what: str) -> Schedule:
+        """Return the schedule itself, if it moves no tensors, for code that knows the device's memory only.
+
+        Raises
+        ------
+        ScheduleError
+            Naming `what` cannot express transfers, and the first step that moves a tensor.
+        """
+        if not self.has_transfers:
+            return self
+        step = int((self.kinds > StepKind.FREE).argmax())
+        name = self.tensor_names[self.targets[step]]
+        raise ScheduleError(
+            f"{what} cannot express step {step}, {WORDS[self.kinds[step]]} {name!r}: it knows one memory only",
+            "transfers",
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):

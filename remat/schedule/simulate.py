@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
@@ -15,6 +16,7 @@ from remat.runtime.arrays import Bool, Int
 from remat.runtime.text import nearest, short
 from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
+from remat.schedule.host import HostCopies, HostUse
 from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.schedule import Schedule, StepKind
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 #: Limit of reads and writes of tensors over all steps; each takes about a microsecond.
 MAX_TOUCHED = 50_000_000
+COMPUTE, FREE, OFFLOAD, FETCH, DISCARD = map(int, StepKind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +59,19 @@ class Simulation:
     Attributes
     ----------
     graph : ComputeGraph
+    kinds : int8 array, shape (steps,)
+        :class:`~remat.schedule.schedule.StepKind` codes.
     memory : int64 array, shape (steps,)
-        Bytes. At a compute step: everything live while the op runs, workspace included, before any free; at a free
-        step: the bytes left after it.
-    is_compute : bool array, shape (steps,)
-    ops : int64 array, shape (steps,)
-        The computed op at compute steps (-1: not in the graph); -1 at free steps.
+        Bytes of the device. At a compute step: everything live while the op runs, workspace included, before any free;
+        at another step: the bytes after it.
+    ops, moved : int64 arrays, shape (steps,)
+        The computed op at compute steps, the tensor at other steps; -1: another kind of step, or not in the graph.
     counts : int64 array, shape (ops,)
         Number of computes of each op.
     intervals : Intervals
         Instances of all tensors.
+    host : HostUse or None
+        Memory and transfers of the host; None if no step moves a tensor.
     free_step, free_tensor : int64 arrays of one shape
         All frees that took place, explicit or implied: the tensor is dead after that step.
     violations : tuple of Violation
@@ -80,11 +86,13 @@ class Simulation:
     """
 
     graph: ComputeGraph
+    kinds: NDArray[np.int8]
     memory: Int
-    is_compute: Bool
     ops: Int
+    moved: Int
     counts: Int
     intervals: Intervals
+    host: HostUse | None
     free_step: Int
     free_tensor: Int
     violations: tuple[Violation, ...]
@@ -94,20 +102,30 @@ class Simulation:
     in_place: Int
 
     @cached_property
+    def is_compute(self) -> Bool:
+        """Mask of compute steps; shape (steps,)."""
+        return self.kinds == StepKind.COMPUTE
+
+    @cached_property
+    def allocates(self) -> Bool:
+        """Mask of the steps that may allocate on the device, computes and fetches; shape (steps,)."""
+        return self.is_compute | (self.kinds == StepKind.FETCH)
+
+    @cached_property
     def peak_step(self) -> int | None:
-        """First compute step with the largest memory; None without compute steps."""
-        if not self.is_compute.any():
+        """First compute or fetch with the largest memory; None if there is neither."""
+        if not self.allocates.any():
             return None
-        return int(np.where(self.is_compute, self.memory, -1).argmax())
+        return int(np.where(self.allocates, self.memory, -1).argmax())
 
     @property
     def peak(self) -> int:
-        """Largest memory at a compute step in bytes; 0 without compute steps."""
+        """Largest memory at a compute or fetch in bytes; 0 if there is neither."""
         return 0 if self.peak_step is None else int(self.memory[self.peak_step])
 
     @property
     def peak_op(self) -> str | None:
-        """Op of `peak_step`."""
+        """Op of `peak_step`; None if that is a fetch."""
         if self.peak_step is None or self.ops[self.peak_step] < 0:
             return None
         return self.graph.op_names[self.ops[self.peak_step]]
@@ -194,10 +212,10 @@ def simulate(
     arrays = graph.arrays
     kept = kept_tensors(graph, keep)
     targets = graph_positions(graph, schedule)
-    is_compute = schedule.kinds == StepKind.COMPUTE
-    ops = np.where(is_compute, targets, -1)
+    kinds = schedule.kinds
+    ops = np.where(kinds == StepKind.COMPUTE, targets, -1)
     _check_length(graph, ops)
-    after = {} if schedule.has_frees else _last_uses(graph, ops.tolist(), kept)
+    after = {} if schedule.has_frees else _last_uses(graph, kinds.tolist(), targets.tolist(), kept)
 
     reads, writes = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
     producers, size = arrays.producers.counts.tolist(), arrays.size.tolist()
@@ -211,23 +229,23 @@ def simulate(
     instances: list[tuple[int, int, int]] = []
     redundant = masked = 0
     faults = Faults(graph, schedule, ops, max_violations)
+    host = HostCopies(faults, targets, begun=begun, given=given)
 
     def free(tensor: int, step: int, end: int) -> None:
         nonlocal live
+        host.awaited(tensor, step)
         live -= size[tensor]
         instances.append((tensor, begun[tensor], end))
         begun[tensor], freed[tensor] = -1, step
 
-    for step, (compute, target) in enumerate(zip(is_compute.tolist(), targets.tolist(), strict=True)):
+    for step, (kind, target) in enumerate(zip(kinds.tolist(), targets.tolist(), strict=True)):
         if target < 0:
             faults.unknown(step)
             memory.append(live)
-        elif compute:
+        elif kind == COMPUTE:
             for t in reads[target]:
-                if begun[t] < 0:
-                    faults.at(step, Rule.INPUT_NOT_LIVE, t, freed[t])
-                elif len(given[t]) < producers[t]:
-                    faults.at(step, Rule.INPUT_INCOMPLETE, t, begun[t])
+                if begun[t] < 0 or len(given[t]) < producers[t]:
+                    faults.read(step, t, begun[t], freed[t])
             changed = counts[target] == 0
             for t in writes[target]:
                 if begun[t] < 0:
@@ -242,6 +260,10 @@ def simulate(
             redundant += not changed
             counts[target] += 1
             memory.append(live + workspace[target])
+            host.await_inputs(target, step)
+        elif kind != FREE:
+            live += host.move(kind, target, step, freed)
+            memory.append(live)
         elif producers[target] and begun[target] >= 0:
             free(target, step, step)
             memory.append(live)
@@ -260,15 +282,17 @@ def simulate(
     order = np.lexsort((tensor, start))
     held = np.array(memory, dtype=np.int64)
     free_step = end[:num_freed] - (0 if schedule.has_frees else 1)
-    in_place = _in_place(graph, ops, is_compute, Intervals(tensor, start, np.append(free_step, end[num_freed:])))
+    in_place = _in_place(graph, ops, kinds, Intervals(tensor, start, np.append(free_step, end[num_freed:])))
     np.subtract.at(held, in_place[0], arrays.size[in_place[1]])
     return Simulation(
         graph=graph,
+        kinds=kinds,
         memory=held,
-        is_compute=is_compute,
         ops=ops,
+        moved=np.where(kinds == StepKind.COMPUTE, -1, targets),
         counts=np.array(counts, dtype=np.int64),
         intervals=Intervals(tensor[order], start[order], end[order]),
+        host=host.use(len(schedule)) if schedule.has_transfers else None,
         free_step=free_step,
         free_tensor=tensor[:num_freed],
         violations=tuple(faults.found),
@@ -279,18 +303,18 @@ def simulate(
     )
 
 
-def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals) -> Int:
+def _in_place(graph: ComputeGraph, ops: Int, kinds: NDArray[np.int8], found: Intervals) -> Int:
     """Return step, output and input where an op wrote an output in place of an input; shape (3, pairs).
 
-    The output is allocated at the step, and the input, which is older, is freed before the next compute. Each output
-    and each input is in at most one pair.
+    The output is allocated at the step, and the input, which is older, is freed before the next compute or fetch. Each
+    output and each input is in at most one pair.
 
-    `ops` is -1 at free steps. In `found`, `end` is the step of the free, or the step right after which it happens, or
-    the number of steps.
+    `ops` is -1 at steps other than computes. In `found`, `end` is the step of the free, or the step right after which
+    it happens, or the number of steps.
     """
     arrays = graph.arrays
     taken: list[tuple[int, int, int]] = []
-    steps = np.flatnonzero(is_compute)
+    steps = np.flatnonzero((kinds == StepKind.COMPUTE) | (kinds == StepKind.FETCH))
     if arrays.in_place.size and len(steps):
         went = found.end < len(ops)
         last = steps[np.searchsorted(steps, found.end[went], side="right") - 1]
@@ -307,28 +331,35 @@ def _in_place(graph: ComputeGraph, ops: Int, is_compute: Bool, found: Intervals)
     return np.array(taken, dtype=np.int64).reshape(-1, 3).T
 
 
-def _last_uses(graph: ComputeGraph, ops: list[int], kept: Bool) -> dict[int, list[int]]:
-    """Return the tensors to free after each compute if frees are implied: each instance after its last use.
+def _last_uses(graph: ComputeGraph, kinds: list[int], targets: list[int], kept: Bool) -> dict[int, list[int]]:
+    """Return the tensors to free after each step if frees are implied: each instance after its last use.
 
-    An instance is in use from its first contribution to the last read of its value, or to the end if it is kept. A
-    later write of the same contribution, or of a value that is not read, is a separate use.
+    An instance is in use from its first contribution, or its fetch, to the last read or offload of its value, or to the
+    end if it is kept. A later write of the same contribution, or of a value that is not read, is a separate use.
     """
     reads, writes = graph.arrays.op_inputs.shared_lists(), graph.arrays.op_outputs.shared_lists()
     producers = graph.arrays.producers.counts.tolist()
     left = [count if keep else 0 for count, keep in zip(producers, kept.tolist(), strict=True)]
     given: list[set[int]] = [set() for _ in producers]  # ops whose contributions to the value are counted in `left`
     after: dict[int, list[int]] = {}
-    for step in range(len(ops) - 1, -1, -1):
-        if (op := ops[step]) < 0:
+    for step in range(len(kinds) - 1, -1, -1):
+        op, kind = targets[step], kinds[step]
+        if op < 0 or kind == DISCARD:
             continue
         freed = []
-        for t in writes[op]:
+        written, read = (writes[op], reads[op]) if kind == COMPUTE else ((), (op,) if kind == OFFLOAD else ())
+        if kind == FETCH and producers[op]:
+            if left[op] == 0:
+                freed.append(op)
+            left[op] = 0
+            given[op].clear()
+        for t in written:
             if left[t] == 0:
                 freed.append(t)
             elif op not in given[t]:
                 given[t].add(op)
                 left[t] -= 1
-        for t in reads[op]:
+        for t in read:
             if producers[t]:  # graph inputs stay live
                 if left[t] == 0:
                     freed.append(t)
@@ -375,7 +406,8 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
     position = np.concatenate([np.arange(len(schedule)), done.free_step])
     order = np.argsort(position, kind="stable")
     kinds = np.concatenate([schedule.kinds, np.full(len(done.free_step), StepKind.FREE, dtype=np.int8)])[order]
-    targets = np.concatenate([schedule.targets, done.free_tensor])[order]
+    own = np.where(schedule.kinds == StepKind.COMPUTE, schedule.targets, graph_positions(graph, schedule))
+    targets = np.concatenate([own, done.free_tensor])[order]
     return replace(schedule, kinds=kinds, targets=targets, tensor_names=graph.tensor_names)
 
 
@@ -397,12 +429,12 @@ def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> Bool:
 def graph_positions(graph: ComputeGraph, schedule: Schedule) -> Int:
     """Return the targets of all steps as positions in ``graph.ops`` or ``graph.tensors``; -1: not in the graph."""
     targets = np.empty(len(schedule), dtype=np.int64)
+    is_compute = schedule.kinds == StepKind.COMPUTE
     tables = (
-        (StepKind.COMPUTE, schedule.op_names, graph.op_names, graph.op_index),
-        (StepKind.FREE, schedule.tensor_names, graph.tensor_names, graph.tensor_index),
+        (is_compute, schedule.op_names, graph.op_names, graph.op_index),
+        (~is_compute, schedule.tensor_names, graph.tensor_names, graph.tensor_index),
     )
-    for kind, names, own_names, index in tables:
-        where = schedule.kinds == kind
+    for where, names, own_names, index in tables:
         positions = schedule.targets[where]
         if names is not own_names and len(positions):
             positions = np.array([index.get(name, -1) for name in names], dtype=np.int64)[positions]

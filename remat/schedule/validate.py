@@ -10,11 +10,12 @@ import numpy as np
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.runtime.text import expect
-from remat.schedule.certificate import Certificate, Rule, Verdict, Violation, overhead_percent
+from remat.schedule.certificate import Certificate, Rule, Transfers, Verdict, Violation, overhead_percent
 from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.rules import OrderRule, Rules
-from remat.schedule.schedule import Schedule
+from remat.schedule.schedule import Schedule, StepKind
 from remat.schedule.simulate import Simulation, simulate
+from remat.schedule.timing import time_schedule
 
 if TYPE_CHECKING:
     from remat.graphs.io import GraphLike
@@ -43,7 +44,7 @@ def validate(
     Raises
     ------
     ProblemError
-        If `rules` name an op or tensor that the graph does not have.
+        If `rules` name an op or tensor that the graph does not have, or have a machine and the costs are no times.
     ScheduleError
         If an argument has the wrong type.
 
@@ -71,8 +72,11 @@ def validate(
     for violations, number in (_order(done, rules, max_violations), _limits(done, rules, max_violations)):
         found += violations
         count += number
+    links = _links(done, rules)
+    found += links
+    count += len(links)
     invalid = count > 0
-    over = _budget(done, rules)
+    over = _budget(done, rules) + _host_capacity(done, rules)
     found += over
     count += len(over)
     found = (whole + sorted(found, key=lambda v: len(schedule) if v.step is None else v.step))[: max(max_violations, 0)]
@@ -109,6 +113,7 @@ def validate(
         rules=rules,
         in_place=done.in_place.shape[1],
         in_place_at_peak=done.in_place_at_peak,
+        transfers=_transfers(done, rules, valid=not invalid),
     )
 
 
@@ -192,14 +197,66 @@ def _budget(done: Simulation, rules: Rules) -> list[Violation]:
     """Return the violation at the first compute step over the budget, if any."""
     if rules.budget is None:
         return []
-    over = np.flatnonzero(done.is_compute & (done.memory > rules.budget))
+    over = np.flatnonzero(done.allocates & (done.memory > rules.budget))
     if not len(over):
         return []
     step = int(over[0])
     need, op = int(done.memory[step]), int(done.ops[step])
     name = done.graph.op_names[op] if op >= 0 else None
+    tensor = None if done.is_compute[step] else done.graph.tensor_names[int(done.moved[step])]
+    what = f"op {name!r}" if tensor is None else f"the fetch of tensor {tensor!r}"
     message = (
-        f"step {step}: op {name!r} needs {need:,} bytes, {need - rules.budget:,} more than the budget; "
+        f"step {step}: {what} needs {need:,} bytes, {need - rules.budget:,} more than the budget; "
         f"{len(over):,} steps are over it"
     )
-    return [Violation(step, name, None, Rule.BUDGET, message)]
+    return [Violation(step, name, tensor, Rule.BUDGET, message)]
+
+
+def _host_capacity(done: Simulation, rules: Rules) -> list[Violation]:
+    """Return the violation at the first offload for which the host's memory is too small, if any."""
+    if done.host is None or rules.machine is None or rules.machine.host is None:
+        return []
+    over = np.flatnonzero((done.kinds == StepKind.OFFLOAD) & (done.host.memory > rules.machine.host))
+    if not len(over):
+        return []
+    step = int(over[0])
+    need, name = int(done.host.memory[step]), done.graph.tensor_names[int(done.moved[step])]
+    message = (
+        f"step {step}: the copy of tensor {name!r} brings the host to {need:,} bytes, "
+        f"{need - rules.machine.host:,} more than it has"
+    )
+    return [Violation(step, None, name, Rule.HOST_CAPACITY, message)]
+
+
+def _links(done: Simulation, rules: Rules) -> list[Violation]:
+    """Return the violation at the first transfer for which the machine has no link, if any."""
+    if done.host is None or rules.machine is None:
+        return []
+    rates = {StepKind.OFFLOAD: rules.machine.write_rate, StepKind.FETCH: rules.machine.read_rate}
+    missing = np.flatnonzero(np.isin(done.kinds, [kind for kind, rate in rates.items() if rate == 0]))
+    missing = missing[done.moved[missing] >= 0]
+    if not len(missing):
+        return []
+    step = int(missing[0])
+    name = done.graph.tensor_names[int(done.moved[step])]
+    way = "to" if done.kinds[step] == StepKind.OFFLOAD else "from"
+    message = f"step {step} moves tensor {name!r} {way} the host, but the machine has no such link"
+    return [Violation(step, None, name, Rule.NO_LINK, message)]
+
+
+def _transfers(done: Simulation, rules: Rules, *, valid: bool) -> Transfers | None:
+    """Return the figures of the host and the time; None if nothing is moved and there is no machine."""
+    host = done.host
+    if host is None and rules.machine is None:
+        return None
+    timing = time_schedule(done, rules.machine) if valid and rules.machine is not None else None
+    return Transfers(
+        offloads=0 if host is None else host.offloads,
+        fetches=0 if host is None else host.fetches,
+        bytes_written=0 if host is None else host.bytes_written,
+        bytes_read=0 if host is None else host.bytes_read,
+        host_peak=0 if host is None else host.peak,
+        host_peak_step=host.peak_step if host is not None and host.offloads else None,
+        time=None if timing is None else timing.time,
+        stall=None if timing is None else timing.stall,
+    )

@@ -9,6 +9,7 @@ from remat.graphs import ComputeGraph, Op, Tensor
 from remat.schedule import Schedule
 
 Steps = list[tuple[str, str]]
+MOVES = ("offload", "fetch", "discard")
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Outcome:
     instances: set[tuple] = field(default_factory=set)  # (tensor, start, end)
     redundant: int = 0
     masked: int = 0
+    host: list[int] = field(default_factory=list)  # bytes of the copies after each step
 
 
 def writers(graph: ComputeGraph, tensor: str) -> set[str]:
@@ -28,8 +30,12 @@ def is_needed(graph: ComputeGraph, steps: Steps, tensor: str, step: int, kept: s
     """True when the value of `tensor` after `step` is read before a new instance of it is complete."""
     ops = {op.name: op for op in graph.ops}
     fresh: set[str] = set()
-    for _, name in steps[step + 1 :]:
-        if name not in ops:
+    for word, name in steps[step + 1 :]:
+        if name == tensor and word == "offload":
+            return fresh != writers(graph, tensor)
+        if name == tensor and word == "fetch":
+            return False
+        if word != "compute" or name not in ops:
             continue
         if tensor in ops[name].inputs:
             return fresh != writers(graph, tensor)
@@ -38,7 +44,7 @@ def is_needed(graph: ComputeGraph, steps: Steps, tensor: str, step: int, kept: s
     return tensor in kept and fresh != writers(graph, tensor)
 
 
-def naive(  # noqa: C901 - one plain loop, to be checked by eye
+def naive(  # noqa: C901 - plain loops, to be checked by eye
     graph: ComputeGraph, steps: Steps, keep: frozenset[str] = frozenset(), constant: int = 0
 ) -> Outcome:
     """Run `steps`; frees are implied if there are none."""
@@ -49,6 +55,8 @@ def naive(  # noqa: C901 - one plain loop, to be checked by eye
     live: dict[str, tuple[int, set[str]]] = {name: (0, set()) for name in graph.inputs}
     seen: set[str] = set()
     out = Outcome()
+    copies: set[str] = set()  # on the host
+    leaving: set[str] = set()  # copies that go when their last fetch has ended
 
     def held() -> int:
         return constant + sum(sizes[name] for name in live)
@@ -56,21 +64,24 @@ def naive(  # noqa: C901 - one plain loop, to be checked by eye
     def end(name: str, step: int) -> None:
         out.instances.add((name, live.pop(name)[0], step))
 
-    for k, (word, name) in enumerate(steps):
-        if name not in (ops if word == "compute" else sizes):
-            names = (name, None) if word == "compute" else (None, name)
-            out.faults.append((k, "unknown op" if word == "compute" else "unknown tensor", *names))
-            out.memory.append(held())
-            continue
-        if word == "free":
-            if name in graph.inputs:
-                out.faults.append((k, "free of a graph input", None, name))
-            elif name not in live:
-                out.faults.append((k, "free of a dead tensor", None, name))
-            else:
-                end(name, k)
-            out.memory.append(held())
-            continue
+    def is_last_fetch(step: int) -> bool:
+        tensor = steps[step][1]
+        for word, name in steps[step + 1 :]:
+            if name == tensor and word in MOVES:
+                return word == "offload"
+        return True
+
+    def fault_of_move(word: str, name: str) -> str:
+        complete = name in live and live[name][1] == writers(graph, name)
+        if word == "offload":
+            if complete:
+                return "second host copy" if name in copies else ""
+            return "offload of an incomplete tensor" if name in live else "offload of a dead tensor"
+        if name not in copies:
+            return "no host copy"
+        return "fetch of a live tensor" if word == "fetch" and name in live else ""
+
+    def compute(k: int, name: str) -> None:
         op = ops[name]
         for read in op.inputs:
             if read not in live:
@@ -88,11 +99,48 @@ def naive(  # noqa: C901 - one plain loop, to be checked by eye
                 out.masked += 1
         out.redundant += news == 0 and name in seen
         seen.add(name)
-        out.memory.append(held() + op.workspace)
-        if implied:
+
+    def move(k: int, word: str, name: str) -> None:
+        if fault := fault_of_move(word, name):
+            out.faults.append((k, fault, None, name))
+        elif word == "offload":
+            copies.add(name)
+        elif word == "fetch":
+            live[name] = (k, writers(graph, name))
+            if is_last_fetch(k):
+                leaving.add(name)
+        else:
+            copies.remove(name)
+
+    for k, (word, name) in enumerate(steps):
+        awaited: set[str] = set()  # tensors whose fetch has ended after this step
+        workspace = 0
+        if name not in (ops if word == "compute" else sizes):
+            names = (name, None) if word == "compute" else (None, name)
+            out.faults.append((k, "unknown op" if word == "compute" else "unknown tensor", *names))
+        elif word == "compute":
+            compute(k, name)
+            awaited |= set(ops[name].inputs)
+            workspace = ops[name].workspace
+        elif word != "free":
+            move(k, word, name)
+        elif name in graph.inputs:
+            out.faults.append((k, "free of a graph input", None, name))
+        elif name not in live:
+            out.faults.append((k, "free of a dead tensor", None, name))
+        else:
+            end(name, k)
+            awaited.add(name)
+        out.memory.append(held() + workspace)
+        out.host.append(sum(sizes[name] for name in copies))
+        known = name in (ops if word == "compute" else sizes)
+        if implied and known and word != "discard":
             for tensor in [t for t in live if t not in graph.inputs]:
                 if not is_needed(graph, steps, tensor, k, kept):
                     end(tensor, k + 1)
+                    awaited.add(tensor)
+        copies -= awaited & leaving
+        leaving -= awaited
     out.faults += [(None, "op not computed", o, None) for o in ops if o not in seen]
     for name in kept:
         if name not in live:
@@ -134,9 +182,10 @@ def random_graph(random: Random, most_ops: int = 7, most_size: int = 100) -> Com
     return ComputeGraph("random", tensors, listed, inputs, outputs, ops, constant_memory=random.randint(0, 9))
 
 
-def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Steps:
-    """Return a random valid walk with frees, followed by all ops in order, so that none is missing."""
+def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool, moves: bool = False) -> Steps:
+    """Return a random valid walk with frees and moves, followed by all ops in order, so that none is missing."""
     live: dict[str, set[str]] = {name: set() for name in graph.inputs}
+    copies: set[str] = set()
     steps: Steps = []
 
     def compute(op: Op) -> None:
@@ -144,13 +193,29 @@ def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Step
         for write in op.outputs:
             live.setdefault(write, set()).add(op.name)
 
-    for _ in range(random.randint(0, 3 * len(graph.ops))):
+    def move() -> None:
+        complete = [t for t in live if live[t] == writers(graph, t) and t not in copies]
+        absent = [t for t in copies if t not in live]
+        choices = (
+            [("offload", t) for t in complete] + [("fetch", t) for t in absent] * 3 + [("discard", t) for t in copies]
+        )
+        if not choices:
+            return
+        word, name = random.choice(choices)
+        steps.append((word, name))
+        if word == "fetch":
+            live[name] = writers(graph, name)
+        (copies.add if word == "offload" else copies.discard if word == "discard" else len)(name)
+
+    for _ in range(random.randint(0, (6 if moves else 3) * len(graph.ops))):
         able = [op for op in graph.ops if all(r in live and live[r] == writers(graph, r) for r in op.inputs)]
         gone = [t for t in live if t not in graph.inputs]
         if frees and gone and random.random() < 0.4:
             name = random.choice(gone)
             del live[name]
             steps.append(("free", name))
+        elif moves and random.random() < 0.5:
+            move()
         elif able:
             compute(random.choice(able))
     by_name = {op.name: op for op in graph.ops}
@@ -159,14 +224,32 @@ def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Step
     return steps
 
 
-def random_steps(random: Random, graph: ComputeGraph) -> Steps:
-    """Return random steps, some with unknown names."""
+def random_steps(random: Random, graph: ComputeGraph, words: tuple[str, ...] = ("free",)) -> Steps:
+    """Return random steps, some with unknown names; those with tensors have one of `words`."""
     ops, tensors = [*graph.op_names, *graph.op_names, "missing"], [*graph.tensor_names, "nothing"]
     share = random.choice([0.0, 0.3])
     return [
-        ("free", random.choice(tensors)) if random.random() < share else ("compute", random.choice(ops))
+        (random.choice(words), random.choice(tensors)) if random.random() < share else ("compute", random.choice(ops))
         for _ in range(random.randint(0, 25))
     ]
+
+
+def mutated(random: Random, graph: ComputeGraph, steps: Steps) -> Steps:
+    """Return steps of which a few are dropped, doubled, swapped, or replaced by others."""
+    steps = list(steps)
+    for _ in range(random.randint(1, 3)):
+        k = random.randint(0, len(steps) - 1) if steps else 0
+        what = random.choice(["drop", "double", "swap", "other"])
+        if what == "drop":
+            del steps[k : k + 1]
+        elif what == "double":
+            steps[k:k] = steps[k : k + 1]
+        elif what == "swap" and steps:
+            other = random.randint(0, len(steps) - 1)
+            steps[k], steps[other] = steps[other], steps[k]
+        else:
+            steps[k : k + 1] = random_steps(random, graph, ("free", *MOVES))[:1]
+    return steps
 
 
 def as_schedule(random: Random, graph: ComputeGraph, steps: Steps) -> Schedule:
@@ -175,7 +258,6 @@ def as_schedule(random: Random, graph: ComputeGraph, steps: Steps) -> Schedule:
     own = Schedule.from_steps(steps)
     if not known or random.random() < 0.5:
         return own
-    index = {"compute": graph.op_index, "free": graph.tensor_index}
     targets = own.targets.copy()
-    targets[:] = [index[word][name] for word, name in steps]
+    targets[:] = [(graph.op_index if word == "compute" else graph.tensor_index)[name] for word, name in steps]
     return Schedule.for_graph(graph, own.kinds.copy(), targets)

@@ -75,7 +75,7 @@ def test_text_is_canonical(chain):
 
 #: Refused values by key.
 STRICT = {
-    "version": [2, True, 1.0], "stepz": [[]], "graph": [3], "source": ["\ud800"], "meta": [[]],
+    "version": [3, True, 1.0], "stepz": [[]], "graph": [3], "source": ["\ud800"], "meta": [[]],
     "steps": [{}, [["compute", "a"], "free"], *([step] for step in (
         ["offload", "a"], ["compute"], ["compute", 1], ["compute", ["a"]], [["compute"], "a"], ["compute", "a", "b"],
         ["compute", ""], ["compute", "a\nb"], ["compute", "\ud800"], ["compute", "a" * 5000],

@@ -124,7 +124,7 @@ def test_steps_out_of_range_are_refused():
     with refused("schedule.step-range"):
         Schedule.of_computes(CHAIN, [0, 4])
     with refused("schedule.step-range"):
-        Schedule.for_graph(CHAIN, np.array([2], dtype=np.int8), np.array([0]))
+        Schedule.for_graph(CHAIN, np.array([5], dtype=np.int8), np.array([0]))
     with refused("schedule.step", culprit="free"):
         Schedule.from_steps([("compute", "a"), ("free", 3)])
     with refused("schedule.step-name"):

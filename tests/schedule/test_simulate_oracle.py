@@ -2,11 +2,12 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_oracle import as_schedule, naive, random_graph, random_steps, random_valid_steps
+from schedule_oracle import MOVES, as_schedule, mutated, naive, random_graph, random_steps, random_valid_steps
 
-from remat.schedule import Rules, Verdict, simulate, validate, with_frees
+from remat.schedule import Rules, StepKind, Verdict, simulate, validate, with_frees
 
 randoms = st.integers(0, 2**32).map(Random)
 examples = settings(max_examples=300, deadline=None)
@@ -37,9 +38,12 @@ def assert_same(graph, schedule, random):
     computed = [name for word, name in steps if word == "compute"]
     assert got.counts.tolist() == [computed.count(name) for name in graph.op_names]
     assert got.cost == sum(op.cost * computed.count(op.name) for op in graph.ops)
-    at_computes = [m for m, (word, _) in zip(expected.memory, steps, strict=True) if word == "compute"]
-    assert got.peak == max(at_computes, default=0)
-    if at_computes:
+    allocating = [m for m, (word, _) in zip(expected.memory, steps, strict=True) if word in ("compute", "fetch")]
+    assert got.peak == max(allocating, default=0)
+    assert (got.host is not None) == any(word in MOVES for word, _ in steps)
+    if got.host is not None:
+        assert got.host.memory.tolist() == expected.host
+    if allocating:
         held = sum(size for _, size in got.live_at_peak) + (graph.constant_memory if counted else 0)
         workspace = graph.ops[graph.op_index[got.peak_op]].workspace if got.peak_op else 0
         assert (held + workspace, expected.memory[got.peak_step]) == (got.peak, got.peak)
@@ -58,13 +62,37 @@ def test_random_and_valid_schedules(random):
 
 @examples
 @given(randoms)
+def test_random_and_valid_moves(random):
+    graph = random_graph(random)
+    assert_same(graph, as_schedule(random, graph, random_steps(random, graph, ("free", *MOVES))), random)
+    valid = random_valid_steps(random, graph, frees=random.random() < 0.7, moves=True)
+    assert assert_same(graph, as_schedule(random, graph, valid), random).violations == ()
+    assert_same(graph, as_schedule(random, graph, mutated(random, graph, valid)), random)
+
+
+@pytest.mark.slow
+def test_mutated_programs():
+    verdicts = set()
+    for seed in range(100_000):
+        random = Random(seed)
+        graph = random_graph(random)
+        valid = random_valid_steps(random, graph, frees=random.random() < 0.7, moves=True)
+        verdicts.add(
+            bool(assert_same(graph, as_schedule(random, graph, mutated(random, graph, valid)), random).violations)
+        )
+    assert verdicts == {True, False}
+
+
+@examples
+@given(randoms)
 def test_implied_frees_need_least_memory(random):
     graph = random_graph(random)
-    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=True))
+    valid = random_valid_steps(random, graph, frees=True, moves=random.random() < 0.5)
+    schedule = as_schedule(random, graph, valid)
     written = simulate(graph, schedule)
     pruned = simulate(graph, schedule.without_frees())
     assert pruned.violations == ()
-    assert (pruned.memory <= written.memory[written.is_compute]).all()
+    assert (pruned.memory <= written.memory[written.kinds != StepKind.FREE]).all()
     certificate = validate(graph, schedule)
     assert certificate.verdict is Verdict.VALID
     assert certificate.pruned_peak == pruned.peak <= certificate.peak
@@ -74,12 +102,13 @@ def test_implied_frees_need_least_memory(random):
 @given(randoms)
 def test_explicit_form_of_implied_frees(random):
     graph = random_graph(random)
-    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=False))
+    valid = random_valid_steps(random, graph, frees=False, moves=random.random() < 0.5)
+    schedule = as_schedule(random, graph, valid)
     written = with_frees(graph, schedule)
     assert written.without_frees() == schedule
     implied, explicit = simulate(graph, schedule), simulate(graph, written)
     assert explicit.violations == ()
-    assert explicit.memory[explicit.is_compute].tolist() == implied.memory.tolist()
+    assert explicit.memory[explicit.kinds != StepKind.FREE].tolist() == implied.memory.tolist()
     assert sorted(explicit.free_tensor.tolist()) == sorted(implied.free_tensor.tolist())
     assert with_frees(graph, written) is written or not written.has_frees
 

@@ -43,6 +43,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 def _write(schedule: Schedule, graph: ComputeGraph | None, model: Source) -> str:
     if not recognizes(model):
         raise FormatError(f"{model.name} is no text of an HLO module, which alone can be written as one", "hlo-model")
+    schedule.in_one_memory("HLO text")
     if schedule.has_frees:
         raise FormatError("HLO text cannot say where tensors are freed; leave the frees to be implied", "frees")
     program = program_from_text(model.text)

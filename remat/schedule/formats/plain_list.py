@@ -72,6 +72,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
 
 
 def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
+    schedule.in_one_memory("a plain list")
     if schedule.has_frees:
         raise FormatError("a plain list cannot say where tensors are freed; leave the frees to be implied", "frees")
     return json.dumps(schedule.computes(), indent=0) + "\n"

@@ -1,4 +1,6 @@
-"""Schedule file of this project, version 1: a strict reader and a canonical writer.
+"""Schedule file of this project, versions 1 and 2: a strict reader and a canonical writer.
+
+Version 2 has steps that move tensors between device and host; a schedule without them is written in version 1.
 
 The JSON Schema of the format is ``schedule.schema.json`` in this folder.
 """
@@ -16,28 +18,33 @@ from remat.io.documents import Document, Lines, Shape, canonical, check_header, 
 from remat.io.limits import check_count
 from remat.runtime.text import short
 from remat.schedule.formats.base import ScheduleFormat
-from remat.schedule.schedule import Schedule
+from remat.schedule.schedule import WORDS, Schedule, StepKind
 
 NAME = "remat-schedule"
-VERSION = 1
+#: Versions without and with steps that move tensors.
+VERSION, VERSION_WITH_TRANSFERS = 1, 2
 
 _HEADER = ("graph", "graph_digest", "source")
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
 Step = Annotated[
-    tuple[Literal["compute", "free"], Name],
+    tuple[Literal["compute", "free", "offload", "fetch", "discard"], Name],
     Field(strict=False),
-    Shape('step {number} is {value}, not ["compute", op] or ["free", tensor]', "a list of two strings"),
+    Shape(
+        'step {number} is {value}, not ["compute", op] or a pair of free, offload, fetch, discard and a tensor',
+        "a list of two strings",
+    ),
 ]
 
 
 class ScheduleDocument(Document):
-    """Steps that compute the ops of a graph and free its tensors.
+    """Steps that compute the ops of a graph and free its tensors; in version 2 also those that move tensors.
 
-    Without any free step, each value is freed right after its last use before it is computed again.
+    Without any free step, each value is freed right after its last use before it is computed or fetched again.
     """
 
     format: Literal["remat-schedule"]
-    version: Literal[1]
+    version: Literal[1, 2]
+    """2 if a step offloads, fetches or discards."""
     steps: list[Step]
     """Each step: what it does, and the name of an op or a tensor."""
     graph: str = ""
@@ -53,9 +60,9 @@ class ScheduleDocument(Document):
 def schedule_from_document(document: Any) -> Schedule:
     """Return the schedule in a parsed JSON document in format ``remat-schedule``.
 
-    Raise FormatError for another format or version; for missing or unknown keys, wrong types, and steps that neither
-    compute nor free, all listed with their places. Raise ScheduleError naming a step whose name is empty, overlong
-    or unprintable.
+    Raise FormatError for another format or version; for missing or unknown keys, wrong types, and steps of unknown
+    kinds, all listed with their places; for steps that move tensors in version 1. Raise ScheduleError naming a step
+    whose name is empty, overlong or unprintable.
 
     Examples
     --------
@@ -63,12 +70,18 @@ def schedule_from_document(document: Any) -> Schedule:
     >>> schedule_from_document(json.loads(text)).graph
     'g'
     """
-    check_header(document, NAME, VERSION)
+    check_header(document, NAME, (VERSION, VERSION_WITH_TRANSFERS))
     if isinstance(document.get("steps"), list):
         check_count(len(document["steps"]), "steps")
     found = decoded(ScheduleDocument, document)
     header = {key: _text(getattr(found, key), key) for key in _HEADER}
-    return Schedule.from_steps(found.steps, **header, meta=found.meta)
+    schedule = Schedule.from_steps(found.steps, **header, meta=found.meta)
+    if schedule.has_transfers and found.version == VERSION:
+        step = int((schedule.kinds > StepKind.FREE).argmax())
+        raise FormatError(
+            f"step {step} is {list(found.steps[step])!r}, which needs version 2, not {VERSION}", "version"
+        )
+    return schedule
 
 
 def schedule_to_text(schedule: Schedule) -> str:
@@ -76,12 +89,13 @@ def schedule_to_text(schedule: Schedule) -> str:
 
     Raise FormatError if `meta` has values that JSON cannot express.
     """
-    names = [[json.dumps(name) for name in table] for table in (schedule.op_names, schedule.tensor_names)]
-    words = ("compute", "free")
+    ops, tensors = ([json.dumps(name) for name in table] for table in (schedule.op_names, schedule.tensor_names))
+    names = (ops, *[tensors] * (len(WORDS) - 1))
     pairs = zip(schedule.kinds.tolist(), schedule.targets.tolist(), strict=True)
     header = {key: getattr(schedule, key) for key in _HEADER}
-    steps = Lines(f'["{words[kind]}", {names[kind][target]}]' for kind, target in pairs)
-    return canonical({"format": NAME, "version": VERSION, **header, "steps": steps}, schedule.meta, "the schedule")
+    steps = Lines(f'["{WORDS[kind]}", {names[kind][target]}]' for kind, target in pairs)
+    version = VERSION_WITH_TRANSFERS if schedule.has_transfers else VERSION
+    return canonical({"format": NAME, "version": version, **header, "steps": steps}, schedule.meta, "the schedule")
 
 
 def _text(value: str, key: str) -> str:
@@ -94,7 +108,7 @@ def _text(value: str, key: str) -> str:
 
 FORMAT = ScheduleFormat(
     name="remat-json",
-    description="the schedule file of remat, version 1",
+    description="the schedule file of remat, versions 1 and 2",
     recognizes=lambda source: source.looks_like_json and source.json.get("format") == NAME,
     read=lambda source, graph: schedule_from_document(source.json),
     write=lambda schedule, graph: schedule_to_text(schedule),

@@ -72,7 +72,7 @@ class Executor:
     Raises
     ------
     ScheduleError
-        With the first violation, if the schedule is invalid.
+        With the first violation, if the schedule is invalid; or if it moves tensors to a host.
     ExecutionError
         With the name of the op, if the graph cannot be executed.
 
@@ -89,6 +89,7 @@ class Executor:
     """
 
     def __init__(self, captured: Captured, schedule: Schedule, rules: Rules | None = None) -> None:
+        schedule.in_one_memory("execution by PyTorch")
         self.captured = captured
         self.certificate: Certificate = validate(captured.graph, schedule, rules)
         if self.certificate.verdict is not Verdict.VALID:

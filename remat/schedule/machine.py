@@ -1,0 +1,225 @@
+"""Machines with two memories: a device, a host, and the links between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.runtime.sizes import UNITS
+from remat.runtime.text import nearest, short
+
+#: Cost units that are times, and how many of each a second has.
+PER_SECOND = {"ns": 10**9, "us": 10**6}
+_NUMBER = r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*"
+_RATE = re.compile(rf"{_NUMBER}([A-Za-z]+)\s*/\s*s", re.ASCII)
+_LATENCY = re.compile(rf"{_NUMBER}(ns|us|ms|s)", re.ASCII)
+_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_WORK = re.compile(rf"{_NUMBER}([kMGTP]?)(?:flops?|macs?|cycles?)?(?:\s*/\s*s)?", re.ASCII)
+_PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device with a host: its memory, and the links that move tensors between both.
+
+    The device's memory is the budget of a problem. A transfer of *s* bytes takes the latency and then s divided by the
+    rate of its link, rounded up to whole cost units; so the costs of a graph must be times, or `compute_rate` must say
+    how many of its cost units the device does in a second.
+
+    Attributes
+    ----------
+    write_rate, read_rate : int or None
+        Bytes per second from device to host and from host to device; None: transfers take no time but the latency; 0:
+        there is no such link.
+    host : int or None
+        Bytes of the host that copies may take; None: unlimited.
+    latency : int
+        Nanoseconds before the first byte of each transfer.
+    full_duplex : bool
+        True if both directions work at the same time; otherwise one link does one transfer after the other.
+    compute_rate : int or None
+        Cost units per second, for graphs whose costs are no times.
+
+    Raises
+    ------
+    ProblemError
+        For a negative number or one of another type.
+
+    Examples
+    --------
+    >>> print(Machine.parse("pcie4,host=64GiB"))
+    24 GB/s, 68,719,476,736 bytes of host memory
+    """
+
+    write_rate: int | None = None
+    read_rate: int | None = None
+    host: int | None = None
+    latency: int = 0
+    full_duplex: bool = True
+    compute_rate: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("write_rate", "read_rate", "host", "latency", "compute_rate"):
+            value = getattr(self, name)
+            wrong = isinstance(value, bool) or not isinstance(value, int) or value < (name == "compute_rate")
+            if wrong and not (value is None and name != "latency"):
+                raise ProblemError(f"{name} of a machine must be a whole number from 0, not {short(value)}", "machine")
+
+    @classmethod
+    def parse(cls, text: str) -> Machine:
+        """Return the machine that a text describes: a preset, or settings, or a preset with settings.
+
+        Parameters
+        ----------
+        text : str
+            Parts separated by commas: first the name of one of :data:`PRESETS`, if any, then ``write=``, ``read=``
+            (``24GB/s``, or ``unlimited``) or ``rate=`` for both, ``host=64GiB``, ``latency=10us``,
+            ``duplex=half|full``, ``compute=312Tflop/s``.
+
+        Raises
+        ------
+        ProblemError
+            Naming the part that cannot be read.
+
+        Examples
+        --------
+        >>> half = Machine.parse("rate=12GB/s, latency=10us, duplex=half, host=1GiB")
+        >>> half.write_rate, half.latency, half.full_duplex
+        (12000000000, 10000, False)
+        """
+        first, *rest = text.split(",")
+        if "=" in first:
+            machine, rest = cls(write_rate=0, read_rate=0), [first, *rest]
+        elif first.strip() in PRESETS:
+            machine = PRESETS[first.strip()]
+        else:
+            known = ", ".join(PRESETS)
+            raise ProblemError(
+                f"machine {short(first.strip())} is not one of {known}{nearest(first.strip(), PRESETS)}; "
+                "or write rate=24GB/s,host=64GiB",
+                "machine",
+            )
+        for part in rest:
+            word, _, value = part.partition("=")
+            setting = _SETTINGS.get(word.strip())
+            if setting is None:
+                raise ProblemError(
+                    f"{short(part.strip())} is no setting of a machine; there are {', '.join(_SETTINGS)}", "machine"
+                )
+            machine = replace(machine, **setting(value.strip()))
+        return machine
+
+    def per_second(self, graph: ComputeGraph) -> int:
+        """Return how many cost units of `graph` a second has.
+
+        Raises
+        ------
+        ProblemError
+            If the costs are no times and the machine has no compute rate.
+        """
+        if graph.cost_unit in PER_SECOND:
+            return PER_SECOND[graph.cost_unit]
+        if self.compute_rate is None:
+            raise ProblemError(
+                f"costs of graph {graph.name!r} are in {graph.cost_unit!r}, no unit of time: say how many the machine "
+                "does in a second (compute=312Tflop/s), or give measured costs",
+                "no-times",
+            )
+        return self.compute_rate
+
+    def transfer_times(self, graph: ComputeGraph) -> tuple[list[int | None], list[int | None]]:
+        """Return the times to write and to read each tensor, in cost units; None where there is no link.
+
+        Raises
+        ------
+        ProblemError
+            As :meth:`per_second` does.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> from dataclasses import replace
+        >>> graph = replace(unit_chain(1), cost_unit="us")
+        >>> Machine(write_rate=10**6, read_rate=None, latency=1500).transfer_times(graph)
+        ([3, 3, 3], [2, 2, 2])
+        """
+        ticks = self.per_second(graph)
+        delay = -(-self.latency * ticks // 10**9)
+
+        def taken(rate: int | None) -> list[int | None]:
+            if rate == 0:
+                return [None] * len(graph.tensors)
+            return [delay + (0 if rate is None else -(-t.size * ticks // rate)) for t in graph.tensors]
+
+        return taken(self.write_rate), taken(self.read_rate)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the machine as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __str__(self) -> str:
+        rates = [_rate_text(rate) for rate in (self.write_rate, self.read_rate)]
+        links = rates[0] if rates[0] == rates[1] else f"{rates[0]} to the host, {rates[1]} back"
+        host = "unlimited host memory" if self.host is None else f"{self.host:,} bytes of host memory"
+        parts = [links, host]
+        if self.latency:
+            parts.append(f"latency {self.latency:,} ns")
+        if not self.full_duplex:
+            parts.append("half duplex")
+        return ", ".join(parts)
+
+
+def _rate_text(rate: int | None) -> str:
+    return "unlimited rate" if rate is None else "no link" if rate == 0 else f"{rate / 1e9:g} GB/s"
+
+
+def _scaled(pattern: re.Pattern[str], units: Mapping[str, int], text: str, example: str) -> int:
+    """Return a number with a unit as a whole number of the smallest unit, rounded down."""
+    match = pattern.fullmatch(text[:60])
+    unit = match[2] if match else ""
+    scale = units.get(unit, units.get(unit.lower()))
+    if match is None or scale is None:
+        raise ProblemError(f"{short(text)} is no such value of a machine; write {example}", "machine")
+    return int(Fraction(match[1]) * scale)
+
+
+def _rate(text: str) -> int | None:
+    return None if text == "unlimited" else _scaled(_RATE, UNITS, text, "24GB/s, or unlimited")
+
+
+def _host(text: str) -> int | None:
+    size = re.compile(rf"{_NUMBER}([A-Za-z]*)", re.ASCII)
+    return None if text == "unlimited" else _scaled(size, UNITS, text, "64GiB, or unlimited")
+
+
+def _duplex(text: str) -> bool:
+    if text not in ("half", "full"):
+        raise ProblemError(f"{short(text)} is no such value of a machine; write half or full", "machine")
+    return text == "full"
+
+
+_SETTINGS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "rate": lambda text: dict.fromkeys(("write_rate", "read_rate"), _rate(text)),
+    "write": lambda text: {"write_rate": _rate(text)},
+    "read": lambda text: {"read_rate": _rate(text)},
+    "host": lambda text: {"host": _host(text)},
+    "latency": lambda text: {"latency": _scaled(_LATENCY, _NANOSECONDS, text, "10us")},
+    "duplex": lambda text: {"full_duplex": _duplex(text)},
+    "compute": lambda text: {"compute_rate": _scaled(_WORK, _PREFIXES, text, "312Tflop/s")},
+}
+
+#: Links by name, with rates that programs reach; the host's memory is unlimited.
+PRESETS: Mapping[str, Machine] = MappingProxyType(
+    {
+        "pcie3": Machine(12 * 10**9, 12 * 10**9),
+        "pcie4": Machine(24 * 10**9, 24 * 10**9),
+        "pcie5": Machine(50 * 10**9, 50 * 10**9),
+        "nvlink-c2c": Machine(170 * 10**9, 400 * 10**9),
+    }
+)
