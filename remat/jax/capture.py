@@ -79,19 +79,42 @@ def capture(  # noqa: PLR0913 - independent options of users
     """
     if mode not in MODES:
         raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}", "mode")
-    label = str(name or getattr(function, "__name__", type(function).__name__))
+    label = name_of(function, name)
     chosen = (wrt,) if isinstance(wrt, int) else tuple(wrt)
     whole = jax.value_and_grad(function, argnums=wrt if isinstance(wrt, int) else chosen, has_aux=has_aux)
-    traced = whole if mode == "training" else function
+    closed = traced(whole if mode == "training" else function, args, kwargs or {}, label=label)
+    sizes = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
+    return captured_program(closed, label, sizes, mode=mode, unroll=unroll, views=views)
+
+
+def name_of(function: Callable[..., Any], name: str | None = None) -> str:
+    """Return the name of a graph: the given one, or the function's."""
+    return str(name or getattr(function, "__name__", type(function).__name__))
+
+
+def traced(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, label: str) -> Any:
+    """Return the jaxpr of a function.
+
+    Raise CaptureError with the reason if JAX cannot trace it.
+    """
     try:
-        closed = jax.make_jaxpr(traced)(*args, **(kwargs or {}))
+        return jax.make_jaxpr(function)(*args, **kwargs)
     except Exception as error:
         raise CaptureError(
             f"jax cannot trace {label}: {type(error).__name__}: {one_line(str(error))[:300]}", "untraceable"
         ) from error
+
+
+def captured_program(
+    closed: Any, label: str, constant_bytes: Mapping[str, int], *, mode: str, unroll: bool, views: bool
+) -> Captured:
+    """Return the graph of a traced program, of which the first result is the loss in training.
+
+    Raise CaptureError as :func:`capture`.
+    """
     inliner = Inliner(unroll=unroll, views=views, most=MAX_STEPS)
     arguments = [inliner.constant() for _ in closed.jaxpr.invars]
-    results = inliner.run(closed.jaxpr, [inliner.constant() for _ in closed.consts], arguments)
+    results = inliner.run(closed.jaxpr, [inliner.constant(each) for each in closed.consts], arguments)
     trace = inliner.finish()
     leaves = (inliner.meant.get(tensor, tensor) for value in results for tensor in _leaves(value))
     outputs = list(dict.fromkeys(leaves))
@@ -101,9 +124,8 @@ def capture(  # noqa: PLR0913 - independent options of users
     if not kept:
         raise CaptureError(f"{label} computes nothing", "computes-nothing")
     steps = [(place, op) for place, op in enumerate(trace.steps) if op in needed]
-    sizes = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
     try:
-        graph = _graph(trace, kept, outputs, name=label, loss=loss, mode=mode, constant_bytes=sizes)
+        graph = _graph(trace, kept, outputs, name=label, loss=loss, mode=mode, constant_bytes=constant_bytes)
     except GraphError as error:
         raise CaptureError(f"{label}: {error}") from None
     computes = [graph.op_index[trace.ops[op].name] for _, op in steps]
@@ -116,6 +138,7 @@ def capture(  # noqa: PLR0913 - independent options of users
         keys=tuple(_key(trace, op) for op in kept),
         results=tuple(_named(trace, inliner.meant, value) for value in results),
         values={trace.tensors[t][0]: trace.tensors[t][1] for op in kept for t in op.outputs},
+        constants=inliner.constants,
         mode=mode,
         remarks=tuple(trace.remarks),
     )

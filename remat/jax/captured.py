@@ -33,12 +33,14 @@ class Captured:
         First step of the backward pass in `schedule`; the number of steps if there is none.
     keys : tuple of tuple
         Key of each op: primitive, parameters, inputs, and shapes and types of its results. Inputs are names of tensors,
-        −1, −2, … for the arguments in turn (then constants), and :class:`~remat.jax.inlining.Number` for literals.
+        −1, −2, … for the arguments in turn (then `constants`), and :class:`~remat.jax.inlining.Number` for literals.
     results : tuple
         Flat results of the function: the value and the gradients. Names of tensors, numbers of constants and literals
         as in `keys`; a tuple for the stacked results of an unrolled loop.
     values : mapping of str to aval
         Shape and type of each tensor.
+    constants : mapping of int to array
+        Constants of the program, by their numbers in `keys`.
     mode : str
         ``"training"`` or ``"inference"``.
     remarks : tuple of str
@@ -53,6 +55,7 @@ class Captured:
     keys: tuple[tuple[Any, ...], ...]
     results: tuple[Any, ...]
     values: Mapping[str, Any]
+    constants: Mapping[int, Any]
     mode: str
     remarks: tuple[str, ...] = ()
 

@@ -129,6 +129,7 @@ class Inliner:
         self._known: dict[Key, list[int]] = {}
         self._late: set[int] = set()  # tensors of the backward pass
         self._counts: dict[str, int] = {}
+        self.constants: dict[int, Any] = {}
         self._constants = 0
         self._regions = 0
         self._region = 0
@@ -138,9 +139,11 @@ class Inliner:
         self.meant: dict[int, int] = {}
         self._token: int | None = None
 
-    def constant(self) -> int:
-        """Return a new value in constant memory."""
+    def constant(self, known: Any = None) -> int:
+        """Return a new value in constant memory; `known`: its array if it is one of the program."""
         self._constants -= 1
+        if known is not None:
+            self.constants[self._constants] = known
         return self._constants
 
     def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value], scope: str = "") -> list[Value]:
@@ -178,7 +181,7 @@ class Inliner:
         if equation.primitive.name in ("remat2", "remat", "checkpoint") and equation.params.get("differentiated"):
             self._regions += 1
             self._region = self._regions
-        shared = [self.constant() for _ in constants]
+        shared = [self.constant(each) for each in constants]
         written = self.run(inner, shared, read, scope)
         self._region = outer
         return written
@@ -205,7 +208,7 @@ class Inliner:
         body, length = params["jaxpr"], int(params["length"])
         inner, constants = getattr(body, "jaxpr", body), getattr(body, "consts", ())
         fixed, carried = _scan_sizes(params)
-        shared = [self.constant() for _ in constants]
+        shared = [self.constant(each) for each in constants]
         carry = read[fixed : fixed + carried]
         ran: list[list[Value]] = [[] for _ in range(length)]
         for k in reversed(range(length)) if params["reverse"] else range(length):

@@ -15,13 +15,13 @@ from typing import Any, TypedDict
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
 from remat.problem import Problem
-from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
-from remat.schedule.io import read_schedule
+from remat.schedule import OrderRule, Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
+from remat.solving.training_steps import certified
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.peers.partitioner import partitioner_schedule
@@ -95,7 +95,7 @@ def checkpointed_start(captured: Captured, problem: Problem) -> Schedule | None:
             f"module {captured.graph.name!r} checkpoints itself (torch.utils.checkpoint), and a schedule replaces that"
             f"; it needs {certificate.peak:,} bytes so: give a budget of at most that, or turn its checkpoints off"
         ),
-        stacklevel=7,
+        stacklevel=10,
     )
     return schedule if certificate.accepted else None
 
@@ -192,43 +192,8 @@ def planned(
     """
     seconds = {"capture": capture_seconds}
     problem = _problem(captured, settings)
-    result: Result | None = None
-    if schedule is None:
-        begun = time.monotonic()
-        limit, start = settings.time_limit, None
-        own = checkpointed_start(captured, problem)
-        if settings.method == "auto":
-            peer = torch_start(captured, problem, seconds["capture"], limit)
-            starts = [each for each in (own, peer) if each is not None]
-            start = min(starts, key=lambda each: problem.value(problem.validate(each)), default=None)
-            seconds["start"] = time.monotonic() - begun
-        if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
-            known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)
-            start = known if validate(captured.graph, known, problem.rules).accepted else None
-        result = solve(
-            problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
-            on_progress=settings.on_progress,
-            stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
-        )  # fmt: skip
-        seconds["solve"] = time.monotonic() - begun
-        if result.schedule is None:
-            message = result.message.replace("the tensors alive at the end need", "outputs and gradients together need")
-            raise ProblemError(f"no schedule of {captured.graph.name!r}: {message}")
-        found = result.schedule
-    else:
-        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
-        # other costs (another machine, other threads) change the digest of the same step; the validator decides
-        found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
-    rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants_counted)
-    certificate = validate(captured.graph, found, rules)
-    if certificate.verdict is Verdict.OVER_BUDGET:
-        raise ScheduleError(
-            f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes",
-            "step-over-budget",
-        )
-    if not certificate.accepted:
-        raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
-    parts, graph = split(captured, found), captured.graph
+    step = certified(problem, schedule, lambda: _solved(captured, problem, settings, known, seconds))
+    parts, graph, certificate = split(captured, step.schedule), captured.graph, step.certificate
     report = Report(
         name=graph.name, engine=settings.engine, ops=len(graph.ops), recomputations=certificate.recomputations,
         reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=certificate.peak,
@@ -237,10 +202,34 @@ def planned(
         workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
-        certificate=certificate, result=result, seconds=seconds,
+        certificate=certificate, result=step.result, seconds=seconds,
         costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
     )  # fmt: skip
     return parts, report
+
+
+def _solved(
+    captured: Captured, problem: Problem, settings: Settings, known: Schedule | None, seconds: dict[str, float]
+) -> Result:
+    """Search for a schedule, from the best of some known ones; add the times to `seconds`."""
+    begun = time.monotonic()
+    limit, start = settings.time_limit, None
+    own = checkpointed_start(captured, problem)
+    if settings.method == "auto":
+        peer = torch_start(captured, problem, seconds["capture"], limit)
+        starts = [each for each in (own, peer) if each is not None]
+        start = min(starts, key=lambda each: problem.value(problem.validate(each)), default=None)
+        seconds["start"] = time.monotonic() - begun
+    if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
+        known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)
+        start = known if validate(captured.graph, known, problem.rules).accepted else None
+    result = solve(
+        problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
+        on_progress=settings.on_progress,
+        stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
+    )  # fmt: skip
+    seconds["solve"] = time.monotonic() - begun
+    return result
 
 
 def _problem(captured: Captured, settings: Settings) -> Problem:

@@ -1,0 +1,310 @@
+"""Losses of JAX that are trained within a memory budget: :func:`rematerialize`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from remat.errors import ExecutionError, ProblemError
+from remat.graphs import ComputeGraph
+from remat.jax.capture import name_of
+from remat.jax.plan import Plan
+from remat.jax.program import Program
+from remat.jax.report import Report
+from remat.jax.step import Arguments, Step, capture_step
+from remat.jax.verify import verify as run_verification
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule.io import write_schedule
+from remat.solving.method import MethodLike
+from remat.solving.progress import OnProgress
+from remat.solving.solve import solve
+from remat.solving.training_steps import certified
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OTHER_SHAPES = ("error", "capture")
+
+
+class StepOptions(TypedDict, total=False):
+    """Further options of :func:`rematerialize`, which documents them."""
+
+    kwargs: Mapping[str, Any]
+    wrt: int | Sequence[int]
+    has_aux: bool
+    unroll: bool
+    name: str
+    constants_counted: bool
+    method: MethodLike
+    method_options: Any
+    time_limit: float | None
+    on_progress: OnProgress | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the steps of a loss; see :func:`rematerialize`."""
+
+    budget: str | int | float | None
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    wrt: int | Sequence[int] = 0
+    has_aux: bool = False
+    unroll: bool = False
+    name: str | None = None
+    constants_counted: bool = False
+    method: MethodLike = "auto"
+    method_options: Any = None
+    time_limit: float | None = 60.0
+    on_progress: OnProgress | None = None
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Positions of the arguments to differentiate by."""
+        return (self.wrt,) if isinstance(self.wrt, int) else tuple(self.wrt)
+
+
+class Rematerialized:
+    """A loss whose gradients keep a memory budget; made by :func:`rematerialize`.
+
+    Use it as the original: in ``jax.grad``, ``jax.value_and_grad`` and ``jax.jit``. A call without a gradient runs the
+    original.
+
+    Attributes
+    ----------
+    original : callable
+    """
+
+    def __init__(self, loss: Callable[..., Any], settings: Settings, other_shapes: str) -> None:
+        functools.update_wrapper(self, loss)
+        self.original = loss
+        self._settings = settings
+        self._captures_others = other_shapes == "capture"
+        self._plans: list[Plan] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss, or loss and auxiliary output.
+
+        Raises
+        ------
+        ExecutionError
+            With the argument that differs from the sample.
+        """
+        given, refused = Arguments(args, dict(kwargs)), None
+        for plan in self._plans:
+            try:
+                leaves = plan.leaves(given)
+            except ExecutionError as error:
+                refused = refused or error
+                continue
+            return plan(leaves)
+        if refused is not None and not self._captures_others:
+            raise refused
+        plan = self._capture(given)
+        return plan(plan.leaves(given))
+
+    def __repr__(self) -> str:
+        report = self.report
+        return f"Rematerialized({report.name!r}, {report.predicted_peak:,} of {report.reference_peak:,} bytes)"
+
+    @property
+    def report(self) -> Report:
+        """Prediction, certificate and verification for the sample."""
+        return self._plans[0].report
+
+    @property
+    def reports(self) -> list[Report]:
+        """Reports of all kinds of calls so far."""
+        return [plan.report for plan in self._plans]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Schedule of the sample's step."""
+        return self._plans[0].schedule
+
+    @property
+    def step(self) -> Step:
+        """Captured step of the sample."""
+        return self._plans[0].program.step
+
+    def save_schedule(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule; ``rematerialize(..., schedule=path)`` uses it instead of solving again."""
+        write_schedule(self.schedule, path)
+
+    def plot(self, max_tensors: int | None = None) -> Figure:
+        """Draw the memory over the schedule with the budget, and below it the lifetimes of tensors.
+
+        `max_tensors`: draw only the largest ones; default: layers if there are many.
+        """
+        from remat.schedule.plots import plot_schedule
+
+        report = self.report
+        return plot_schedule(
+            self.step.captured.graph, self.schedule, report.budget, max_tensors,
+            count_constant_memory=report.constants_counted,
+        )  # fmt: skip
+
+    def _capture(self, given: Arguments, schedule: Schedule | str | os.PathLike[str] | None = None) -> Plan:
+        """Add the plan of a kind of call: captured, solved or with the given schedule, and certified."""
+        settings, begun = self._settings, time.monotonic()
+        step = capture_step(
+            self.original, given, wrt=settings.positions, has_aux=settings.has_aux, unroll=settings.unroll,
+            label=name_of(self.original, settings.name),
+        )  # fmt: skip
+        problem, seconds = _problem(step, settings), {"capture": time.monotonic() - begun}
+        begun = time.monotonic()
+        found = certified(
+            problem, schedule,
+            lambda: solve(
+                problem, settings.method, method_options=settings.method_options, stop=settings.time_limit,
+                on_progress=settings.on_progress,
+            ),
+        )  # fmt: skip
+        seconds["solve"] = time.monotonic() - begun
+        program, graph = Program(step, found.schedule), step.captured.graph
+        report = Report(
+            name=graph.name, ops=len(graph.ops), recomputations=found.certificate.recomputations,
+            reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=found.certificate.peak,
+            overhead=found.certificate.overhead, constant_memory=graph.constant_memory,
+            constants_counted=settings.constants_counted,
+            saved_bytes=sum(graph.tensors[graph.tensor_index[name]].size for name in program.saved),
+            certificate=found.certificate, result=found.result, seconds=seconds, costs="floating-point operations",
+            remarks=step.captured.remarks, compiled_peak=_compiled_peak(graph, found.schedule),
+        )  # fmt: skip
+        if not self._plans:  # a share is relative to the peak of the sample
+            self._settings = dataclasses.replace(settings, budget=problem.budget_bytes)
+        self._plans.append(Plan(self.original, program, found.schedule, report))
+        return self._plans[-1]
+
+    def _verify(self, given: Arguments) -> None:
+        plan, settings = self._plans[0], self._settings
+        found = run_verification(self.original, self, given, settings.positions, settings.has_aux)
+        plan.report = dataclasses.replace(plan.report, verification=found)
+
+
+def rematerialize(
+    loss: Callable[..., Any],
+    args: tuple[Any, ...],
+    budget: str | int | float | None = None,
+    *,
+    schedule: Schedule | str | os.PathLike[str] | None = None,
+    verify: bool = False,
+    other_shapes: str = "error",
+    **options: Unpack[StepOptions],
+) -> Rematerialized:
+    """Return a loss like `loss` whose gradients keep a memory budget by recomputation.
+
+    It captures the loss and its gradients, finds and certifies a schedule, and returns a function with a derivative of
+    its own (``jax.custom_vjp``). The forward pass keeps what the schedule keeps; the backward pass recomputes in the
+    order of the schedule. XLA can neither merge recomputations with the first run nor move them forward. The result
+    works within ``jit``, ``value_and_grad`` and ``vmap``; only reverse mode is defined.
+
+    Parameters
+    ----------
+    loss : callable
+        Returns a real scalar, or with `has_aux` a pair of it and anything else. Without side effects.
+    args : tuple
+        Arguments of a typical call: arrays in any pytrees, or ``jax.ShapeDtypeStruct`` instead. Later calls need the
+        same structure, shapes and types.
+    budget : str, int, float or None
+        Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
+        :class:`~remat.jax.report.Report` for what counts. None: only with `schedule`.
+    schedule : Schedule or path, optional
+        A saved schedule of this step (``.save_schedule``), used instead of solving.
+    verify : bool
+        Run one compiled step of both functions on the sample; compare loss, gradients and XLA's memory.
+    other_shapes : {"error", "capture"}
+        Response to a call unlike the sample: an error that names the argument, or another capture and solve, once for
+        each kind of call, within the sample's budget in bytes.
+    kwargs : mapping, optional
+        Keyword arguments of the typical call.
+    wrt : int or sequence of int, optional
+        Arguments to differentiate by, 0 by default: their floating-point arrays.
+    has_aux : bool, optional
+        As in ``jax.grad``: the loss returns a pair. The second has no gradient.
+    unroll : bool, optional
+        Give each iteration of a ``scan`` ops of its own; otherwise a ``scan`` is one op.
+    name : str, optional
+        Name of the graph.
+    constants_counted : bool, optional
+        Count parameters and other arguments in budget and peak.
+    method, method_options, on_progress
+        As in :func:`remat.solve`.
+    time_limit : float or None, optional
+        Seconds for the search, 60 by default; None: no limit.
+
+    Returns
+    -------
+    Rematerialized
+
+    Raises
+    ------
+    CaptureError
+        If JAX cannot trace the loss or its gradient.
+    ExecutionError
+        If the loss cannot run by a schedule: side effects, no real scalar, nothing to differentiate by.
+    ProblemError
+        If no schedule within the budget exists or was found; with the smallest budget known to suffice.
+    ScheduleError
+        If `schedule` does not belong to this step.
+    VerificationError
+        If the gradients differ from those of `loss`.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax import numpy as jnp
+    >>> def loss(layers, x):
+    ...     for w in layers:
+    ...         x = jnp.tanh(x @ w)
+    ...     return jnp.mean(x**2)
+    >>> layers, x = [jnp.eye(32) / 2] * 6, jnp.ones((256, 32))
+    >>> within = rematerialize(loss, (layers, x), "60%", verify=True)
+    >>> gradients = jax.jit(jax.grad(within))(layers, x)
+    >>> within.report.predicted_peak <= 0.6 * within.report.reference_peak, len(gradients)
+    (True, 6)
+    """
+    if not callable(loss):
+        raise ExecutionError(
+            f"rematerialize takes a function, not an object of type {type(loss).__name__}", "jax-function"
+        )
+    if isinstance(loss, Rematerialized):
+        raise ExecutionError("the loss is rematerialized already; use loss.original", "jax-function")
+    if not isinstance(args, tuple):
+        raise ExecutionError(
+            f"args is a {type(args).__name__}, not the tuple of arguments of a call, such as (parameters, batch)",
+            "jax-sample",
+        )
+    if budget is None and schedule is None:
+        raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
+    if other_shapes not in OTHER_SHAPES:
+        raise ProblemError(f"other_shapes {other_shapes!r} is not one of {', '.join(OTHER_SHAPES)}", "step-setting")
+    made = Rematerialized(loss, Settings(budget, **options), other_shapes)
+    given = Arguments(args, dict(options.get("kwargs") or {}))
+    made._capture(given, schedule)
+    if verify:
+        made._verify(given)
+    return made
+
+
+def _problem(step: Step, settings: Settings) -> Problem:
+    """Return the problem: fixed order, so that loss and auxiliary output come first; their ops run once."""
+    graph = step.captured.graph
+    early = step.early_tensors
+    once = {op.name: 1 for op in graph.ops if early.intersection(op.outputs)}
+    return Problem(
+        graph, settings.budget, OrderRule.FIXED, once or None, count_constant_memory=settings.constants_counted
+    )
+
+
+def _compiled_peak(graph: ComputeGraph, schedule: Schedule) -> int:
+    """Return the peak of a schedule if the graph's outputs have their memory from the start."""
+    results = set(graph.outputs)
+    tensors = [dataclasses.replace(each, size=0) if each.name in results else each for each in graph.tensors]
+    reserved = sum(each.size for each in graph.tensors if each.name in results)
+    return reserved + simulate(dataclasses.replace(graph, tensors=tensors), schedule).peak

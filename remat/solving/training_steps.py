@@ -1,0 +1,146 @@
+"""Schedules of captured training steps: found or given, certified, and reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remat.errors import ProblemError, ScheduleError
+from remat.problem import Problem
+from remat.schedule import Certificate, Rules, Schedule, Verdict, validate
+from remat.schedule.certificate import overhead_text
+from remat.schedule.io import read_schedule
+from remat.solving.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """Prediction and certificate of a training step that keeps a budget. Memory is in bytes.
+
+    Attributes
+    ----------
+    name : str
+        Name of the graph.
+    ops, recomputations : int
+        Ops of the step, and computes beyond the first of each op.
+    reference_peak : int
+        Peak without recomputation.
+    budget : int or None
+        None for a given schedule without a budget.
+    predicted_peak : int
+        Certified peak.
+    overhead : float or None
+        Extra cost in % under the chosen cost model; None if all costs are 0.
+    constant_memory : int
+    constants_counted : bool
+        True if peak and budget count the constant memory.
+    saved_bytes : int
+        Bytes that the backward pass reads from the forward pass.
+    certificate : Certificate
+    result : Result or None
+        Answer of the method; None for a given schedule.
+    seconds : mapping-like of str to float
+        Times of capture and solving.
+    costs : str
+        Cost model, and its figures.
+    """
+
+    name: str
+    ops: int
+    recomputations: int
+    reference_peak: int
+    budget: int | None
+    predicted_peak: int
+    overhead: float | None
+    constant_memory: int
+    constants_counted: bool
+    saved_bytes: int
+    certificate: Certificate = field(repr=False)
+    result: Result | None = field(default=None, repr=False)
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+    costs: str = field(default="", repr=False)
+
+    def opening_rows(self, label: str, how: str) -> list[tuple[str, str]]:
+        """Return the rows of the step and its peak; `how`: the kind of execution."""
+        share = 100 * self.predicted_peak / self.reference_peak if self.reference_peak else 100.0
+        return [
+            (label, f"{self.name}: {self.ops:,} ops, {self.recomputations:,} recomputations, {how}"),
+            (
+                "peak",
+                f"{self.predicted_peak:,} bytes predicted, {share:.1f} % of the {self.reference_peak:,} "
+                "without recomputation",
+            ),
+        ]
+
+    def budget_rows(self, constants: str) -> list[tuple[str, str]]:
+        """Return the rows of the budget and of the constant memory, which consists of `constants`."""
+        rows = [] if self.budget is None else [("budget", f"{self.budget:,} bytes")]
+        counted = "counted" if self.constants_counted else "not counted"
+        return [*rows, ("constant", f"{self.constant_memory:,} bytes of {constants}, {counted}")]
+
+    def saved_row(self) -> tuple[str, str]:
+        """Return the row of the values between the passes."""
+        return "saved", f"{self.saved_bytes:,} bytes from forward to backward pass"
+
+    def closing_rows(self) -> list[tuple[str, str]]:
+        """Return the rows of cost, search, certificate and times."""
+        rows = [("extra cost", overhead_text(self.certificate.cost, self.certificate.base_cost))]
+        if self.costs:
+            rows.append(("costs", self.costs))
+        if self.result is not None:
+            gap = "" if self.result.gap is None else f", gap {100 * self.result.gap:.4g} %"
+            rows.append(("found by", f"{self.result.source}: {self.result.status}{gap}"))
+            rows.append(("scope", str(self.result.scope)))
+        digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
+        rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))
+        rows.append(("seconds", ", ".join(f"{word} {value:.1f}" for word, value in self.seconds.items())))
+        return rows
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values, as ``str`` shows them."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(f"{word:<12} {text}" for word, text in self.rows())
+
+
+@dataclass(frozen=True)
+class CertifiedStep:
+    """Schedule of a training step with its certificate; `result`: the answer of the method that found it."""
+
+    schedule: Schedule
+    certificate: Certificate
+    result: Result | None
+
+
+def certified(
+    problem: Problem, schedule: Schedule | str | os.PathLike[str] | None, search: Callable[[], Result]
+) -> CertifiedStep:
+    """Return the given schedule, or that of a search, with its certificate.
+
+    Raise ProblemError if no schedule within the budget exists or was found, and ScheduleError if the schedule does not
+    belong to the graph, or exceeds the budget.
+    """
+    graph, result = problem.graph, None
+    if schedule is None:
+        result = search()
+        if result.schedule is None:
+            message = result.message.replace("the tensors alive at the end need", "outputs and gradients together need")
+            raise ProblemError(f"no schedule of {graph.name!r}: {message}")
+        found = result.schedule
+    else:
+        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
+        # other costs (another machine, other threads) change the digest of the same step; the validator decides
+        found = dataclasses.replace(found, graph=graph.name, graph_digest=graph.digest)
+    rules = Rules(budget=problem.budget_bytes, count_constant_memory=problem.count_constant_memory)
+    certificate = validate(graph, found, rules)
+    if certificate.verdict is Verdict.OVER_BUDGET:
+        raise ScheduleError(
+            f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes",
+            "step-over-budget",
+        )
+    if not certificate.accepted:
+        raise ScheduleError(f"the schedule is none of graph {graph.name!r}: {certificate.first}")
+    return CertifiedStep(found, certificate, result)
