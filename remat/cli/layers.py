@@ -23,7 +23,9 @@ def command(
     schedule: OptionalSchedule = None,
     *,
     by: str | None = typer.Option(
-        None, metavar="module|type", help="Rows by module or by type of op; default: module, if the graph has modules."
+        None,
+        metavar="module|type",
+        help="Rows by module or by type of op; default: what the graph has, otherwise parts of the order.",
     ),
     depth: int | None = typer.Option(
         None, min=1, metavar="N", help="Parts of a module path that form a row; default: up to its first number."

@@ -21,7 +21,7 @@ OPEN, FILLED, CROSS = range(3)
 def runs_page(groups: Sequence[Sequence[Run]]) -> str:
     """Return a page of :func:`remat.experiments.run_plots.plot_runs`, with a logarithmic axis of time.
 
-    Methods without a schedule are listed above the picture.
+    Methods without a schedule are listed above the picture, in which panels without curves are left out.
     """
     methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
     panels: list[dict[str, Any]] = []
@@ -46,7 +46,8 @@ def runs_page(groups: Sequence[Sequence[Run]]) -> str:
     lines = [("", printable(f"{label}, {', '.join(titles)}: {what}")) for (label, what), titles in without.items()]
     return page_text(
         {"kind": "chart", "title": f"{name}: methods compared", "lines": lines, "axis": "seconds", "log": True,
-         "note": "Dashed: bounds. Filled: proved optimal.", "panels": panels}
+         "note": "Dashed: bounds. Filled: proved optimal.",
+         "panels": [panel for panel in panels if panel["series"]] or panels}
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from remat.experiments.runs import Run
 from remat.graphs import ComputeGraph
 from remat.io.figures import (
     GIVEN,
+    GREY,
     INK,
     LABEL,
     TITLE,
@@ -63,6 +64,9 @@ def plot_trade_off(found: TradeOff, ax: Axes | None = None) -> Axes:
     axes.axvline(graph.reference_peak / scale, color=INK, linewidth=0.8, linestyle=":", label="without recomputation")
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.margins(0.08)
+    if not peaks:
+        axes.set_ylim(0, 1)
+        axes.text(0.5, 0.5, "no valid schedule", transform=axes.transAxes, ha="center", va="center", color=GREY)
     axes.set_xlabel(f"peak ({unit})", fontsize=LABEL)
     axes.set_ylabel("overhead (%)" if graph.base_cost else "cost", fontsize=LABEL)
     axes.set_title(plain_text(f"{graph.name}: overhead against peak, lower left is better"), fontsize=TITLE)

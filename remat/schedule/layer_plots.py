@@ -92,6 +92,8 @@ def _draw_bytes(axes: Axes, at: Int, bars: Sequence[Sequence[LayerRow]], table: 
     axes.barh(at, again / scale, 0.72, kept / scale, color=AGAIN, label="recomputed")
     if backward and full.any():
         axes.barh(at, full / scale, 0.86, fill=False, edgecolor=GREY, linewidth=0.9, label="without recomputation")
+    axes.margins(x=0.03)
+    axes.set_xlim(left=0)
     axes.set_xlabel(f"bytes {'saved for the backward pass' if backward else 'held'}, and recomputed ({unit})",
                     fontsize=LABEL)  # fmt: skip
 
@@ -103,7 +105,8 @@ def _draw_time(axes: Axes, at: Int, bars: Sequence[Sequence[LayerRow]], table: L
     axes.barh(at, extra / scale, 0.72, once / scale, color=AGAIN, label="recomputations")
     for place, (cost, more) in enumerate(zip(once.tolist(), extra.tolist(), strict=True)):
         if more and cost:
-            axes.annotate(f"+{100 * more / cost:.0f} %", ((cost + more) / scale, place), (3, 0), "data",
+            digits = 1 if more < 0.01 * cost else 0
+            axes.annotate(f"+{100 * more / cost:.{digits}f} %", ((cost + more) / scale, place), (3, 0), "data",
                           "offset points", va="center", fontsize=NAME, color=INK)  # fmt: skip
     axes.margins(x=0.1)
     axes.set_xlabel(label, fontsize=LABEL)
@@ -116,4 +119,4 @@ def _title(table: LayerTable) -> str:
         parts.append(f"{size_text(total.saved)} saved of {size_text(total.activations)}")
     if total.cost:
         parts.append(f"overhead {overhead_text(total.cost + total.extra_cost, total.cost)}")
-    return f"{table.graph}, by layer: {', '.join(parts)}"
+    return f"{table.graph}: {', '.join(parts)}"

@@ -251,8 +251,9 @@ def plot_peak_distribution(peaks: Int, marks: Mapping[str, int], ax: Axes | None
 def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Traffic], ax: Axes | None = None) -> Axes:
     """Plot the bytes fetched and (hatched) written at each capacity, by the reference order and by a schedule.
 
-    The label above the bars is the factor by which the schedule reduces traffic: ``all gone`` if only the reference
-    order moves bytes, and ``none`` if neither does. After Fig. 11 of Ahn et al. 2020.
+    The label above the bars is the factor by which the schedule reduces traffic (``less``) or increases it (``more``).
+    It is ``all gone`` or ``new`` if only one of them moves bytes, and ``none`` if neither does. After Fig. 11 of Ahn et
+    al. 2020.
 
     Parameters
     ----------
@@ -279,7 +280,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     axes.set_ylim(0, 1.15 * top / scale or 1)
     axes.set_xlabel("on-chip memory", fontsize=LABEL)
     axes.set_ylabel(f"off-chip traffic ({unit})", fontsize=LABEL)
-    axes.set_title(f"{plain_text(title)}: bytes moved, and how much less than the reference order", fontsize=TITLE)
+    axes.set_title(f"{plain_text(title)}\nbytes moved, compared with the reference order", fontsize=TITLE)
     figure_of(axes).legend(loc="outside lower center", ncols=2, fontsize=LABEL, frameon=False)
     rule(axes, "y")
     return axes
@@ -288,4 +289,6 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
 def _gain(mine: Traffic, theirs: Traffic) -> str:
     if not mine.total:
         return "all gone" if theirs.total else "none"
+    if mine.total > theirs.total:
+        return f"{mine.total / theirs.total:.2f}× more" if theirs.total else "new"
     return f"{theirs.total / mine.total:.2f}× less"

@@ -13,7 +13,7 @@ from remat.runtime.arrays import Int
 from remat.runtime.sizes import size_text
 from remat.runtime.text import clipped
 from remat.schedule.drawing import BINS, WIDE_BINS, Picture, draw_faults, shown_name
-from remat.schedule.traces.layers import layer_labels, shortened
+from remat.schedule.traces.layers import layer_labels, parts_of_order, shortened
 from remat.schedule.traces.timeline import module_paths
 
 if TYPE_CHECKING:
@@ -74,22 +74,17 @@ def height_of_rows(picture: Picture, max_tensors: int | None) -> float:
 
 def _layers(graph: ComputeGraph) -> tuple[list[str], Int]:
     """Return names of layers and that of each op: modules, or parts of the reference order; consecutive ones joined."""
-    order = graph.arrays.order.tolist()
-    modules = has_modules(graph)
-    if modules:
-        labels = layer_labels(graph)
-        names = list(dict.fromkeys(labels[op] for op in order))
-        shown = shortened(names)
-        number = {name: k for k, name in enumerate(names)}
-        layer = np.array([number[name] for name in labels], dtype=np.int64)
-    else:
-        shown = [f"{k:,}" for k in range(len(order))]
-        layer = graph.arrays.position.astype(np.int64)
+    if not has_modules(graph):
+        return parts_of_order(graph)
+    labels = layer_labels(graph)
+    names = list(dict.fromkeys(labels[op] for op in graph.arrays.order.tolist()))
+    shown = shortened(names)
+    number = {name: k for k, name in enumerate(names)}
+    layer = np.array([number[name] for name in labels], dtype=np.int64)
     if (count := len(shown)) > _LAYER_ROWS:
         part = -(-count // _LAYER_ROWS)
         layer = layer // part
-        what = "" if modules else "ops "
-        shown = [f"{what}{shown[k]} … {shown[min(k + part, count) - 1]}" for k in range(0, count, part)]
+        shown = [f"{shown[k]} … {shown[min(k + part, count) - 1]}" for k in range(0, count, part)]
     return shown, layer
 
 
@@ -165,7 +160,8 @@ def _name_largest(axes: Axes, picture: Picture, rows: Int, count: int) -> None:
             continue
         used.append((row, left, width))
         style: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.75}
-        axes.text(left, row + 0.5, plain_text(text), va="center", fontsize=NAME, bbox=style, clip_on=True,
+        place = min(max(row + 0.5, 0.4 * room), count - 0.4 * room)  # within the frame
+        axes.text(left, place, plain_text(text), va="center", fontsize=NAME, bbox=style, clip_on=True,
                   color=FAULT if tensor in picture.guilty else INK)  # fmt: skip
 
 

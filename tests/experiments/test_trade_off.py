@@ -65,6 +65,12 @@ def test_tables_and_plot(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+def test_plot_without_a_valid_schedule_says_so() -> None:
+    (axes,) = TradeOff(GRAPH, (Point.failed("broken", "5", "no luck"),)).plot().axes
+    assert [text.get_text() for text in axes.texts] == ["no valid schedule"]
+    assert axes.get_ylim() == (0, 1)
+
+
 def test_labels_of_the_plot() -> None:
     """Budgets have units, equal points share a label, and no label covers another one; the axis fits the data."""
     reference, saved = Schedule.reference(GRAPH), schedule_of_saved(GRAPH, ["f1"])

@@ -358,6 +358,11 @@ def test_layers_without_modules_or_backward_pass(graph: ComputeGraph) -> None:
     table = layer_table(bare, Schedule.reference(bare))
     assert table.total.saved is None
     assert table.total.at_peak == bare.reference_peak
+    assert [row.layer for row in table.rows] == [f"op {name}" for name in bare.order]
+    long = layered(90, seed=1)
+    parts = layer_table(long, Schedule.reference(long)).rows
+    assert (parts[0].layer, parts[-1].layer) == ("ops 0 … 2", "ops 87 … 89")
+    assert [row.ops for row in parts] == [3] * 30
     with refused("problem.layers"):
         layer_table(graph, Schedule.reference(graph), by="colour")  # type: ignore[arg-type]
     with refused("problem.layers"):

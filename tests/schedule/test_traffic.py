@@ -188,5 +188,7 @@ def test_picture(tmp_path):
     assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
     assert len(axes.patches) == 3 * 4
     assert axes.texts[-1].get_text() == "none"
+    less, more = (axes.texts[0].get_text(), plot_traffic("g", theirs, mine).texts[0].get_text())
+    assert (less.endswith("less"), more.replace("more", "less")) == (True, less)
     write_figure(tmp_path / "t.svg", lambda: plot_traffic("g", mine, theirs))
     assert (tmp_path / "t.svg").read_bytes().startswith(b"<?xml")

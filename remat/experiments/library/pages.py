@@ -183,8 +183,8 @@ def _values(chosen: Sequence[Instance], known: dict[str, list[Standing]]) -> lis
         values = (_best(mine[budget], "{:.2f}") if budget in mine else "-" for budget in budgets)
         closed = sum(one.closed for one in standings)
         rows.append((
-            f"[{each.name}]({each.name}.md)", f"{each.ops:,}", size_text(each.peak), *values,
-            f"{closed} of {len(standings)}", _mean_gap(standings),
+            f"[{each.name}]({each.name}.md)", f"{each.ops:,}", _unbroken(size_text(each.peak)), *values,
+            _unbroken(f"{closed} of {len(standings)}"), _mean_gap(standings),
         ))  # fmt: skip
     return rows
 
@@ -196,6 +196,11 @@ def _best(standing: Standing, form: str = "{:.4f}") -> str:
     value = standing.relative(standing.value)
     best = "?" if value is None else form.format(value)
     return f"**{best}**" if standing.closed else best
+
+
+def _unbroken(text: str) -> str:
+    """Return a text that is not wrapped."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _mean_gap(standings: Iterable[Standing]) -> str:

@@ -57,10 +57,19 @@ function next() {
 
 const picture = ({ schedule: schedulePicture, chart: chartPicture })[data.kind](data);
 element("title").textContent = data.title;
+let lines = element("lines");
+if (data.kind === "chart" && data.lines.length) {  // folded on a phone, where they would push the picture down
+  const folded = document.createElement("details"), summary = document.createElement("summary");
+  summary.textContent = `without a schedule: ${data.lines.length}`;
+  folded.open = innerWidth > 600;
+  folded.append(summary);
+  lines.append(folded);
+  lines = folded;
+}
 for (const [kind, text] of data.lines) {
   const made = document.createElement("p");
   made.className = kind; made.textContent = text;
-  element("lines").append(made);
+  lines.append(made);
 }
 canvas.setAttribute("aria-label", data.title);
 document.addEventListener("keydown", keys);

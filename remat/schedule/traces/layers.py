@@ -15,6 +15,7 @@ import numpy as np
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
+from remat.runtime.arrays import Int
 from remat.runtime.sizes import size_unit
 from remat.runtime.text import aligned, csv_text, printable, short
 from remat.schedule.schedule import Schedule
@@ -22,6 +23,8 @@ from remat.schedule.traces.timeline import Timeline, module_paths
 
 By = Literal["module", "type"]
 SUFFIXES = (".csv", ".md")
+#: Most parts of the reference order that stand for layers.
+MOST_PARTS = 40
 #: Rows for ops and tensors outside all layers.
 NO_MODULE, INPUTS, CONSTANT = "(no module)", "(graph inputs)", "(constant memory)"
 
@@ -139,7 +142,8 @@ def layer_table(
     schedule : Schedule
         A valid schedule.
     by : {"module", "type"}, optional
-        Rows are modules (``meta["modules"]``) or types of ops; default: modules if the graph has them.
+        Rows are modules (``meta["modules"]``) or types of ops; default: modules if the graph has them, otherwise types.
+        A graph with neither has up to 40 equal parts of the reference order.
     depth : int, optional
         Parts of a module path that make a row. Default: down to the first number in a path (``layers.3``); paths
         without a number use the same number of parts.
@@ -180,6 +184,9 @@ def layer_labels(graph: ComputeGraph, by: By | None = None, depth: int | None = 
     if depth is not None and (type(depth) is not int or depth < 1):
         raise ProblemError(f"the depth of layers must be a whole number from 1, not {short(depth)}", "layers")
     paths = module_paths(graph)
+    if by is None and not paths and not any(op.type for op in graph.ops):
+        names, part = parts_of_order(graph)
+        return [names[k] for k in part.tolist()]
     if by == "type" or (by is None and not paths):
         return [op.type or "(no type)" for op in graph.ops]
     if not paths:
@@ -192,6 +199,25 @@ def layer_labels(graph: ComputeGraph, by: By | None = None, depth: int | None = 
         longest = max(numbered) or 1
         lengths = [length or longest for length in numbered]
     return [".".join(parts[:length]) or NO_MODULE for parts, length in zip(split, lengths, strict=True)]
+
+
+def parts_of_order(graph: ComputeGraph) -> tuple[list[str], Int]:
+    """Return the names of up to 40 equal parts of the reference order, and the part of each op.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> names, part = parts_of_order(unit_chain(50))
+    >>> names[0], names[-1], int(part[-1])
+    ('ops 0 … 2', 'ops 99 … 100', 33)
+    """
+    count = len(graph.ops)
+    size = max(1, -(-count // MOST_PARTS))
+    if size == 1:
+        names = [f"op {graph.op_names[op]}" for op in graph.arrays.order.tolist()]
+    else:
+        names = [f"ops {k:,} … {min(k + size, count) - 1:,}" for k in range(0, count, size)]
+    return names, graph.arrays.position.astype(np.int64) // size
 
 
 def shortened(names: Sequence[str]) -> list[str]:
