@@ -19,7 +19,6 @@ from remat.runtime.text import one_line
 if TYPE_CHECKING:
     from remat.experiments.library.instances import LibraryProblem
     from remat.experiments.library.ledger import Ledger, Standing
-    from remat.graphs import ComputeGraph
 
 app = typer.Typer(
     cls=Group, help="Instances with stable names, their best known schedules, and bounds.",
@@ -133,7 +132,7 @@ def check(
     for problem, ledger in opened if rerun else ():
         standing = ledger.standing(problem)
         if problem.instance.available and standing.bound.record is not None:
-            missed += not _reaches(standing, ledger.graph)
+            missed += not _reaches(standing, ledger)
     if missed:
         raise typer.Exit(NO)
 
@@ -179,25 +178,35 @@ def export(
     ],
     folder: Folder = None,
 ) -> None:
-    """Write the graph of an instance, or the best known schedule of a problem.
+    """Write the graph (or the buffers) of an instance, or the best known schedule (addresses) of a problem.
 
     Examples
     --------
     remat library export unet/fixed-70 -o schedule.json
     """
     from remat.experiments.library.instances import instance
-    from remat.experiments.library.records import to_schedule
+    from remat.experiments.library.ledger import addresses_of
+    from remat.experiments.library.records import AddressRecord, to_schedule
     from remat.graphs.io import write_graph
+    from remat.io.files import write_atomic
+    from remat.schedule.address_files import write_addresses
+    from remat.schedule.buffer_tables import table_text
     from remat.schedule.io import write_schedule
 
     chosen = instance(name.partition("/")[0])
     if "/" not in name:
-        write_graph(chosen.graph(), output)
+        if chosen.floor:
+            write_atomic(output, table_text(chosen.buffers(chosen.graph())))
+        else:
+            write_graph(chosen.graph(), output)
         return
     ((problem, ledger),) = _open([name], folder)
     best = ledger.standing(problem).best
     if best is None:
         raise ProblemError(f"no schedule of {name} is known")
+    if isinstance(best, AddressRecord):
+        write_addresses(addresses_of(ledger.arena, best, str(ledger.path)), output)
+        return
     write_schedule(to_schedule(ledger.graph, best, str(ledger.path)), output)
 
 
@@ -212,7 +221,7 @@ def run(
             "-m",
             metavar="METHOD",
             autocompletion=complete_method,
-            help="Method of `remat solve`, or bounds, exhaustive, least-peak.",
+            help="Method of `remat solve` (of `remat allocate` for arenas), or bounds, exhaustive, least-peak.",
         ),
     ] = "auto",
     time_limit: Annotated[float, time_option("Time for each problem")] = 10.0,
@@ -296,11 +305,15 @@ def _finder(standing: Standing) -> str:
 
 
 def _facts(standing: Standing) -> dict[str, object]:
+    from remat.experiments.library.records import ScheduleRecord
+
     problem, best = standing.problem, standing.best
+    schedule = best if isinstance(best, ScheduleRecord) else None
     return {
         "problem": problem.name, "ops": problem.instance.ops, "budget": problem.budget, "class": str(standing.group),
-        "value": standing.value, "cost": None if best is None else best.cost,
-        "peak": None if best is None else best.peak, "bound": standing.bound.value, "infeasible": standing.infeasible,
+        "value": standing.value, "cost": None if schedule is None else schedule.cost,
+        "peak": None if schedule is None else schedule.peak, "bound": standing.bound.value,
+        "infeasible": standing.infeasible,
         "bound_by": standing.bound.source, "found_by": None if best is None else best.origin.method,
         "gap_percent": None if standing.gap is None else 100 * standing.gap,
     }  # fmt: skip
@@ -337,10 +350,10 @@ def _print_history(problem: LibraryProblem, ledger: Ledger) -> None:
     print_columns(console(), "records", columns, rows)
 
 
-def _reaches(standing: Standing, graph: ComputeGraph) -> bool:
+def _reaches(standing: Standing, ledger: Ledger) -> bool:
     """Compute a bound again, print whether it is reached, and return that."""
     from remat.experiments.library.runs import rerun
 
-    again = rerun(standing, graph)
+    again = rerun(standing, ledger)
     say_sentence(f"{standing.problem.name}: {again}")
     return again.reached

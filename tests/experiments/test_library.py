@@ -4,6 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from refusals import check_text, refused
 from shell import shell
@@ -12,16 +13,20 @@ from remat import Problem, Schedule, solve
 from remat.errors import FormatError, GraphError, ProblemError
 from remat.experiments.library.instances import FAMILIES, Instance, LibraryProblem, instance, instances, problems
 from remat.experiments.library.ledger import RECORDS, Class, Ledger, check_strays, facts
+from remat.experiments.library.pages import page, picture
 from remat.experiments.library.published import PUBLISHED, published
 from remat.experiments.library.records import BoundRecord, Origin
 from remat.experiments.library.runs import Call, attempt, rerun
 from remat.experiments.library.submission import submit, submitted
-from remat.graphs import ComputeGraph
+from remat.graphs import ComputeGraph, layered
 from remat.graphs.families import unit_chain
+from remat.schedule.address_files import read_addresses, write_addresses
+from remat.schedule.addresses import check_addresses
+from remat.schedule.buffer_tables import read_table
 from remat.schedule.io import write_schedule
 
 #: Ops above which certifying an instance is a slow test.
-LARGE = 300
+LARGE = 100
 BY = Origin(method="test", seconds=0.5)
 
 
@@ -225,7 +230,7 @@ def test_runs_add_what_they_prove(ledger: Ledger) -> None:
     origin = known.best.origin
     assert (origin.method, origin.limit, origin.clock) == ("exhaustive", 60.0, "processor")
     assert origin.seconds is not None
-    assert rerun(known, ledger.graph).reached
+    assert rerun(known, ledger).reached
     attempt(LibraryProblem(CHAIN, "fixed", 50), ledger, Call("least-peak", 60.0))
     assert standing(ledger, "fixed", 50).best.peak == 3
     assert ledger.check() == len(ledger.records)
@@ -233,7 +238,7 @@ def test_runs_add_what_they_prove(ledger: Ledger) -> None:
 
 def test_rerun_reports_bounds_it_does_not_reach(ledger: Ledger) -> None:
     ledger.add(bound(12, 5, problem="free-90", origin=Origin(method="exhaustive", limit=60.0)))
-    again = rerun(standing(ledger, "free", 90), ledger.graph)
+    again = rerun(standing(ledger, "free", 90), ledger)
     assert (again.value, again.expected, again.reached) == (10, 12, False)
 
 
@@ -316,6 +321,58 @@ def test_commands_that_solve(chain8: tuple[Path, ComputeGraph], tmp_path: Path) 
     assert shell("library", "export", "unit-chain-8/free-50", "-o", best, "--folder", folder).code == 0
     ran = shell("validate", tmp_path / "graph.json", best, "--budget", "50%")
     assert ran.code == 0
+
+
+#: Buffers of the reference order of a layered graph, whose least arena is the fullest step.
+PLACES = Instance(
+    name="arena-layered", version=1, family="allocation", generator="layered", options={"n": 16, "seed": 1},
+    floor=25_570, **facts(layered(16, seed=1)),
+)  # fmt: skip
+
+
+def test_arenas_are_submitted_and_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses one after the other, then the least arena by an allocator, then damage."""
+    monkeypatch.setattr("remat.experiments.library.submission.instance", lambda _: PLACES)
+    ledger = Ledger(PLACES, tmp_path / "records")
+    (problem,) = PLACES.problems()
+    size = ledger.arena.sizes
+    file = tmp_path / "addresses.csv"
+
+    def answer(offset: np.ndarray):
+        write_addresses(ledger.arena.addresses(offset), file)
+        return submit(file, submitted("test"), PLACES.name, ledger.path.parent)
+
+    assert answer(0 * size).verdict == "infeasible"
+    assert answer(np.cumsum(size) - size).verdict == "better and added"
+    ledger = Ledger(PLACES, ledger.path.parent)
+    found = attempt(problem, ledger, Call("auto", 20))
+    best = ledger.standing(problem)
+    assert (found.better, best.value, best.closed) == ([problem], ledger.arena.bound, True)
+    assert str(answer(np.cumsum(size) - size)).startswith(f"not better: {problem.name} has 25,570 bytes by ")
+    assert "least arena" not in page(ledger)
+    assert f"| arena {best.value:,} |" in page(ledger)
+    assert picture(ledger) is not None
+    assert Ledger(PLACES, ledger.path.parent).check() == len(ledger.records)
+    text = ledger.path.read_text()
+    for old, new, reason in (
+        ('"arena":25570', '"arena":25571', "arena is 25571, but 25570"),
+        (best.best.offsets, " ".join("0" for _ in size), "overlaps"),
+        (best.best.offsets, "0 1", "2 offsets are not one"),
+    ):
+        ledger.path.write_text(text.replace(old, new))
+        with pytest.raises(FormatError, match=reason):
+            Ledger(PLACES, ledger.path.parent).check()
+
+
+def test_arenas_are_exported(tmp_path: Path) -> None:
+    table, best = tmp_path / "buffers.csv", tmp_path / "best.json"
+    name = "arena-swiftnet-a"
+    assert shell("library", "export", name, "-o", table).code == 0
+    assert shell("library", "export", f"{name}/arena", "-o", best).code == 0
+    buffers, _ = read_table(table)
+    addresses = read_addresses(best)
+    assert check_addresses(addresses, buffers).accepted
+    assert addresses.arena == Ledger(instance(name)).standing(next(instance(name).problems())).value
 
 
 def test_package_has_records() -> None:

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from remat.errors import GraphError, ProblemError
+from remat.experiments.library.records import positions_of
 from remat.graphs import ComputeGraph, read_graph
 from remat.graphs.generators import generate
 from remat.io.documents import Document, decoded
 from remat.io.files import read_toml
 from remat.problem import Problem
-from remat.schedule import OrderRule
+from remat.schedule import Buffers, OrderRule, Schedule, schedule_buffers
 
 #: Manifest of the library.
 MANIFEST = Path(__file__).with_name("instances.toml")
@@ -32,10 +33,11 @@ FAMILIES = {
     "training": "Training steps op by op",
     "inference": "Inference networks",
     "published": "Published graphs to fetch",
+    "allocation": "Addresses in one arena",
 }
 
 Count = Annotated[int, Field(ge=0)]
-Kind = Literal["fixed", "free", "order"]
+Kind = Literal["fixed", "free", "order", "arena"]
 
 
 class Instance(Document):
@@ -53,7 +55,12 @@ class Instance(Document):
     origin: str = ""
     """Publication, and where a file is available."""
     budgets: Annotated[tuple[Count, ...], Field(strict=False)] = ()
-    """Budgets in % of the reference peak; each is a problem with fixed and one with free order. Empty: least peak."""
+    """Budgets in % of the reference peak; each is a problem with fixed and one with free order. Empty: least peak, or
+    least arena."""
+    computes: str = ""
+    """Schedule whose buffers are to be placed, as positions in the reference order; empty: the reference order."""
+    floor: Count = 0
+    """Bytes of the buffers that are live at the fullest step; 0 unless buffers are to be placed."""
     digest: str
     """Digest of the graph."""
     ops: Count
@@ -88,6 +95,17 @@ class Instance(Document):
             )  # fmt: skip
         return graph
 
+    def buffers(self, graph: ComputeGraph) -> Buffers:
+        """Return the buffers to place in one arena, with graph inputs and workspaces.
+
+        Raises
+        ------
+        FormatError
+            If the positions of the schedule are invalid.
+        """
+        positions = positions_of(graph, self.computes, self.name) if self.computes else range(len(graph.ops))
+        return schedule_buffers(graph, Schedule.of_computes(graph, graph.arrays.order[list(positions)]))
+
     @property
     def available(self) -> bool:
         """True if the graph can be made here."""
@@ -108,7 +126,7 @@ class Instance(Document):
     def problems(self) -> Iterator[LibraryProblem]:
         """Yield the problems of the instance."""
         if not self.budgets:
-            yield LibraryProblem(self, "order")
+            yield LibraryProblem(self, "arena" if self.floor else "order")
         for kind in ("fixed", "free") if self.budgets else ():
             for percent in self.budgets:
                 yield LibraryProblem(self, kind, percent)
@@ -120,7 +138,8 @@ class LibraryProblem:
 
     instance: Instance
     kind: Kind
-    """``fixed`` or ``free`` for least cost within the budget; ``order`` for the least peak without recomputation."""
+    """``fixed`` or ``free`` for least cost within the budget; ``order`` for the least peak without recomputation;
+    ``arena`` for the least arena of the buffers of a schedule."""
     percent: int | None = None
     """Budget in % of the reference peak."""
 
@@ -154,8 +173,13 @@ class LibraryProblem:
         """True if the objective is the least peak."""
         return self.kind == "order"
 
+    @property
+    def scale(self) -> int:
+        """Value of 100 %: the reference peak, or for an arena the bytes live at the fullest step."""
+        return self.instance.floor if self.kind == "arena" else self.instance.peak
+
     def problem(self, graph: ComputeGraph) -> Problem:
-        """Return the problem for :func:`remat.solve`."""
+        """Return the problem for :func:`remat.solve`, which does not exist for an arena."""
         objective = "least-peak" if self.minimizes_peak else "least-cost"
         return Problem(graph, self.budget, self.order, self.max_computes, objective=objective)
 

@@ -10,9 +10,13 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from remat.allocation import AllocationProblem
 from remat.errors import FormatError
 from remat.experiments.library.instances import Instance, LibraryProblem, instances
 from remat.experiments.library.records import (
+    AddressRecord,
     BoundRecord,
     Origin,
     Record,
@@ -27,11 +31,14 @@ from remat.graphs import ComputeGraph
 from remat.io.files import read_text, write_atomic
 from remat.problem import Problem
 from remat.schedule import Certificate, OrderRule, Rule, Rules, Schedule, validate
+from remat.schedule.addresses import Addresses, check_addresses
 
 #: Folder of the records, one file for each instance.
 RECORDS = Path(__file__).with_name("records")
 #: Largest file of records, in bytes.
 MAX_BYTES = 32 * 1024 * 1024
+#: Largest offset of a buffer in bytes.
+MAX_OFFSET = 1 << 62
 
 
 class Class(StrEnum):
@@ -65,10 +72,10 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """Best known schedule and bound of a problem."""
+    """Best known schedule (or addresses) and bound of a problem."""
 
     problem: LibraryProblem
-    best: ScheduleRecord | None
+    best: ScheduleRecord | AddressRecord | None
     bound: Claim
 
     @classmethod
@@ -124,12 +131,12 @@ class Standing:
         return next((name for most, name in LIMITS if seconds <= most), Class.CLOSED)
 
     def relative(self, value: int | None) -> float | None:
-        """Return a value as an overhead in %, or a peak in % of the reference peak."""
+        """Return a value as an overhead in %, or a peak (an arena) in % of the problem's scale."""
         instance = self.problem.instance
         if value is None:
             return None
-        if self.problem.minimizes_peak:
-            return 100 * value / instance.peak
+        if self.problem.kind in {"order", "arena"}:
+            return 100 * value / self.problem.scale
         return 100 * (value - instance.cost) / instance.cost if instance.cost else None
 
 
@@ -179,6 +186,23 @@ class Ledger:
         certificate = certify(self.graph, schedule)
         return self.add(described(self.graph, schedule, certificate, origin)) if certificate.accepted else []
 
+    @cached_property
+    def arena(self) -> AllocationProblem:
+        """Buffers to place in one arena."""
+        return AllocationProblem(self.instance.buffers(self.graph))
+
+    def offer_addresses(self, addresses: Addresses, origin: Origin) -> list[LibraryProblem]:
+        """Add the record of addresses; return the problems for which they are better, none if they are not valid.
+
+        Raises
+        ------
+        FormatError
+            If a bound contradicts them.
+        """
+        if not check_addresses(addresses, self.arena.buffers).accepted:
+            return []
+        return self.add(AddressRecord(arena=addresses.arena, offsets=_offsets(addresses, self.arena), origin=origin))
+
     def add(self, record: Record) -> list[LibraryProblem]:
         """Append a record if it improves a problem; return these problems.
 
@@ -213,6 +237,8 @@ class Ledger:
             place = f"{self.path}, line {number}"
             if isinstance(record, ScheduleRecord):
                 _check_schedule(self.graph, record, place)
+            elif isinstance(record, AddressRecord):
+                addresses_of(self.arena, record, place)
             new = [standing.after(record) for standing in known]
             _check_agreement(new, place)
             if all(now is before for before, now in zip(known, new, strict=True)):
@@ -222,7 +248,7 @@ class Ledger:
 
     def _check_facts(self) -> None:
         graph, instance = self.graph, self.instance
-        true = facts(graph)
+        true = facts(graph) | ({"floor": self.arena.bound} if instance.floor else {})
         for word, value in true.items():
             if getattr(instance, word) != value:
                 raise FormatError(
@@ -239,13 +265,17 @@ def check_strays(folder: Path = RECORDS) -> None:
             raise FormatError(f"{path}: belongs to no instance of the library")
 
 
-def objective(problem: LibraryProblem, record: ScheduleRecord) -> tuple[int, int]:
-    """Return the objective of a schedule, and the other of cost and peak as tie-break."""
+def objective(problem: LibraryProblem, record: ScheduleRecord | AddressRecord) -> tuple[int, int]:
+    """Return the objective of a schedule, and the other of cost and peak as tie-break; or the arena of addresses."""
+    if isinstance(record, AddressRecord):
+        return record.arena, 0
     return (record.peak, record.cost) if problem.minimizes_peak else (record.cost, record.peak)
 
 
-def serves(record: ScheduleRecord, problem: LibraryProblem) -> bool:
-    """Return True if a schedule keeps the rules of a problem of its instance."""
+def serves(record: ScheduleRecord | AddressRecord, problem: LibraryProblem) -> bool:
+    """Return True if a schedule keeps the rules of a problem of its instance, or if addresses are sought."""
+    if isinstance(record, AddressRecord) or problem.kind == "arena":
+        return isinstance(record, AddressRecord) and problem.kind == "arena"
     if problem.kind == "fixed" and record.order != "fixed":
         return False
     if problem.max_computes is not None and not computes_each_once(record, problem.instance.ops):
@@ -255,6 +285,8 @@ def serves(record: ScheduleRecord, problem: LibraryProblem) -> bool:
 
 def claimed(record: BoundRecord, problem: LibraryProblem) -> Claim | None:
     """Return the claim of a bound on a problem of its instance; None if it does not cover the problem."""
+    if record.measure == "arena" or problem.kind == "arena":
+        return Claim(record.value, record.source, record) if record.measure == "arena" == problem.kind else None
     covered = record.order == "free" or problem.kind == "fixed"
     covered &= record.max_computes is None or record.max_computes == problem.max_computes
     if not covered:
@@ -315,20 +347,45 @@ def _check_schedule(graph: ComputeGraph, record: ScheduleRecord, place: str) -> 
             raise FormatError(f"{place}: {word} is {said}, but {value} by graph and computes")
 
 
+def addresses_of(arena: AllocationProblem, record: AddressRecord, place: str) -> Addresses:
+    """Return the addresses of a record; raise FormatError, which begins with `place`, if they are wrong."""
+    offsets = [int(word) for word in record.offsets.split(" ")]
+    if len(offsets) != len(arena.buffers) or max(offsets) > MAX_OFFSET:
+        raise FormatError(
+            f"{place}: {len(offsets)} offsets are not one below 2^62 for each of {len(arena.buffers)} buffers"
+        )
+    addresses = arena.addresses(np.array(offsets, dtype=np.int64), source=record.origin.method)
+    certificate = check_addresses(addresses, arena.buffers)
+    if not certificate.accepted:
+        raise FormatError(f"{place}: {certificate.first}")
+    if addresses.arena != record.arena:
+        raise FormatError(f"{place}: arena is {record.arena}, but {addresses.arena} by its offsets")
+    return addresses
+
+
+def _offsets(addresses: Addresses, arena: AllocationProblem) -> str:
+    """Return the offsets in the order of the buffers of an instance."""
+    offset = dict(zip(addresses.buffers.names, addresses.offset.tolist(), strict=True))
+    return " ".join(str(offset[name]) for name in arena.buffers.names)
+
+
 def _check_agreement(standings: Iterable[Standing], place: str) -> None:
     """Raise if a bound exceeds a schedule."""
     for standing in standings:
         value, bound = standing.value, standing.bound
         if value is not None and (bound.value is None or bound.value > value):
             said = "there is no schedule" if bound.value is None else f"nothing is below {bound.value:,}"
+            what = "an arena" if standing.problem.kind == "arena" else "a schedule"
             raise FormatError(
-                f"{place}: {standing.problem.name}: {bound.source} says that {said}, but a schedule has {value:,}",
+                f"{place}: {standing.problem.name}: {bound.source} says that {said}, but {what} has {value:,}",
             )  # fmt: skip
 
 
 def _by_definition(problem: LibraryProblem) -> Claim:
     """Return the bound that follows from the facts of the instance."""
     instance = problem.instance
+    if problem.kind == "arena":
+        return Claim(instance.floor, "fullest step")
     if problem.minimizes_peak:
         return Claim(instance.least, "structural bound")
     assert problem.budget is not None

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from remat.experiments.library.instances import FAMILIES, Instance, instances
-from remat.experiments.library.ledger import Class, Ledger, Standing
+from remat.experiments.library.ledger import Class, Ledger, Standing, addresses_of
 from remat.experiments.library.published import published
-from remat.experiments.library.records import BoundRecord, Record
+from remat.experiments.library.records import AddressRecord, BoundRecord, Record
 from remat.runtime.sizes import size_text
+from remat.schedule.address_plots import figure_of_addresses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Largest number of ops of an instance whose addresses are drawn: pictures of more take megabytes.
+MOST_DRAWN = 400
 #: Family whose values are visible at once.
 UNFOLDED = "checkmate"
 
@@ -68,6 +71,8 @@ def page(ledger: Ledger, picture: str = "") -> str:
     """Return the page of an instance; `picture` is the address of its picture."""
     instance, standings = ledger.instance, list(ledger.standings())
     made = f"`remat library export {instance.name} -o {instance.name}.json`"
+    if instance.floor:
+        made = f"`remat library export {instance.name} -o {instance.name}.csv` writes the buffers"
     if instance.file:
         made = f"the file `{instance.file}`, which you fetch yourself"
     facts = [
@@ -75,13 +80,14 @@ def page(ledger: Ledger, picture: str = "") -> str:
         ("Generator", instance.command and f"`{instance.command}`"), ("Ops", f"{instance.ops:,}"),
         ("Cost of each op once", f"{instance.cost:,}"), ("Reference peak", f"{instance.peak:,} bytes"),
         ("Structural bound", f"{instance.least:,} bytes"), ("Digest", f"`{instance.digest}`"),
+        ("Order", (f"`{instance.computes}`" if instance.computes else "reference order") if instance.floor else ""),
+        ("Fullest step", f"{instance.floor:,} bytes" if instance.floor else ""),
     ]  # fmt: skip
     lines = [f"# {instance.name}", "", *table(facts[0], [fact for fact in facts[1:] if fact[1]]), ""]
     if picture:
         lines += [f"![Best known schedules and bounds of {instance.name}]({picture})", ""]
     lines += ["## Problems", "", *table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]
-    lines += ["Values are " + ("peaks in % of the reference peak" if standings[0].problem.minimizes_peak else
-              "overheads in %") + "; **bold**: proved optimal.", ""]  # fmt: skip
+    lines += [f"Values are {_UNITS.get(standings[0].problem.kind, 'overheads in %')}; **bold**: proved optimal.", ""]
     lines += ["## Records", "", *table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]
     again = f"`remat library check {instance.name} --rerun`"
     lines += ["", f"{again} computes each best bound again, by the method, problem, limit and seed of its record."]
@@ -89,9 +95,12 @@ def page(ledger: Ledger, picture: str = "") -> str:
 
 
 def picture(ledger: Ledger) -> Figure | None:
-    """Draw best values and bounds against the budget; None for an instance without budgets."""
+    """Draw best values and bounds against the budget, or the best addresses; None for other instances."""
     from matplotlib.figure import Figure
 
+    known = next(ledger.standings()).best
+    if isinstance(known, AddressRecord) and ledger.instance.ops <= MOST_DRAWN:
+        return figure_of_addresses(addresses_of(ledger.arena, known, ledger.instance.name))
     standings = [each for each in ledger.standings() if each.problem.percent is not None and not each.infeasible]
     if len(standings) < 2:
         return None
@@ -109,6 +118,7 @@ def picture(ledger: Ledger) -> Figure | None:
     return figure
 
 
+_UNITS = {"order": "peaks in % of the reference peak", "arena": "arenas in % of the bytes live at the fullest step"}
 _PROBLEM_HEAD = ("problem", "budget", "class", "best", "bound", "gap %", "found by", "bound by", "published")
 _RECORD_HEAD = ("date", "record", "value", "holds for", "by", "s", "machine")
 
@@ -129,11 +139,14 @@ def _record_line(instance: Instance, record: Record) -> tuple[str, ...]:
     origin = record.origin
     if isinstance(record, BoundRecord):
         value = "infeasible" if record.value is None else f"{record.measure} ≥ {record.value:,}"
-        scope = f"{record.order} order" + ("" if record.budget is None else f", ≤ {record.budget:,} bytes")
+        scope = "" if record.measure == "arena" else f"{record.order} order"
+        scope += "" if record.budget is None else f", ≤ {record.budget:,} bytes"
         scope += ", no recomputation" if record.max_computes == 1 else ""
         by = f"{origin.method} on {record.problem}: {record.source}"
         by += "" if origin.limit is None else f", limit {origin.limit:g} s"
         by += "" if origin.seed is None else f", seed {origin.seed}"
+    elif isinstance(record, AddressRecord):
+        value, scope, by = f"arena {record.arena:,}", "", origin.method
     else:
         value, scope, by = f"cost {record.cost:,}", f"{record.order} order, peak {record.peak:,}", origin.method
     clock = " (wall)" if origin.clock == "wall" else ""
@@ -172,11 +185,12 @@ def _values(chosen: Sequence[Instance], known: dict[str, list[Standing]]) -> lis
     Proved optima are bold; ``-`` stands for no such problem, ``?`` for no known schedule.
     """
     shown = {
-        each.name: {one.problem.percent: one for one in known[each.name] if one.problem.kind in ("fixed", "order")}
+        each.name: {one.problem.percent: one for one in known[each.name] if one.problem.kind != "free"}
         for each in chosen
     }
     budgets = sorted({one for each in shown.values() for one in each}, key=lambda each: -(each or 0))
-    heads = ("least peak" if budget is None else f"{budget} %" for budget in budgets)
+    least = "least arena" if chosen[0].floor else "least peak"
+    heads = (least if budget is None else f"{budget} %" for budget in budgets)
     rows: list[tuple[str, ...]] = [("instance", "ops", "peak", *heads, "closed", "mean gap")]
     for each in chosen:
         standings, mine = known[each.name], shown[each.name]

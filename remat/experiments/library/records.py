@@ -64,10 +64,10 @@ class ScheduleRecord(Document):
 
 
 class BoundRecord(Document):
-    """Bound on the cost within a budget, or on the peak. Repeating the run of its origin gives it again."""
+    """Bound on the cost within a budget, the peak, or the arena. Repeating the run of its origin gives it again."""
 
     kind: Literal["bound"] = "bound"
-    measure: Literal["cost", "peak"]
+    measure: Literal["cost", "peak", "arena"]
     value: Count | None
     """None: no schedule exists."""
     budget: Count | None
@@ -83,7 +83,20 @@ class BoundRecord(Document):
     origin: Origin
 
 
-Record = ScheduleRecord | BoundRecord
+class AddressRecord(Document):
+    """Certified addresses of the buffers of an instance."""
+
+    kind: Literal["addresses"] = "addresses"
+    arena: Count
+    """Bytes of the arena."""
+    offsets: Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*)( (0|[1-9][0-9]*))*$")]
+    """Offset of each buffer in bytes."""
+    origin: Origin
+
+
+Record = ScheduleRecord | BoundRecord | AddressRecord
+#: Classes of records by their kind.
+KINDS: dict[object, type[Record]] = {"schedule": ScheduleRecord, "bound": BoundRecord, "addresses": AddressRecord}
 
 
 def to_line(record: Record) -> str:
@@ -107,7 +120,7 @@ def from_text(text: str, name: str) -> list[Record]:
         content = parse_json(line, place)
         kind = content.get("kind") if isinstance(content, dict) else None
         try:
-            record: Record = decoded(BoundRecord, content) if kind == "bound" else decoded(ScheduleRecord, content)
+            record = decoded(KINDS.get(kind, ScheduleRecord), content)
         except FormatError as error:
             raise FormatError(f"{place}: {error}") from None
         if to_line(record) != line:
@@ -134,8 +147,20 @@ def to_schedule(graph: ComputeGraph, record: ScheduleRecord, name: str) -> Sched
     FormatError
         If the computes are invalid; begins with `name`.
     """
+    positions = positions_of(graph, record.computes, name)
+    return Schedule.of_computes(graph, graph.arrays.order[positions], source=record.origin.method)
+
+
+def positions_of(graph: ComputeGraph, computes: str, name: str) -> list[int]:
+    """Return the positions of computes written as text.
+
+    Raises
+    ------
+    FormatError
+        If they are invalid; begins with `name`.
+    """
     positions: list[int] = []
-    for word in record.computes.split(" "):
+    for word in computes.split(" "):
         match = _RUN.fullmatch(word)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not match or last < first or last >= len(graph.ops):
@@ -143,7 +168,7 @@ def to_schedule(graph: ComputeGraph, record: ScheduleRecord, name: str) -> Sched
         positions.extend(range(first, last + 1))
         if len(positions) > MOST_COMPUTES_PER_OP * len(graph.ops):
             raise FormatError(f"{name}: the sequence of computes is too long")
-    return Schedule.of_computes(graph, graph.arrays.order[positions], source=record.origin.method)
+    return positions
 
 
 def computes_each_once(record: ScheduleRecord, ops: int) -> bool:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import psutil
 
 import remat
+from remat.allocation import Allocation, allocate
 from remat.bounds.selection import best_bound
 from remat.errors import RematError
 from remat.experiments.contestant import Contestant
 from remat.experiments.library.instances import LibraryProblem
-from remat.experiments.library.ledger import Ledger, Standing
-from remat.experiments.library.records import BoundRecord, Origin, to_schedule
-from remat.graphs import ComputeGraph
+from remat.experiments.library.ledger import Ledger, Standing, addresses_of
+from remat.experiments.library.records import AddressRecord, BoundRecord, Origin, ScheduleRecord, to_schedule
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
@@ -27,6 +27,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus, processor_name
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
+from remat.schedule.addresses import Addresses
 from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
@@ -45,7 +46,7 @@ class Call:
     Attributes
     ----------
     method : str
-        Method of :func:`remat.solve`, or one of :data:`OWN`.
+        Method of :func:`remat.solve`, or one of :data:`OWN`; for an arena, an allocator.
     seconds : float
         Time limit.
     seed, threads : int
@@ -88,16 +89,20 @@ class Improvements(NamedTuple):
 
 
 def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements:
-    """Run a method on a problem and offer what it finds.
+    """Run a method on a problem and offer what it finds; for an arena, an allocator.
 
     Raises
     ------
     RematError
         If the method fails, or what it finds contradicts a record.
     """
+    if problem.kind == "arena":
+        return _place(problem, ledger, call)
     stated = problem.problem(ledger.graph)
     known = ledger.standing(problem).best
-    start = to_schedule(ledger.graph, known, str(ledger.path)) if call.warm and known is not None else None
+    start = (
+        to_schedule(ledger.graph, known, str(ledger.path)) if call.warm and isinstance(known, ScheduleRecord) else None
+    )
     began = _processor_seconds()
     answer = OWN.get(call.method, _solve)(stated, call, start)
     seconds = round(_processor_seconds() - began, 2)
@@ -115,6 +120,26 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
     return Improvements(list(better.values()), raised, seconds)
 
 
+def _place(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements:
+    """Run an allocator and offer its addresses and its bound."""
+    known = ledger.standing(problem).best
+    start = addresses_of(ledger.arena, known, str(ledger.path)) if isinstance(known, AddressRecord) else None
+    began = _processor_seconds()
+    found = _allocated(ledger, call, start if call.warm else None)
+    seconds = round(_processor_seconds() - began, 2)
+    origin = _origin(call, seconds)
+    better = [] if found.addresses is None else ledger.offer_addresses(found.addresses, origin)
+    record = BoundRecord(
+        measure="arena", value=found.bound, budget=None, order="fixed", max_computes=None, source=call.method,
+        problem=problem.label, origin=origin,
+    )  # fmt: skip
+    return Improvements(better, ledger.add(record), seconds)
+
+
+def _allocated(ledger: Ledger, call: Call, start: Addresses | None = None) -> Allocation:
+    return allocate(ledger.arena, call.method, time_limit=call.seconds, start=start, options=call.options)
+
+
 class Repetition(NamedTuple):
     """Bound that the run of a record gives now; None: infeasible, or nothing if not `reached`."""
 
@@ -129,7 +154,7 @@ class Repetition(NamedTuple):
         return f"{wanted} was not reached again: {'nothing' if self.value is None else f'{self.value:,}'}"
 
 
-def rerun(standing: Standing, graph: ComputeGraph) -> Repetition:
+def rerun(standing: Standing, ledger: Ledger) -> Repetition:
     """Repeat the run that gave the best bound of a problem, which must have a record.
 
     The time limit is that of the record, or :data:`RERUN` seconds where it is unknown.
@@ -140,7 +165,10 @@ def rerun(standing: Standing, graph: ComputeGraph) -> Repetition:
     problem = LibraryProblem(standing.problem.instance, kind, int(percent) if percent else None)  # type: ignore[arg-type]
     origin = record.origin
     call = Call(origin.method, origin.limit or RERUN, origin.seed or 0)
-    answer = OWN.get(call.method, _solve)(problem.problem(graph), call, None)
+    if kind == "arena":
+        value = _allocated(ledger, call).bound
+        return Repetition(value, record.value, value >= (record.value or 0))
+    answer = OWN.get(call.method, _solve)(problem.problem(ledger.graph), call, None)
     enough = answer.infeasible or (
         record.value is not None and answer.bound is not None and answer.bound >= record.value
     )

@@ -15,6 +15,8 @@ from remat.experiments.library.ledger import RECORDS, Ledger, certify, described
 from remat.experiments.library.records import Origin
 from remat.io.files import parse_json, read_text
 from remat.schedule import Certificate
+from remat.schedule.address_files import read_addresses
+from remat.schedule.addresses import AddressCertificate, check_addresses
 from remat.schedule.io import read_schedule
 
 
@@ -34,7 +36,7 @@ class Decision(NamedTuple):
 
     verdict: Verdict
     instance: Instance
-    certificate: Certificate
+    certificate: Certificate | AddressCertificate
     reason: str
     better: list[LibraryProblem]
 
@@ -43,7 +45,7 @@ class Decision(NamedTuple):
 
 
 def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None, folder: Path = RECORDS) -> Decision:
-    """Certify the schedule in a file and add its record if it is better for a problem.
+    """Certify the schedule (or addresses) in a file and add its record if it is better for a problem.
 
     Parameters
     ----------
@@ -61,6 +63,8 @@ def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None
     """
     chosen = _of_digest(path) if name is None else instance(name)
     ledger = Ledger(chosen, folder)
+    if chosen.floor:
+        return _submit_addresses(path, origin, ledger)
     schedule = read_schedule(path, ledger.graph)
     certificate = certify(ledger.graph, schedule)
     if not certificate.accepted:
@@ -82,6 +86,23 @@ def submit(path: str | os.PathLike[str], origin: Origin, name: str | None = None
     return Decision(Verdict.NOT_BETTER, chosen, certificate, reason, [])
 
 
+def _submit_addresses(path: str | os.PathLike[str], origin: Origin, ledger: Ledger) -> Decision:
+    """Certify the addresses in a file and add their record if the arena is smaller than the best known."""
+    chosen = ledger.instance
+    addresses = read_addresses(path, ledger.arena.buffers)
+    certificate = check_addresses(addresses, ledger.arena.buffers)
+    if not certificate.accepted:
+        return Decision(Verdict.INFEASIBLE, chosen, certificate, str(certificate.first), [])
+    (standing,) = ledger.standings()
+    better = ledger.offer_addresses(addresses, origin)
+    if better:
+        return Decision(Verdict.BETTER, chosen, certificate, better[0].name, better)
+    assert standing.best is not None
+    by = standing.best.origin.method
+    reason = f"{standing.problem.name} has {standing.value:,} bytes by {by}, these take {certificate.arena:,}"
+    return Decision(Verdict.NOT_BETTER, chosen, certificate, reason, [])
+
+
 def submitted(method: str, machine: str = "", seconds: float | None = None) -> Origin:
     """Return the origin of a submission today."""
     return Origin(
@@ -94,7 +115,7 @@ def _of_digest(path: str | os.PathLike[str]) -> Instance:
     """Return the instance whose graph a schedule file names by its digest."""
     content = parse_json(read_text(path), str(path))
     digest = content.get("graph_digest") if isinstance(content, dict) else None
-    found = [each for each in instances().values() if each.digest == digest]
+    found = [each for each in instances().values() if each.digest == digest and not each.floor]
     if not found:
         raise FormatError(f"{path}: its graph_digest is that of no instance; name the instance by --instance")
     return found[0]
