@@ -120,8 +120,7 @@ def test_backend(backend, check):
 #: output of each kind of records, CBC each kind of rows once.
 ORDERS = ("linear-order", "order-intervals", "order-positions")
 BUFFERS, LEAN_BUFFERS = "accumulation_buffers", "least_peak_of_accumulation_buffers_in_any_order"
-GECODE = {"full_graphs", BUFFERS, "full_graphs_in_any_order", LEAN_BUFFERS, "hints_are_taken",
-          "deadline_keeps_the_incumbent"}  # fmt: skip
+GECODE = {"full_graphs", BUFFERS, "full_graphs_in_any_order", LEAN_BUFFERS, "hints_are_taken"}
 QUICK_PAIRS = {
     **{(order, "cp-sat"): {"full_graphs_in_any_order", "least_peak_of_full_graphs_in_any_order", "orders_alone",
                            LEAN_BUFFERS, "infeasible_stays_infeasible", "hints_are_taken"} for order in ORDERS},
@@ -130,17 +129,15 @@ QUICK_PAIRS = {
     ("order-positions", "pyomo:cbc"): {LEAN_BUFFERS},
     ("checkmate", "minizinc:gecode"): GECODE - {LEAN_BUFFERS},
     ("checkmate", "minizinc:cp-sat"): {"full_graphs"},
-    ("checkmate", "pyomo:cbc"): {"full_graphs", "hints_are_taken", "infeasible_stays_infeasible",
-                                 "deadline_keeps_the_incumbent"},
+    ("checkmate", "pyomo:cbc"): {"full_graphs", "hints_are_taken"},
     ("retention-intervals", "minizinc:gecode"): GECODE,
-    ("retention-intervals", "minizinc:cp-sat"): {LEAN_BUFFERS, "hints_are_taken"},
+    ("retention-intervals", "minizinc:cp-sat"): {LEAN_BUFFERS},
     ("retention-intervals", "minizinc:highs"): {"full_graphs"},
     ("retention-intervals", "pyomo:cbc"): {BUFFERS, "limited_computes_in_any_order"},
-    ("checkmate", "cp-sat"): {"full_graphs", "limited_computes", BUFFERS, "hints_are_taken",
-                              "deadline_keeps_the_incumbent"},
+    ("checkmate", "cp-sat"): {"full_graphs", "limited_computes", BUFFERS, "hints_are_taken"},
     ("stages", "highs"): {"full_graphs", "limited_computes", BUFFERS, "infeasible_stays_infeasible", "hints_are_taken"},
     ("retention-intervals", "highs"): {"full_graphs", BUFFERS, "full_graphs_in_any_order", LEAN_BUFFERS,
-                                       "hints_are_taken", "deadline_keeps_the_incumbent"},
+                                       "hints_are_taken"},
     ("stages", "cp-sat"): {"full_graphs", "hints_are_taken"},
     ("h-ilp", "cp-sat"): {BUFFERS},
     ("h-ilp", "highs"): {"full_graphs", "limited_computes", BUFFERS, "hints_are_taken"},
@@ -178,10 +175,19 @@ QUICK_EFFORT = {"lp-rounding": replace(FEW, deadline=2.0)}
 #: Families of the slow run alone: graphs of the others have all that these have, except for a limit of computes.
 SLOW_FAMILY_CHECKS = {"plain_graphs", "plain_graphs_in_any_order", "limited_computes_in_any_order",
                       "accumulation_buffers_in_any_order"}  # fmt: skip
+#: Heuristics that differ from another one in the choice of checkpoints alone, and checks of the code that they share.
+SIBLINGS = {"ap-greedy", "ap-sqrt", "linearized-greedy", "linearized-sqrt", "chen-sqrt", "checkpoint-last"}
+SHARED_CHECKS = {"gives_the_same_again", "leaves_the_problem_alone", "is_no_worse_than_its_start", "ends_in_time",
+                 "stops_when_asked"}  # fmt: skip
+QUICK_HEURISTICS = [
+    (heuristic, check)
+    for heuristic in registry.heuristics()
+    for check in HEURISTIC_CHECKS
+    if check.__name__ not in SLOW_FAMILY_CHECKS and not (heuristic in SIBLINGS and check.__name__ in SHARED_CHECKS)
+]
 
 
-@pytest.mark.parametrize("check", [each for each in HEURISTIC_CHECKS if each.__name__ not in SLOW_FAMILY_CHECKS])
-@pytest.mark.parametrize("heuristic", list(registry.heuristics()))
+@pytest.mark.parametrize(("heuristic", "check"), QUICK_HEURISTICS)
 def test_heuristic(heuristic, check):
     effort = FEW if check.__name__ == "ends_in_time" else QUICK_EFFORT.get(heuristic, FEW)
     check(maker(heuristic), effort)

@@ -82,7 +82,12 @@ PICTURES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PICTURES)
+LONG = ("schedule-long", "addresses-long")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PICTURES]
+)
 def test_texts_of_pictures_fit_and_do_not_overlap(name: str) -> None:
     figure = PICTURES[name]()
     assert not collisions(figure if isinstance(figure, Figure) else figure.figure)

@@ -130,6 +130,7 @@ def test_problems_take_what_people_have(tmp_path: Any) -> None:
         Problem(Schedule.reference(GRAPH))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_bytes_in_each_format(tmp_path: Any) -> None:
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         texts = []

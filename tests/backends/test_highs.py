@@ -116,6 +116,7 @@ def test_thread_count_can_change_between_solves():
     assert others == [first] * 3
 
 
+@pytest.mark.slow
 def test_concurrent_solves_with_different_thread_counts():
     results = []
 

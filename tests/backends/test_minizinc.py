@@ -11,7 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from helpers import options, some_slow, usable, wait_for_end
+from helpers import few, options, some_slow, usable, wait_for_end
 from refusals import refused
 
 from remat.backends.base import AvailabilityState
@@ -140,7 +140,7 @@ def test_long_sets_are_written_in_pieces():
     assert "".join(texts) == json.dumps({"starts": [{"set": [[k, k] for k in range(0, 2000, 2)]}] * 100})
 
 
-@pytest.mark.parametrize("phase", ["solve", "flatten", "write"])
+@pytest.mark.parametrize("phase", few(["solve", "flatten", "write"], 1))
 @pytest.mark.parametrize(("variant", "seconds"), [
     ("gecode", 1.5), pytest.param("gecode", 5, marks=pytest.mark.slow),
     pytest.param("cp-sat", 5, marks=pytest.mark.slow), pytest.param("highs", 5, marks=pytest.mark.slow),

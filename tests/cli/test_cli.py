@@ -201,6 +201,7 @@ def test_completion_in_zsh(folder: Path) -> None:
     assert "unet" in done.stdout and "unet-ops" in done.stdout and not done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_completion_in_fish(folder: Path) -> None:
     Path("remat").write_text(f'#!/bin/sh\nexec {shlex.join(program())} "$@"\n')

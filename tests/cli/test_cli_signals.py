@@ -42,7 +42,7 @@ MINIMIZE = "minimize open.json --order free -t 60 -q -o out.json --json"
 @pytest.mark.parametrize(
     ("line", "number", "code"),
     [
-        (SOLVE, signal.SIGTERM, 143),
+        pytest.param(SOLVE, signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(SOLVE, signal.SIGHUP, 129, marks=pytest.mark.slow),
         (SOLVE, signal.SIGKILL, -signal.SIGKILL),
         pytest.param(MINIMIZE, signal.SIGTERM, 143, marks=pytest.mark.slow),
@@ -83,7 +83,10 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("signals", "most"), [((signal.SIGINT, signal.SIGINT), 1.4), ((signal.SIGINT,), 2.0)])
+@pytest.mark.parametrize(
+    ("signals", "most"),
+    [((signal.SIGINT, signal.SIGINT), 1.4), pytest.param((signal.SIGINT,), 2.0, marks=pytest.mark.slow)],
+)
 def test_second_signal_terminates_at_once(signals: tuple[int, ...], most: float) -> None:
     """The method ignores the first signal, after which the shell waits before it terminates the process."""
     process = start("solve chain.json -b 5 -q -m eviction", UNRESPONSIVE)
@@ -155,6 +158,7 @@ def solves(line: str) -> bool:
     return "  solve  " in line and "overhead" in line
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_cp_sat_keeps_the_incumbent() -> None:
     """CP-SAT needs minutes to prove optimality."""
     write_graph(unit_chain(60), "long.json")
@@ -246,6 +250,7 @@ def test_unwritable_table_stops_no_cell(full: Path, tmp_path: Path, monkeypatch:
     assert "1 of 3 runs are from the store" in ok(command.format("4,5,6")).out
 
 
+@pytest.mark.slow
 def test_concurrent_frontiers_share_a_store() -> None:
     processes = [start("frontier chain.json -b 5,6 -m greedy -q --store sqlite:///s.db") for _ in range(2)]
     assert [(ran.code, ran.err) for ran in map(finish, processes)] == [(0, "")] * 2

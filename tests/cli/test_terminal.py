@@ -237,7 +237,7 @@ def test_no_escape_sequence_at_exit(folder: Path) -> None:
 
 
 SCREENS = [
-    "show unet", "show unet --bytes", "zoo swift", "backends", "bounds unet -b 50%", "solve unet -b 50% -m greedy -q",
+    "show unet", "show unet --bytes", "zoo swift", "backends", "bounds vgg16 -b 90%", "solve unet -b 50% -m greedy -q",
     "compare unet -b 50% -m greedy,chen-sqrt -q", "frontier unet -b 50%:60%:10% -m greedy,chen-sqrt,ap-all -q",
     "order swiftnet -m kahn -q", "layers unet s.json", "validate unet s.json -b 50%",
     "validate unet s.json s.json -b 50%",

@@ -67,6 +67,7 @@ def test_browser_draws_charts(tmp_path: Path) -> None:
     assert seen["found"] == "4 found" and "axis: log" in seen["log"] and "budget6 bytes" in seen["last"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_browser_draws_gaps_to_the_best_bound(tmp_path: Path) -> None:
     """The optimum 18 in stages lies 38 % above 13, the best bound that covers every schedule."""

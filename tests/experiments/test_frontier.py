@@ -224,6 +224,7 @@ def test_missing_or_wrong_answer_of_an_executor_is_an_error(monkeypatch, change)
         frontier(CHAIN, [4], ["greedy"], stop=0.3, executor=SimpleNamespace(submit=lambda *_: job))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not children.possible(), reason="no fork server")
 def test_killed_fork_server_is_replaced():
     with WorkerPool(1) as pool:

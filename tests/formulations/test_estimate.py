@@ -109,6 +109,7 @@ def test_five_thousand_ops_lack_memory():
         assert kind(Problem(graph, order="free", objective="least-peak")).estimate().lacks_memory(2**31)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stages, HIlp])
 def test_estimates_take_little_memory(kind):
     """Regression: H-ILP took 3.3 GB for 20,000 ops before they were refused."""

@@ -150,6 +150,7 @@ def test_claims_are_exact_without_composites(subject):
     assert again >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_claims_are_exact_when_all_values_are_kept(subject):
     """Encode the reference order by composites whose only option keeps all values."""

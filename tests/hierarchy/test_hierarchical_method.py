@@ -226,6 +226,7 @@ MODELS = replace(
 SOLVERS = {"cp-sat": "ortools", "highs": "highspy", "pyomo:highs": "pyomo"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", few(SOLVERS, 1))
 def test_backend_and_options_reach_models_of_every_level(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     calls = backend_calls(monkeypatch)

@@ -80,6 +80,7 @@ def test_options_have_the_costs_of_their_own_group() -> None:
             assert not whole or judged(part.problem, part.schedule(one.option)).cost == one.cost
 
 
+@pytest.mark.slow
 def test_stores_and_executors_keep_costs_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[SubProblem] = []
 

@@ -46,7 +46,8 @@ def test_numbers_of_many_digits() -> None:
     assert parse_json("[0." + "1" * 1_000_000 + "]", "fine") == [1 / 9]
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("i1", marks=pytest.mark.slow), "f8"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["i1", "f8"])
 def test_archive_with_millions_of_computes(dtype: str, tmp_path: Path) -> None:
     graph = path(2850)
     matrix, bomb = np.tril(np.ones((2850, 2850), dtype=np.dtype(dtype))), tmp_path / "bomb.npz"

@@ -60,6 +60,7 @@ def test_schedules_are_valid_for_every_memory_budget(seed: int) -> None:
     assert schedule is not None and schedule.source == "torch-min-cut"
 
 
+@pytest.mark.slow
 def test_feasible_and_infeasible_budgets_of_a_network() -> None:
     """The knapsack counts saved bytes: its least peak is 66.7 % on the U-Net, and chains gain nothing."""
     assert accepted(Problem(unet(), "70%"), TorchMinCut().run(Problem(unet(), "70%"), RUN)).overhead < 2
@@ -89,6 +90,7 @@ def test_errors_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         TorchMinCut().run(problem, RUN)
 
 
+@pytest.mark.slow
 def test_no_partition_starts_without_enough_time() -> None:
     """Partitioning the U-Net takes some tenths of a second and cannot be interrupted."""
     for seconds, found in ((0.1, False), (30, True)):

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from helpers import few  # noqa: E402
 from models import MODELS  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch._functorch._activation_checkpointing import ac_logging_utils  # noqa: E402
@@ -131,6 +132,7 @@ def test_recomputations_match_torch(
     assert (found.verdict, found.peak, found.cost) == (expected.verdict, expected.peak, expected.cost)
 
 
+@pytest.mark.slow
 def test_both_partitioners_follow_tags_of_a_policy(selective: Captured) -> None:
     """Tagged random ops become wrappers, which are mapped back; starts of regions stay."""
     tagged = tagged_schedule(selective)
@@ -230,7 +232,7 @@ def traced(kind: type[Layers], *, batch: int = 8, checkpoints: bool = False, ree
     return capture(module, (x,), route="make_fx", loss=lambda out: out, costs="flops")
 
 
-@pytest.mark.parametrize(("kind", "reentrant"), [(Layers, False), (Normed, False), (Layers, True)])
+@pytest.mark.parametrize(("kind", "reentrant"), few([(Layers, False), (Normed, False), (Layers, True)], 1))
 def test_eager_checkpointing_is_a_schedule(kind: type[Layers], reentrant: bool) -> None:
     """As in the trace, including dropout and the second update of statistics.
 

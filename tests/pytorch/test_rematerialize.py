@@ -326,6 +326,7 @@ def test_verification_compares_imaginary_parts() -> None:
             verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, Expected(10**9))
 
 
+@pytest.mark.slow
 def test_concurrent_verification() -> None:
     """Dropout: verification must not see numbers drawn by other threads."""
 

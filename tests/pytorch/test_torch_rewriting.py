@@ -105,6 +105,7 @@ def test_views_and_special_ops_are_not_rewritten() -> None:
     assert check_numerics(captured.graph, done.graph).difference == 0
 
 
+@pytest.mark.slow
 def test_rewrite_command_on_captured_steps(tmp_path, monkeypatch) -> None:
     """The backward pass has no description and reads concatenations whole."""
     monkeypatch.chdir(tmp_path)

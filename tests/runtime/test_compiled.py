@@ -201,6 +201,7 @@ assert waits == [1]
     assert kernels == ["small_kernel.largest", "small_kernel.total"], "each compiled once"
 
 
+@pytest.mark.slow
 def test_remark_without_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with ``docker --user``: neither the package nor a home folder is writable."""
     (tmp_path / "file").write_text("")
@@ -216,6 +217,7 @@ def test_remark_without_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert refused.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_failing_compiler_process_is_replaced(tmp_path: Path) -> None:
     done = run("import sys; sys.executable = '/bin/false'\n" + COUNT, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -146,6 +146,7 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_some_signals(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A daily sample, with signals shortly after the start."""
     run_signals(tmp_path, where, count("FEW", 3), capsys, runs=2.0)

@@ -156,6 +156,7 @@ constraint b xor c \\/ x[2] = 2; constraint disjunctive([x[1],x[2]], [1,x[3]-1])
 output ["q \\(x) \\(b) \\(c)\\n"];"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "count"), [(QUEENS, 4), (MAGIC, 8), (REIFIED, None)], ids=["queens", "magic", "reif"]
 )

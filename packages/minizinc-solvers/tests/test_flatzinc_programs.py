@@ -141,6 +141,7 @@ def test_unbounded(tmp_path):
     assert done.stdout == "=====UNBOUNDED=====\n"
 
 
+@pytest.mark.slow
 @both
 def test_no_proof_with_unbounded_variables(program, tmp_path):
     text = "var int: x :: output_var; var int: y; constraint int_lin_le([1,-1],[x,y],3); solve maximize x;"
@@ -183,6 +184,7 @@ def test_no_file(program, tmp_path):
     assert done.returncode == 1 and "no such file" in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @both
 def test_deadline_keeps_the_best(program, tmp_path):
     for seconds in (1.5, 6):  # a busy machine may need longer
@@ -267,6 +269,7 @@ def test_configurations_of_the_environment(tmp_path, capsys):
     assert copied == {path.name: path.read_text() for path in SHARE.glob("remat-*/*")}, "install the package again"
 
 
+@pytest.mark.slow
 def test_installation_for_a_user(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".minizinc" / "solvers"
