@@ -37,7 +37,7 @@ def command(
         typer.Argument(
             metavar="MODULE:FACTORY",
             help="Function without arguments that returns a torch.nn.Module and its sample arguments: "
-            "(module, args) or (module, args, kwargs). It runs without memory for tensors.",
+            "(module, args) or (module, args, kwargs); also FILE.py:FACTORY. It runs without memory for tensors.",
         ),
     ],
     *,
@@ -92,6 +92,9 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     from remat.torch import fake_tensors
 
     path, _, name = factory.partition(":")
+    if path.endswith(".py"):
+        path = path.removesuffix(".py").replace("/", ".")
+        factory = f"{path}:{name}"
     if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
         raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY, such as mymodel:training_step")
     import_from_here()

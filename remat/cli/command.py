@@ -39,7 +39,7 @@ SECTIONS = {
 #: Sections of ``remat --help`` with their commands; others come last.
 COMMANDS = {
     "Find schedules": ("solve", "improve", "minimize", "order"),
-    "Compare": ("compare", "frontier", "batch", "bounds", "study"),
+    "Compare": ("compare", "frontier", "batch", "fit", "bounds", "study"),
     "Check": ("validate", "verify"),
     "See": ("show", "plot", "view", "layers", "trace", "traffic"),
     "Graphs": ("zoo", "generate", "capture", "convert", "rewrite", "partition"),

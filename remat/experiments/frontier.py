@@ -82,6 +82,20 @@ class Frontier(Table):
     def __repr__(self) -> str:
         return f"Frontier({self.problem.graph.name!r}, {len(self.methods)} methods, {len(self.budgets)} budgets)"
 
+    def __str__(self) -> str:
+        """One line for each method: budgets as shares of the reference peak, largest first, with their overheads."""
+        return "\n".join(
+            (f"{one.label}: " if len(self.methods) > 1 else "") + ", ".join(map(self._word, reversed(self.of(one))))
+            for one in self.methods
+        )
+
+    def _word(self, cell: Cell) -> str:
+        peak, overhead = self.problem.reference_peak, cell.row["overhead_percent"]
+        share = f"{100 * cell.budget / peak:.3g} %" if peak else f"{cell.budget:,} bytes"
+        if cell.value is None:
+            return f"{share} {'impossible' if cell.status == 'infeasible' else 'none found'}"
+        return f"{share} {cell.value:,}" if overhead is None else f"{share} +{overhead:.3g} %"
+
     def of(self, method: Contestant | str) -> list[Cell]:
         """Return the cells of a method, smallest budget first."""
         label = method if isinstance(method, str) else method.label

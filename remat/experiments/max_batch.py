@@ -247,7 +247,7 @@ class _Search:
             problem = self.problem(self.best)
             graph, schedule = problem.graph, _signed(self.schedule, problem.graph)
             certificate = validate(graph, schedule, problem.rules)
-            if not certificate.accepted or certificate.cost > _most(graph):
+            if not certificate.accepted or certificate.cost > most_cost(graph):
                 raise BackendError(f"the schedule of {self.source} changed its verdict at batch size {self.best}")
         proved = [probe.batch for probe in self.probes.values() if probe.verdict.proved and probe.batch > self.best]
         return BatchResult(
@@ -259,7 +259,7 @@ class _Search:
     def _try(self, batch: int, method: Contestant, tried: dict[int, Probe]) -> bool:
         """Solve one batch size and add the probe to `tried`; return True if it fits."""
         problem = self.problem(batch)
-        most = _most(problem.graph)
+        most = most_cost(problem.graph)
         enough: list[StoppingCriterion | float] = [TargetCost(most)]
         if isinstance(self.limits.stop, StoppingCriterion | int | float):
             enough.append(self.limits.stop)
@@ -343,7 +343,7 @@ class _Search:
         return bisect_left(range(high), True, lo=high // 2 + 1, key=lambda batch: not fits(batch)) - 1
 
 
-def _most(graph: ComputeGraph) -> int:
+def most_cost(graph: ComputeGraph) -> int:
     """Return the cost of each op once plus a second forward pass: the right-hand side of eq. 10."""
     return graph.base_cost + sum(op.cost for op in graph.ops if op.phase == "forward")
 

@@ -1,5 +1,6 @@
 """``remat capture``: graph file of a PyTorch module that a function makes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,22 @@ def test_invalid_factories(factory: str, module: str) -> None:
     ran = ok("capture", factory.format(module), code=2)
     assert ran.err.startswith("remat: error: ") and ran.err[:-1].isprintable()
     check_text("shell.capture", f"{factory} -> {ran.err[:-1]}", {module: "{}"})
+
+
+@pytest.mark.slow
+def test_fit_says_what_a_step_needs(module: str) -> None:
+    ran = ok(f"fit {module}.py:step --loss loss --memory 1TiB --optimizer sgd -t 5 --json --no-sizes")
+    found = json.loads(ran.out)
+    weights = 4 * 2 * (100_000 * 100_000 + 100_000)
+    assert (found["parameters"], found["gradients"], found["state"]) == (weights, weights // 2, 0)
+    assert found["verdict"] == "as it is" and found["workspace"] is None
+    ok(f"fit {module}:step --loss loss --memory 100GB --optimizer sgd -t 5 --no-sizes", code=1)
+
+
+@pytest.mark.parametrize(
+    "words", ["net --memory 1GiB", "{}:nothing", "{}:step --memory 50%", "{}:step --optimizer adamm -t 1"]
+)
+def test_invalid_estimates(words: str, module: str) -> None:
+    ran = ok(f"fit {words.format(module)} --loss loss", code=2)
+    assert ran.err.startswith("remat: error: ") and ran.err[:-1].isprintable()
+    check_text("shell.capture", f"fit {words} -> {ran.err[:-1]}", {module: "{}"})

@@ -19,7 +19,7 @@ from torch.nn import functional  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from remat.torch import capture, rematerialize  # noqa: E402
+from remat.torch import Rematerialized, capture, rematerialize  # noqa: E402
 from remat.torch.rematerialized import planner, planning  # noqa: E402
 from remat.torch.rematerialized.python_state import check_python_state  # noqa: E402
 
@@ -353,3 +353,30 @@ def test_recording_leaves_no_fake_tensors() -> None:
     captured = capture(module, (floats(*SIZE),), route="make_fx", costs="flops")
     assert captured.graph.ops and seen == [] and not hasattr(module[0], "shown")
     assert all(type(each) is nn.Parameter for each in module.parameters())
+
+
+def test_views_of_a_step_give_way_to_attributes_of_the_module() -> None:
+    parts = [part for _ in range(4) for part in (nn.Linear(16, 16), nn.Tanh())]
+    model = rematerialize(nn.Sequential(*parts), (torch.randn(64, 16),), "90%", method="greedy")
+    assert model.layers().total.at_peak == model.report.predicted_peak
+    found = model.frontier(["100%", "90%", "1%"], method="greedy")
+    assert [cell.budget for cell in found.of("auto")] == [
+        int(0.7 * model.report.reference_peak),
+        model.report.reference_peak,
+    ]
+    assert str(found).startswith("100 % +0 %, 90 % +")
+    assert model.plot().axes
+
+    class Layered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(parts)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    other = rematerialize(Layered(), (torch.randn(64, 16),), "90%", method="greedy")
+    assert other.layers[0] is parts[0]
+    assert Rematerialized.layers(other).total.ops == model.layers().total.ops

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 import os
 import types
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
 
 from remat.errors import ExecutionError
+from remat.experiments.frontier import Frontier, frontier
+from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.io import write_schedule
+from remat.schedule.traces.layers import LayerTable, layer_table
+from remat.solving.method import MethodLike
 from remat.torch.captured import Captured
 from remat.torch.rematerialized.plan import Plan, modes_of
 from remat.torch.rematerialized.planner import Planner
+from remat.torch.rematerialized.planning import Settings, step_problem
 from remat.torch.rematerialized.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _log = logging.getLogger("remat.torch")
 
@@ -27,6 +37,30 @@ _log = logging.getLogger("remat.torch")
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 #: Attributes that are set for the rematerialized module only. accelerate replaces forward, and keeps the one before.
 _OWN = ("forward", "_original_forward", "_compiled_call_impl")
+
+#: Budgets of a frontier by default.
+SHARES = ("90%", "80%", "70%", "60%", "50%", "40%", "30%")
+
+
+class _UnlessOriginal:
+    """Method that gives way to an attribute of the same name of the original, such as a list ``layers``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+
+    def __get__(self, module: Any, kind: type | None = None) -> Any:
+        if module is None:
+            return self._function
+        name, original = self._function.__name__, module.__dict__.get("original")
+        return getattr(original, name) if hasattr(original, name) else types.MethodType(self._function, module)
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _unless_original(function: _Method) -> _Method:
+    return cast("_Method", _UnlessOriginal(function))
 
 
 class Rematerialized(nn.Module):
@@ -36,6 +70,9 @@ class Rematerialized(nn.Module):
     buffers, submodules and all other attributes are those of the original, also if they are set later. Hooks registered
     here run in addition to the original's. In training mode with gradients enabled, a call runs the scheduled forward
     pass and ``backward`` the scheduled backward pass. Otherwise a call delegates to the original.
+
+    If the original has an attribute ``layers``, ``frontier`` or ``plot``, that one applies; ``Rematerialized.layers``
+    and the others then take the module as an argument.
 
     Attributes
     ----------
@@ -76,6 +113,44 @@ class Rematerialized(nn.Module):
         if not self._plans:
             raise ExecutionError("no step is captured yet: the first call in training mode is the sample", "no-step")
         return self._plans[0]
+
+    @_unless_original
+    def layers(self, *, depth: int | None = None, collapse: bool = True) -> LayerTable:
+        """Return saved and recomputed bytes and extra cost of each layer; ``str`` shows them as a table.
+
+        `depth` and `collapse` as in :func:`remat.schedule.traces.layer_table`.
+        """
+        return layer_table(self.captured.graph, self.schedule, depth=depth, collapse=collapse)
+
+    @property
+    def _problem(self) -> Problem:
+        """Problem of the sample's step: its graph, budget and rules."""
+        counted = "included" if self.report.constants_counted else "excluded"
+        return step_problem(self.captured, Settings(self.report.budget, constants=counted))
+
+    @_unless_original
+    def frontier(
+        self, budgets: Sequence[str | int | float] = SHARES, *, time_limit: float = 60.0, method: MethodLike = "auto"
+    ) -> Frontier:
+        """Solve other budgets of the sample's step; ``str`` shows them in one line: ``60 % +2.5 %, 40 % +11 %``.
+
+        Parameters
+        ----------
+        budgets : sequence of str, int or float
+            As for :func:`~remat.torch.rematerialize`. Those below the structural bound are left out.
+        time_limit : float
+            Seconds for all budgets together.
+        method : str, class or object
+            As for :func:`remat.solve`.
+        """
+        problem = self._problem
+        asked = [each for each in budgets if not dataclasses.replace(problem, budget=each).hopeless]
+        return frontier(problem, asked or [problem.reference_peak], [method], stop=time_limit / max(len(asked), 1))
+
+    @_unless_original
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw memory and retention intervals of the sample's step."""
+        return self._problem.plot(self.schedule, ax)
 
     def save_schedule(self, path: str | os.PathLike[str]) -> None:
         """Write the schedule; ``rematerialize(..., schedule=path)`` uses it instead of solving again."""

@@ -191,7 +191,7 @@ def planned(
     belong to this step, or exceeds the budget.
     """
     seconds = {"capture": capture_seconds}
-    problem = _problem(captured, settings)
+    problem = step_problem(captured, settings)
     step = certified(problem, schedule, lambda: _solved(captured, problem, settings, known, seconds))
     parts, graph, certificate = split(captured, step.schedule), captured.graph, step.certificate
     report = Report(
@@ -232,7 +232,7 @@ def _solved(
     return result
 
 
-def _problem(captured: Captured, settings: Settings) -> Problem:
+def step_problem(captured: Captured, settings: Settings) -> Problem:
     """Return the problem: fixed order, since random ops draw in turn; ops with the module's outputs run once."""
     homes = {
         home

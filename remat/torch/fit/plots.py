@@ -1,0 +1,66 @@
+"""Picture of an estimate: what the memory is for, and the extra cost of smaller memories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from remat.io.figures import COLOURS, INK, LABEL, TITLE, new_panels, plain_text, rule
+from remat.runtime.sizes import size_text, size_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Drawn(NamedTuple):
+    """What a picture of an estimate shows; memory in bytes."""
+
+    title: str
+    parts: Mapping[str, int]
+    rows: Sequence[Mapping[str, Any]]
+    """As :meth:`remat.torch.fit.estimate.Estimate.rows`."""
+    total: int
+    memory: int | None
+
+
+def plot_estimate(found: Drawn, ax: Axes | None = None) -> Axes:
+    """Draw the parts of the memory as a bar, and extra cost against memory below, on a common axis.
+
+    Dotted lines: the step as it is, and the memory of the device. The dashed line is the bound on the extra cost.
+    """
+    above, below = new_panels(ax, (9, 5.4), 2, sharex=True, gridspec_kw={"height_ratios": [1, 3]})
+    scale, unit = size_unit(max(found.total, found.memory or 0))
+    left = 0.0
+    for (word, size), colour in zip(found.parts.items(), COLOURS, strict=False):
+        above.barh(0, size / scale, left=left, height=0.6, color=colour, label=f"{word}: {size_text(size)}")
+        left += size / scale
+    above.set_yticks([])
+    above.set_title(plain_text(found.title), fontsize=TITLE)
+    above.legend(fontsize=LABEL, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.05))
+    _draw_curve(below, found, scale)
+    below.set_xlabel(f"memory ({unit})", fontsize=LABEL)
+    below.set_ylabel("extra cost (%)", fontsize=LABEL)
+    for axes in (above, below):
+        axes.axvline(found.total / scale, color=INK, linewidth=0.9, linestyle=":")
+        if found.memory is not None:
+            axes.axvline(found.memory / scale, color=COLOURS[3], linewidth=1.2, linestyle=":")
+    below.legend(fontsize=LABEL, frameon=False)
+    below.set_xlim(left=0)
+    below.set_ylim(bottom=0)
+    rule(below)
+    return below
+
+
+def _draw_curve(axes: Axes, found: Drawn, scale: int) -> None:
+    rows = found.rows
+    solved = [row for row in rows if row["overhead_percent"] is not None and row["needed"] is not None]
+    bounds = [row for row in rows if row["bound_percent"] is not None]
+    axes.step([row["needed"] / scale for row in solved], [row["overhead_percent"] for row in solved], where="post",
+              color=COLOURS[0], marker="o", markersize=4, label="least extra cost found, certified")  # fmt: skip
+    if bounds:
+        axes.plot([row["memory"] / scale for row in bounds], [row["bound_percent"] for row in bounds],
+                  color=COLOURS[0], linewidth=0.9, linestyle="--",
+                  label="no schedule of this order costs less")  # fmt: skip
+    axes.plot([], [], color=INK, linestyle=":", label=f"as it is: {size_text(found.total)}")
+    if found.memory is not None:
+        axes.plot([], [], color=COLOURS[3], linestyle=":", label=f"memory: {size_text(found.memory)}")
