@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from pathlib import Path
 
 import common
@@ -22,16 +21,10 @@ from remat import ComputeGraph, Problem, layered, read_graph
 from remat.graphs.io import write_graph
 from remat.ordering.instance import OrderInstance
 from remat.ordering.valley import Portfolio
-from remat.runtime import deadline
+from remat.runtime.deadline import Deadline, deadlines_by
 
 #: Graphs of the data folder that are measured in addition to training steps.
 OTHERS = "rl_g1,rl_g2,rl_g3"
-
-
-class ProcessorTime:
-    """Clock of deadlines in this benchmark, so that other processes on the machine have less effect."""
-
-    monotonic = staticmethod(time.process_time)
 
 
 def step(name: str, folder: Path) -> ComputeGraph:
@@ -67,7 +60,8 @@ def permuted(graph: ComputeGraph, seed: int) -> ComputeGraph:
 def searched(graph: ComputeGraph, seconds: float) -> tuple[int, int]:
     """Return the peak found and the bound after some processor time."""
     instance = OrderInstance.of(Problem(graph, order="free", max_computes=1))
-    found = Portfolio().search(instance, deadline=deadline.Deadline(seconds, time.process_time()))
+    with deadlines_by("processor"):
+        found = Portfolio().search(instance, deadline=Deadline.after(seconds))
     assert found.peak is not None
     return found.peak, found.bound
 
@@ -81,7 +75,6 @@ def main() -> None:
 
         names = ",".join((*STEPS, OTHERS))
     Portfolio().prepared()
-    deadline.time = ProcessorTime()  # type: ignore[assignment,attr-defined]
     searched(layered(200, 0.1, seed=1), 2.0)  # the first search of a process also loads code
     print(f"{given.seconds:g} s of processor time, {given.orders} input orders")
     table = common.Table("graph:-16", "ops:6", "least:15", "largest:15", "bound:15", "spread %:9", "gap %:7")

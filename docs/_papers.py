@@ -87,6 +87,22 @@ def stand_ins() -> list[str]:
     return _by_method(results("moccasin-table-2"), _overhead)
 
 
+def progress() -> list[str]:
+    """Return the study of Moccasin's Figure 5: the last overhead, and when it was found."""
+
+    def found(row: Row) -> str:
+        if not row["overhead_percent"]:
+            return row["status"]
+        return f"{float(row['overhead_percent']):.2f}, {float(row['to_best_seconds']):.1f} s"
+
+    return _by_method(results("moccasin-figure-5"), found)
+
+
+def depths() -> list[str]:
+    """Return the study of HiRemate's Figures 4 and 6: overhead and seconds by depth of the hierarchy."""
+    return _by_method(results("hiremate-figure-6"), _overhead)
+
+
 def scaling() -> list[str]:
     """Return the study of Moccasin's Figure 6."""
     return _by_method(results("moccasin-figure-6"), _overhead)
@@ -217,6 +233,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "moccasin": moccasin, "stand-ins": stand_ins, "scaling": scaling, "input-orders": input_orders,
     "model-sizes": model_sizes, "checkmate": checkmate, "trade-offs": trade_offs, "serenity": serenity,
     "random-orders": random_orders, "hiremate": hiremate, "hierarchy": hierarchy,
+    "progress": progress, "depths": depths,
 }  # fmt: skip
 
 

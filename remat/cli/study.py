@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remat.cli.cells import event_words, time_text
 from remat.cli.command import Command, Group
 from remat.cli.options import Quiet
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED, NO, OK
-from remat.io.files import check_outputs
+from remat.io.files import check_outputs, write_atomic
 
 if TYPE_CHECKING:
     from remat.studies.plan import Plan
@@ -99,6 +100,45 @@ def resume(
     """
     with _study(name, store, folder) as study:
         _run(study, executor, retry=retry_failed, quiet=quiet)
+
+
+@app.command(cls=Command)
+def tune(
+    file: StudyFile,
+    *,
+    store: Url = DEFAULT_URL,
+    folder: Folder = None,
+    executor: Executor = "processes",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Configuration of the best table (.toml).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show halves, parameters and longest time.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tune the table of stages of the default method on half of the instances of FILE, and compare on the other half.
+
+    FILE has a table `tune` instead of `methods`. All solves are cells in the store: after Ctrl-C or a crash the same
+    command continues.
+
+    Exit code 0: the best table wins on the other half; 1: it does not; 2: an error; 130: Ctrl-C.
+
+    Examples
+    --------
+    remat study tune portfolio.toml -o tuned.toml
+    """
+    from remat.cli.tuning import print_halves, tune_study
+    from remat.studies.stage_space import table_toml
+    from remat.studies.tuning import Tuner
+
+    check_outputs((output, (".toml",)))
+    tuner = Tuner.from_file(file)
+    if dry_run:
+        print_halves(tuner)
+        return
+    found = tune_study(tuner, store, folder, executor, quiet=quiet)
+    if output is not None:
+        write_atomic(output, table_toml(found.best.table))
+    raise typer.Exit(OK if found.wins else NO)
 
 
 @app.command(cls=Command)
@@ -209,7 +249,7 @@ def _run(study: Study, executor: str, *, retry: bool, quiet: bool) -> None:
     from remat.cli.reporter import Reporter
 
     def on_event(event: Event) -> None:
-        place, cell, left = _parts(event)
+        place, cell, left = event_words(event)
         reporter.news(f"{place} {cell}{left and f'; {left}'}", place, left, cell)
 
     with Reporter(quiet, label=study.name) as reporter:
@@ -219,32 +259,6 @@ def _run(study: Study, executor: str, *, retry: bool, quiet: bool) -> None:
     if not finished:
         say_sentence(f"interrupted: `remat study resume {study.name}` continues")
     raise typer.Exit(INTERRUPTED if not finished else NO if study.counts()["failed"] else OK)
-
-
-def _parts(event: Event) -> tuple[str, str, str]:
-    """Return the number of finished cells, the last one with its result, and the time that is left or ""."""
-    row = event.outcome.row
-    overhead = row.get("overhead_percent")
-    shown = "" if overhead is None else f", {overhead:.4g} %"
-    why = f": {row['message']}" if row["status"] == "failed" else ""
-    seconds = row.get("total_seconds") or 0.0
-    left = "" if event.seconds_left is None or event.done == event.total else f"{_time(event.seconds_left)} left"
-    cell = f"{event.cell.title}: {row['status']}{shown} ({seconds:.1f} s){why}"
-    return f"[{event.done}/{event.total}]", cell, left
-
-
-def _time(seconds: float) -> str:
-    """Return a time in the largest unit that gives at least 2.
-
-    Examples
-    --------
-    >>> _time(90), _time(7300), _time(300000)
-    ('90 s', '2.0 h', '3.5 days')
-    """
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _print_plan(plan: Plan) -> None:
@@ -258,7 +272,7 @@ def _print_plan(plan: Plan) -> None:
         say_sentence("at most: unlimited, since a cell has no time limit")
     else:
         slots = max(1, available_cpus() // max(cell.threads for cell in plan.cells))
-        alone, together = _time(plan.seconds), _time(plan.seconds / slots)
+        alone, together = time_text(plan.seconds), time_text(plan.seconds / slots)
         say_sentence(f"at most {alone} one after another, {together} with processes:{slots}")
 
 

@@ -7,6 +7,7 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -64,7 +65,7 @@ def make_options(
         if key not in known:
             raise FormatError(where + unknown(f"{group}.{method}.{key}", key, known), "wrong-key", key)
     try:  # by JSON, whose strict mode accepts lists for tuples and words for enums, but not "3" for 3
-        return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
+        return _adapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
     except ValidationError as error:
         place, fault = first_fault(error, given)
         key = ".".join([group, method, *place])
@@ -74,6 +75,12 @@ def make_options(
         raise FormatError(f"{where}{key!r} {fault}", "wrong-key", key) from None
     except ProblemError as error:
         raise ProblemError(f"{where}{group}.{method}: {error}", "bad-options", method) from None
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return the reader of options of a class, which takes tens of milliseconds to make."""
+    return TypeAdapter(kind)
 
 
 def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:

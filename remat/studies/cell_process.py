@@ -120,7 +120,7 @@ class CellProcess:
             return False
         self._graph = task.graph
         begun = next(self._messages, None)
-        child.deadline, child.memory_limit, child.most_memory = Deadline.after(task.time_limit), memory, 0
+        child.deadline, child.memory_limit, child.most_memory = Deadline.after(task.wall_limit), memory, 0
         return begun is not None
 
     def _outcome(self, child: Supervised, task: Task, began: float) -> Outcome:

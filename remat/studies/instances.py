@@ -17,6 +17,7 @@ from pydantic import Field
 
 from remat.config.sections import Section
 from remat.errors import FormatError, GraphError
+from remat.experiments.library.instances import problems
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.remat_json import graph_to_text
 from remat.graphs.generators import generate
@@ -31,6 +32,8 @@ class InstancesSection(Section):
 
     zoo: Words = ()
     """Names of zoo graphs."""
+    library: Words = ()
+    """Instances of the reference library by name, family or pattern, without their budgets; none of allocation."""
     files: Words = ()
     """Graph files; ``*``, ``?`` and ``**`` match many."""
     generate: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
@@ -100,11 +103,14 @@ def graphs_of(section: InstancesSection, folder: Path, name: str) -> Iterator[tu
     """Yield label and graph of each instance; paths are relative to `folder`, `name` is for errors."""
     for word in section.zoo:
         yield word, load_graph(word)
+    found = (each.instance for each in (problems(section.library) if section.library else ()))
+    for label, entry in {each.name: each for each in found if not each.floor}.items():
+        yield label, entry.graph()
     for pattern in section.files:
-        found = sorted(glob.glob(str(folder / pattern), recursive=True))  # noqa: PTH207 - patterns may be absolute
-        if not found:
+        paths = sorted(glob.glob(str(folder / pattern), recursive=True))  # noqa: PTH207 - patterns may be absolute
+        if not paths:
             raise FormatError(f"{name}: no file matches {pattern!r}", "no-file", pattern)
-        for path in found:
+        for path in paths:
             yield os.path.relpath(path, folder), read_graph(path)
     for table in section.generate:
         options = dict(table)

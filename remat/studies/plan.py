@@ -21,6 +21,7 @@ from remat.config.sections import ProblemSection, Section, SolveSection
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import read_toml
+from remat.runtime.deadline import Clock
 from remat.runtime.solve_options import STARTS
 from remat.studies.given import outcome_of_file
 from remat.studies.instances import Instance, InstancesSection, choices, graphs_of, with_orders
@@ -61,6 +62,8 @@ class PlanSection(Section):
     """As ``[problem]`` of a configuration, without ``graph``; a list stands for each of its values."""
     solve: dict[str, Any] = {}
     """As ``[solve]`` of a configuration; ``seed`` may be a list."""
+    clock: Clock = "wall"
+    """What time limits count: "wall", or "processor", the time of a cell's process, so that other work matters less."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,10 @@ class Cell:
     graph : str
         Digest of the graph file.
     run : mapping
-        ``config``, a configuration without graph, and ``options``, those of the method; JSON values. A run of an
-        experiment may also have ``start``, the digest of a schedule to start from; ``target``, an objective that
-        suffices; and ``objects``, a description of Python objects without which it cannot be solved again.
+        ``config``, a configuration without graph, and ``options``, those of the method; JSON values. ``clock`` is
+        there if it is not that of the wall. A run of an experiment may also have ``start``, the digest of a schedule
+        to start from; ``target``, an objective that suffices; and ``objects``, a description of Python objects without
+        which it cannot be solved again.
     """
 
     digest: str
@@ -164,6 +168,8 @@ class Plan:
         >>> len(plan.cells), plan.cells[0].title
         (8, 'unit-chain n=4, 90%, greedy, seed 0')
         """
+        if "tune" in mapping:
+            raise FormatError(f"{name}: a study with a table 'tune' runs by `remat study tune`", "wrong-key", "tune")
         try:
             section = PlanSection.model_validate(dict(mapping))
         except ValidationError as error:
@@ -230,7 +236,14 @@ def _runs(section: PlanSection, name: str, folder: Path) -> Iterator[tuple[str, 
         words = [str(problem["budget"])] if "budget" in problem else []
         words += [f"{key}={problem[key]}" for key in varied if key != "budget"]
         for solve in choices({"threads": 1, **section.solve, **method.solve}):
-            yield " ".join(words), label, _run(problem, method, solve, name, folder), method.files
+            run = _run(problem, method, solve, name, folder)
+            if section.clock != "wall":
+                if run["config"]["solve"]["isolate"]:
+                    raise FormatError(
+                        f"{name}: the processor time of isolated solvers is unknown", "wrong-key", "isolate"
+                    )
+                run["clock"] = section.clock
+            yield " ".join(words), label, run, method.files
 
 
 def _run(

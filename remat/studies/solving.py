@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from remat.experiments.runs import Limits, Run, run_method
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.remat_json import graph_from_document
 from remat.problem import Problem
+from remat.runtime.deadline import Clock, deadlines_by, now
 from remat.runtime.resources import available_cpus, processor_name
 from remat.runtime.sizes import memory_bytes
 from remat.schedule.certificate import Certificate
@@ -25,6 +26,8 @@ from remat.solving.method import make_method
 from remat.solving.progress import Progress
 from remat.solving.stop import AnyOf, Stop, TargetCost
 
+#: Most seconds of wall time for each second of processor time: a process that waits forever uses none.
+SLOWEST = 100.0
 #: Least seconds between two schedules that a child sends before its result.
 EVERY = 1.0
 
@@ -46,6 +49,18 @@ class Task:
         """Seconds of the solve."""
         limit: float | None = self.run["config"]["solve"]["time_limit"]
         return limit
+
+    @property
+    def clock(self) -> Clock:
+        """Clock of the time limit."""
+        clock: Clock = self.run.get("clock", "wall")
+        return clock
+
+    @property
+    def wall_limit(self) -> float | None:
+        """Seconds of wall time after which the process has failed."""
+        factor = SLOWEST if self.clock == "processor" else 1.0
+        return None if self.time_limit is None else factor * self.time_limit
 
     @property
     def memory_limit(self) -> int | None:
@@ -149,17 +164,22 @@ def solve_here(task: Task, on_schedule: Callable[[dict[str, Any]], object] = lam
     limits = config.model_copy(update={"solve": chosen.model_copy(update={"memory_limit": None})})
     sent: list[Any] = [None, -EVERY]
 
-    def on_progress(now: Progress) -> None:
-        if now.schedule is not None and now.schedule is not sent[0] and time.monotonic() > sent[1] + EVERY:
-            sent[:] = now.schedule, time.monotonic()
-            source = now.schedule.source
-            on_schedule({"seconds": now.elapsed, "bound": now.bound, "source": source,
-                         "schedule": schedule_to_text(now.schedule)})  # fmt: skip
+    def on_progress(moment: Progress) -> None:
+        found = moment.schedule
+        if found is not None and found is not sent[0] and time.monotonic() > sent[1] + EVERY:
+            sent[:] = found, time.monotonic()
+            on_schedule({"seconds": moment.elapsed, "bound": moment.bound, "source": found.source,
+                         "schedule": schedule_to_text(found)})  # fmt: skip
 
     contestant = Contestant(chosen.method, chosen.backend if method.needs_backend else "", options)
     given = Limits(stop_of(chosen.time_limit, task.run.get("target")), limits.solve_options(graph, solver))
     start = schedule_from_document(json.loads(task.start)) if task.start else None
-    return outcome_of(run_method(contestant, problem, given, on_progress, start))
+    with deadlines_by(task.clock):
+        began = now()
+        outcome = outcome_of(run_method(contestant, problem, given, on_progress, start))
+        if task.clock == "processor":
+            outcome = replace(outcome, row={**outcome.row, "total_seconds": now() - began})
+    return outcome
 
 
 def stop_of(time_limit: float | None, target: int | None) -> Stop:
