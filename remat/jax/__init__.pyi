@@ -1,5 +1,8 @@
 """Public names of ``remat.jax``; ``__init__.py`` imports them on first use."""
 
+from remat.jax.best_policy import NamedPolicy as NamedPolicy
+from remat.jax.best_policy import PolicyReport as PolicyReport
+from remat.jax.best_policy import best_policy as best_policy
 from remat.jax.capture import capture as capture
 from remat.jax.captured import Captured as Captured
 from remat.jax.memory import CompiledMemory as CompiledMemory

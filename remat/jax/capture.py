@@ -106,13 +106,20 @@ def traced(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def captured_program(
-    closed: Any, label: str, constant_bytes: Mapping[str, int], *, mode: str, unroll: bool, views: bool
+    closed: Any,
+    label: str,
+    constant_bytes: Mapping[str, int],
+    *,
+    mode: str,
+    unroll: bool,
+    views: bool = True,
+    names: bool = False,
 ) -> Captured:
     """Return the graph of a traced program, of which the first result is the loss in training.
 
-    Raise CaptureError as :func:`capture`.
+    `names`: make an op of each ``checkpoint_name``, with a tensor of its own. Raise CaptureError as :func:`capture`.
     """
-    inliner = Inliner(unroll=unroll, views=views, most=MAX_STEPS)
+    inliner = Inliner(unroll=unroll, views=views, most=MAX_STEPS, names=names)
     arguments = [inliner.constant() for _ in closed.jaxpr.invars]
     results = inliner.run(closed.jaxpr, [inliner.constant(each) for each in closed.consts], arguments)
     trace = inliner.finish()

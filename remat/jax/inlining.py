@@ -119,11 +119,14 @@ class Inliner:
         Treat reshapes that move nothing as views.
     most : int
         Largest number of steps.
+    names : bool
+        Make an op of each ``checkpoint_name``.
     """
 
-    def __init__(self, *, unroll: bool, views: bool, most: int) -> None:
+    def __init__(self, *, unroll: bool, views: bool, most: int, names: bool = False) -> None:
         self.unroll = unroll
         self.views = views
+        self.names = names
         self.most = most
         self.trace = Trace()
         self._known: dict[Key, list[int]] = {}
@@ -189,7 +192,7 @@ class Inliner:
     def _is_renaming(self, equation: Any) -> bool:
         name = equation.primitive.name
         if name in RENAMES:
-            return True
+            return not (self.names and name == "name")
         if not equation.outvars or len(equation.invars) < 1:
             return False
         a, b = equation.invars[0].aval, equation.outvars[0].aval

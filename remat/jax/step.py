@@ -100,12 +100,19 @@ def tensors_of(values: Iterable[Any]) -> set[str]:
 
 
 def capture_step(
-    loss: Callable[..., Any], given: Arguments, *, wrt: tuple[int, ...], has_aux: bool, unroll: bool, label: str
+    loss: Callable[..., Any],
+    given: Arguments,
+    *,
+    wrt: tuple[int, ...],
+    has_aux: bool,
+    unroll: bool,
+    label: str,
+    names: bool = False,
 ) -> Step:
     """Capture a loss and its gradients by the floating-point leaves of some arguments.
 
     Raise CaptureError if JAX cannot trace the loss or its gradient, and ExecutionError for a loss that cannot run by a
-    schedule: effects, no scalar, or nothing to differentiate by.
+    schedule: effects, no scalar, or nothing to differentiate by. `names`: make an op of each ``checkpoint_name``.
     """
     leaves, tree = leaves_of(given, wrt)
     flat = jax.tree_util.tree_leaves(given)
@@ -132,7 +139,7 @@ def capture_step(
     sizes = {"parameter": 0, "input": 0, "constant": sum(bytes_of(v.aval) for v in closed.jaxpr.constvars)}
     for leaf, v in zip(leaves, closed.jaxpr.invars, strict=False):
         sizes["parameter" if leaf.trained else "input"] += bytes_of(v.aval)
-    captured = captured_program(closed, label, sizes, mode="training", unroll=unroll, views=True)
+    captured = captured_program(closed, label, sizes, mode="training", unroll=unroll, names=names)
     _check_effects(captured)
     return Step(captured, leaves, tree, made[-1])
 

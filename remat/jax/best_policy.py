@@ -1,0 +1,227 @@
+"""Choice of the names that ``jax.checkpoint`` saves: :func:`best_policy`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, Unpack
+
+import jax
+
+from remat.errors import ProblemError
+from remat.jax.capture import name_of
+from remat.jax.checkpoints import checkpointed
+from remat.jax.naming import Suggestion, suggestions
+from remat.jax.saved_names import SavedNames
+from remat.jax.step import Arguments, Step, capture_step
+from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.schedule import OrderRule, Schedule
+from remat.solving.method import MethodLike
+from remat.solving.solve import solve
+from remat.solving.training_steps import StepReport
+
+#: Places named at most.
+SUGGESTIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyReport(StepReport):
+    """Certificate of the policy's schedule, and its distance to the best one. Memory is in bytes.
+
+    The certified schedule is that of JAX's own trace with the policy, on the graph without checkpoints. Further
+    attributes: :class:`StepReport`; `result` is the answer of the solver for the same budget, with its bound and scope.
+
+    Attributes
+    ----------
+    saved, recomputed : tuple of str
+        Names of ``checkpoint_name``.
+    regions : int
+        Calls of ``jax.checkpoint``; 0: the whole function is one region.
+    exact : bool
+        True if no other set of these names costs less within the budget; False if a search ended.
+    suggestions : tuple of Suggestion
+        Expressions to name for less extra cost.
+    """
+
+    saved: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    regions: int
+    exact: bool
+    suggestions: tuple[Suggestion, ...] = field(default=(), repr=False)
+
+    @property
+    def gap(self) -> float | None:
+        """Share of the policy's cost above the bound for all schedules of `result.scope`; None without a bound."""
+        cost = self.certificate.cost
+        return None if self.result is None or not cost else (cost - self.result.bound) / cost
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values, as ``str`` shows them."""
+        regions = f"{self.regions} checkpointed regions" if self.regions else "the whole function is one region"
+        how = "all sets tried" if self.exact else "by a search"
+        rows = [
+            *self.opening_rows("function", regions),
+            *self.budget_rows("parameters, other arguments and constants"),
+            ("saves", f"{', '.join(self.saved) or 'no name'}; {how}"),
+            ("recomputes", ", ".join(self.recomputed) or "no name"),
+            self.saved_row(),
+        ]
+        if self.result is not None and self.result.certificate is not None:
+            best = self.result.certificate
+            rows.append(("best known", f"{best.overhead or 0:.4g} % extra cost, peak {best.peak:,} bytes"))
+        if self.gap is not None:
+            rows.append(("distance", f"no schedule of the scope costs over {100 * self.gap:.4g} % less"))
+        rows += self.closing_rows()
+        return [*rows, *(("name", str(each)) for each in self.suggestions)]
+
+
+class NamedPolicy:
+    """A policy of ``jax.checkpoint`` that saves some names: ``save_only_these_names(*names)``, with its report.
+
+    Attributes
+    ----------
+    names : tuple of str
+    policy : callable
+        As ``jax.checkpoint_policies.save_only_these_names`` returns it.
+    report : PolicyReport
+    schedule : Schedule
+        What JAX runs with the policy.
+    """
+
+    def __init__(self, names: tuple[str, ...], report: PolicyReport, schedule: Schedule) -> None:
+        self.names, self.report, self.schedule = names, report, schedule
+        self.policy = jax.checkpoint_policies.save_only_these_names(*names)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return JAX's decision on an equation."""
+        return self.policy(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"save_only_these_names({', '.join(map(repr, self.names))})"
+
+
+class PolicyOptions(TypedDict, total=False):
+    """Further options of :func:`best_policy`, which documents them."""
+
+    kwargs: Mapping[str, Any]
+    wrt: int | Sequence[int]
+    has_aux: bool
+    unroll: bool
+    name: str
+    method: MethodLike
+
+
+def best_policy(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    budget: str | int | float,
+    *,
+    time_limit: float = 30.0,
+    **options: Unpack[PolicyOptions],
+) -> NamedPolicy:
+    """Choose the names that ``jax.checkpoint`` saves, so that a training step keeps a budget at the least extra cost.
+
+    The names are those that ``checkpoint_name`` gives in the function, the regions its calls of ``jax.checkpoint``,
+    whose own policies do not matter. A function without such calls is one region. Up to ten names, all sets are tried.
+    The chosen one is certified on JAX's own trace, and compared with the best schedule that a solver finds.
+
+    Parameters
+    ----------
+    function : callable
+        The loss; returns a real scalar, or with `has_aux` a pair of it and anything else.
+    args : tuple
+        Arguments of a typical call: arrays in any pytrees, or ``jax.ShapeDtypeStruct`` instead.
+    budget : str, int or float
+        Bytes, or a share of the peak without checkpoints; as in :func:`remat.jax.rematerialize`.
+    time_limit : float
+        Seconds for the solver, and for the search if there are more than ten names.
+    kwargs, wrt, has_aux, unroll, name, method : optional
+        As in :func:`remat.jax.rematerialize`. With `unroll`, regions in a ``scan`` count.
+
+    Returns
+    -------
+    NamedPolicy
+        A policy for ``jax.checkpoint``. Its report has peak, extra cost, the distance to the best schedule, and the
+        places in the source where another name would help.
+
+    Raises
+    ------
+    CaptureError, ExecutionError
+        As :func:`remat.jax.rematerialize`.
+    ProblemError
+        If no set of names keeps the budget; with the least peak of them.
+
+    Examples
+    --------
+    >>> from jax import numpy as jnp
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> def block(x, w):
+    ...     hidden = checkpoint_name(x @ w, "hidden")
+    ...     return x + checkpoint_name(jnp.tanh(hidden), "activation") * 2
+    >>> def loss(layers, x, policy=None):
+    ...     for w in layers:
+    ...         x = jax.checkpoint(block, policy=policy)(x, w)
+    ...     return jnp.mean(jnp.cos(x))
+    >>> args = [jnp.eye(32) / 2] * 6, jnp.ones((256, 32))
+    >>> best_policy(loss, args, "70%", time_limit=2)
+    save_only_these_names('activation')
+    """
+    begun = time.monotonic()
+    settings: dict[str, Any] = {"kwargs": {}, "wrt": 0, "has_aux": False, "unroll": False, "method": "auto", **options}
+    given = Arguments(args, dict(settings["kwargs"]))
+    label, wrt = name_of(function, options.get("name")), settings["wrt"]
+    program = checkpointed(function, given, label=label)
+
+    def step_under(policy: Any, *, names: bool = False) -> Step:
+        return capture_step(
+            program.under(policy), given, wrt=(wrt,) if isinstance(wrt, int) else tuple(wrt),
+            has_aux=settings["has_aux"], unroll=settings["unroll"], label=label, names=names,
+        )  # fmt: skip
+
+    save_nothing = jax.checkpoint_policies.nothing_saveable
+    plain, named = step_under(save_nothing), step_under(save_nothing, names=True)
+    problem = Problem(plain.captured.graph, budget, OrderRule.FIXED)
+    sets = SavedNames(named.captured, problem)
+    deadline = Deadline.after(time_limit)
+    chosen, exact = sets.best(deadline)
+    if chosen is None:
+        raise _refusal(problem, sets, program.regions)
+    names = tuple(name for name in program.names if name in chosen)
+    final = step_under(jax.checkpoint_policies.save_only_these_names(*names))
+    schedule = final.captured.schedule_on(plain.captured)
+    certificate = problem.validate(schedule)
+    if not certificate.accepted:
+        raise ProblemError(f"the trace of {label} with {', '.join(names) or 'no name'} saved: {certificate.first}")
+    seconds = {"capture": time.monotonic() - begun}
+    begun = time.monotonic()
+    result = solve(problem, settings["method"], stop=time_limit, warm_start=schedule)
+    seconds["solve"] = time.monotonic() - begun
+    graph, traced = plain.captured.graph, final.captured
+    report = PolicyReport(
+        name=label, ops=len(graph.ops), recomputations=certificate.recomputations,
+        reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=certificate.peak,
+        overhead=certificate.overhead, constant_memory=graph.constant_memory, constants_counted=False,
+        saved_bytes=sum(traced.graph.tensors[traced.graph.tensor_index[name]].size for name in traced.saved),
+        certificate=certificate, result=result, seconds=seconds, costs="floating-point operations", saved=names,
+        recomputed=tuple(name for name in program.names if name not in chosen), regions=program.regions, exact=exact,
+        suggestions=tuple(suggestions(named.captured, sets, chosen, SUGGESTIONS)),
+    )  # fmt: skip
+    return NamedPolicy(names, report, schedule)
+
+
+def _refusal(problem: Problem, sets: SavedNames, regions: int) -> ProblemError:
+    """Return the error for a budget that no set of names keeps."""
+    least, names = sets.least()
+    advice = (
+        "checkpoint smaller parts, or use rematerialize, which needs no names"
+        if regions
+        else "it has no jax.checkpoint, so that everything is recomputed at once: checkpoint its blocks"
+    )
+    saved = f"{', '.join(names)} saved" if names else "nothing saved"
+    return ProblemError(
+        f"no set of the {len(sets.names)} names of {problem.graph.name!r} keeps {problem.budget_bytes:,} bytes: the "
+        f"least peak is {least:,} bytes, with {saved}; {advice}",
+        "jax-names",
+    )
