@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {
     "bench_allocation": ("--seconds 2 swiftnet-folded", "first-fit"),
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
+    "bench_jax_train": ("--networks mlp --batch 2 --pixels 32 --time-limit 2", "| mlp |"),
     "bench_methods": ("published --graphs layered@12 --budgets 80 --seconds 2", "layered@12"),
     "bench_models": ("--problems chain --seconds 2", "advancing"),
     "bench_onnxruntime": ("--seeds 1 --batch 2 --seconds 0.2", "as written | `PRIORITY_BASED` | off | off"),
@@ -55,6 +56,8 @@ def test_every_script_has_a_small_run() -> None:
 def test_script_runs(script: str) -> None:
     if script == "bench_onnxruntime":
         pytest.importorskip("onnxruntime", minversion="1.32")
+    if script == "bench_jax_train":
+        pytest.importorskip("jax")
     words, shown = SMALL[script]
     command = [sys.executable, str(FOLDER / f"{script}.py"), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
