@@ -221,6 +221,9 @@ def rematerialize(
     other_shapes : {"error", "capture"}
         Response to a call unlike the sample: an error that names the argument, or another capture and solve, once for
         each kind of call, within the sample's budget in bytes.
+
+    Other Parameters
+    ----------------
     kwargs : mapping, optional
         Keyword arguments of the typical call.
     wrt : int or sequence of int, optional
@@ -233,7 +236,7 @@ def rematerialize(
         Name of the graph.
     constants_counted : bool, optional
         Count parameters and other arguments in budget and peak.
-    method, method_options, on_progress
+    method, method_options, on_progress : Any, optional
         As in :func:`remat.solve`.
     time_limit : float or None, optional
         Seconds for the search, 60 by default; None: no limit.

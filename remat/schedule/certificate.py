@@ -325,10 +325,15 @@ class Certificate(Findings[Violation]):
         axes = new_axes(ax, (7, 3.2))
         scale, unit = size_unit(self.peak)
         bars = [*self.live_at_peak[:DRAWN], ("workspace", self.workspace_at_peak)]
-        bars.append(("others", self.peak - sum(size for _, size in bars)))
+        others, label = self.peak - sum(size for _, size in bars), f"memory at the peak ({unit})"
+        if others > 5 * max(size for _, size in bars):  # its bar would leave no room for the others
+            scale, unit = size_unit(max(size for _, size in bars))
+            label = f"largest tensors at the peak ({unit}); all others hold {size_text(others)}"
+        else:
+            bars.append(("others", others))
         bars = [(name, size) for name, size in reversed(bars) if size]
         axes.barh([plain_text(clipped(name, 40)) for name, _ in bars], [size / scale for _, size in bars], color=FIRST)
-        axes.set_xlabel(f"memory at the peak ({unit})", fontsize=LABEL)
+        axes.set_xlabel(label, fontsize=LABEL)
         budget = "" if self.budget is None else f", budget {size_text(self.budget)}"
         title = f"{self.graph}: {self.verdict}, peak {size_text(self.peak)}{budget}"
         axes.set_title(plain_text(title), fontsize=TITLE)

@@ -169,3 +169,14 @@ def test_text_of_certificates(graph):
         "keep": ["g"],
         "count_constant_memory": False,
     }
+
+
+def test_picture_names_large_tensors_even_if_others_hold_more() -> None:
+    """Of 101 values live at the peak ten have bars; if they are equal, the others would take 91 of 101 parts."""
+    builder = GraphBuilder("wide")
+    values = [builder.op(f"a{k}", size=1024, cost=1) for k in range(100)]
+    builder.op("sum", inputs=values, size=1024, cost=1)
+    graph = builder.build()
+    (axes,) = validate(graph, steps(" ".join(graph.order))).plot().axes
+    assert axes.get_xlabel() == "largest tensors at the peak (KiB); all others hold 91.00 KiB"
+    assert [bar.get_width() for bar in axes.patches] == [1.0] * 10
