@@ -12,6 +12,7 @@ from remat.io.files import exists
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)", re.DOTALL)
 _BUDGET = re.compile(r"[0-9.,_]+(%|[kmgt]?i?b?)", re.ASCII | re.IGNORECASE)
 _TIME = re.compile(r"([0-9.]+(ms|s|sec|m|min|h|d))+", re.ASCII)
+_SIZE_UNIT = re.compile(r"%|percent|[kKmMgGtT]i?[bB]|bytes", re.ASCII)
 _UNIT = re.compile(r"%|percent|ms|s|secs?|seconds?|m|mins?|minutes?|h|hours?|[kKmMgGtT]i?[bB]?|bytes", re.ASCII)
 #: Options of other programs, with the one that is meant here.
 _SYNONYMS = {
@@ -22,15 +23,20 @@ _SYNONYMS = {
     **dict.fromkeys(("algorithm", "algo"), "method"),
     **dict.fromkeys(("figure", "image"), "plot"),
     "solver": "backend", "silent": "quiet", "budget": "memory", "b": "memory", "method": "partitioner",
-    "m": "partitioner",
+    "m": "partitioner", **dict.fromkeys(("sarif", "junit"), "output"),
 }  # fmt: skip
 #: Options that a command does not need, with the reason.
 _WITHOUT = {
     **dict.fromkeys([("minimize", "b"), ("minimize", "budget"), ("minimize", "budgets")],
                     "; minimize finds the least budget itself, and `remat solve` takes one"),
     ("order", "order"): "; order always searches for an order",
+    **dict.fromkeys([("bounds", "m"), ("bounds", "method"), ("bounds", "methods")],
+                    "; bounds applies all; did you mean --relaxations?"),
+    ("show", "n"): "; did you mean --top?",
     **dict.fromkeys([("show", "b"), ("show", "budget")], "; `remat solve` takes a budget"),
 }  # fmt: skip
+#: Options of other programs for the graph, which is an argument here.
+_GRAPH_OPTIONS = ("graph", "g", "input", "i", "model", "network", "net")
 #: A value of each option, for the remedy of a missing one; others show their metavar.
 _VALUES = {
     "budget": "80%", "time-limit": "10s", "method": "greedy", "backend": "highs", "memory": "16GiB", "on-chip": "1MiB",
@@ -129,6 +135,9 @@ def _options(command: Any) -> dict[str, Any]:
 def _near(option: str, command: Any) -> str:
     known = _options(command)
     word = option.lstrip("-").lower()
+    first = next((each.metavar or "" for each in command.params if each.param_type_name == "argument"), "")
+    if first.strip("[].") == "GRAPH" and word in _GRAPH_OPTIONS:
+        return f"; write GRAPH without an option: remat {command.name} GRAPH"
     named = next((name for name in known if name.removesuffix("s") == _SYNONYMS.get(word)), None)
     short = {each.lower(): each for param in known.values() for each in param.opts if len(each) == 2}
     if named is not None:
@@ -165,7 +174,10 @@ def _extra(message: str, words: Sequence[str], command: Any, path: str) -> str:
     options = [option for word in parts if (option := misplaced(word, command, outputs=not exists(word)))]
     if not options and "warm-start" in _options(command) and exists(first):
         return f"; write --warm-start {first} to start from a schedule"
-    return f"; write {' '.join(options)}" if options else f"; `{path} --help` shows what it takes"
+    if options:
+        return f"; write {' '.join(options)}"
+    flag = any(before in each.opts and getattr(each, "is_flag", False) for each in command.params)
+    return f"; {before} takes no value" if flag else f"; `{path} --help` shows what it takes"
 
 
 def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
@@ -184,6 +196,7 @@ def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
         "time-limit": bool(_TIME.fullmatch(word)),
         "budget": bool(_BUDGET.fullmatch(word)),
         "memory": bool(_BUDGET.fullmatch(word)) and "%" not in word,
+        "on-chip": bool(_BUDGET.fullmatch(word)) and "%" not in word,
         "method": word.partition("/")[0] in known_methods(),
         "backend": word.partition(":")[0] in registry.backends(),
         "output": outputs and bool(re.search(suffix, word)),
@@ -194,6 +207,11 @@ def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
     if fits.startswith("budget") and word.isdecimal() and int(word) <= 100:
         word += "%"
     return f"--{fits} {word}"
+
+
+def lone_unit(arguments: Sequence[object]) -> str:
+    """Return an argument that is the unit of the number before it, if it is no file, or else ""."""
+    return next((str(each) for each in arguments if _SIZE_UNIT.fullmatch(str(each)) and not exists(str(each))), "")
 
 
 def swapped(arguments: Mapping[str, Any]) -> str:

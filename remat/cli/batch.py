@@ -14,7 +14,7 @@ import typer
 
 from remat.cli.compare import methods_of
 from remat.cli.completion import complete_graph
-from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared, size_option
+from remat.cli.options import FILE, KILO, TABLES, Given, Methods, Tables, shared, size_option
 from remat.cli.saving import Outputs
 from remat.cli.screen import memory
 from remat.cli.signals import writing
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from remat.experiments.max_batch_result import BatchResult, Probe
     from remat.graphs import ComputeGraph
     from remat.graphs.batch_scaling import AffineGraph
-
-
-#: Memory in bytes below which a unit was probably forgotten.
-KILO = 1024
 
 
 @dataclass(frozen=True)

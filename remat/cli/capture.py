@@ -98,6 +98,8 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
         raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY, such as mymodel:training_step")
     import_from_here()
+    if path.endswith(".py"):
+        raise CaptureError(f"{factory!r} names a file; write its module: {path.removesuffix('.py')}:{name}")
     call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
     if not callable(call):
         raise CaptureError(f"{factory!r} is not a function; name one that returns (module, args)")

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 import typer.core
 
-from remat.cli.advice import long_name, misplaced, swapped
+from remat.cli.advice import lone_unit, long_name, misplaced, swapped
 from remat.cli.screen import wrapped
 from remat.errors import FormatError
 from remat.io.files import exists
@@ -78,29 +78,42 @@ class Command(typer.core.TyperCommand):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        for param in self.params:
-            for word in (ctx.params.get(param.name) or ()) if param.nargs == -1 else ():
-                if not exists(word) and (option := misplaced(str(word), self)):
-                    raise UsageError(f"{word}: no such file; write {option}")
+        self._check_words(ctx)
         try:
             with _errors_of(ctx), read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
                 return super().invoke(ctx)
         except FormatError as error:
-            if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
-                raise FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them") from None
-            name, missing, _ = str(error).partition(": no such file")
-            positional = [ctx.params.get(each.name) for each in self.params if each.param_type_name == "argument"]
-            given = missing and name in map(str, positional)
-            if not given:
-                raise
-            if option := misplaced(name, self, outputs=False):
-                raise FormatError(f"{name}: no such file; write {option}", error.kind.rpartition(".")[2]) from None
-            from remat.graphs.zoo import ZOO
-
-            if name in ZOO:
-                kind = next(each.metavar for each in self.params if str(ctx.params.get(each.name)) == name)
-                raise FormatError(f"{name}: no such file; {name} is a graph of the zoo, and {kind} a file") from None
+            if advised := self._advised(error, ctx):
+                raise advised from None
             raise
+
+    def _check_words(self, ctx: Any) -> None:
+        """Refuse arguments that belong to an option."""
+        given = {each: ctx.params.get(each.name) for each in self.params if each.param_type_name == "argument"}
+        words = [word for value in given.values() for word in (value if isinstance(value, list | tuple) else [value])]
+        if unit := lone_unit(words):
+            raise UsageError(f"{unit}: no such file; write a number and its unit as one word (16GiB, 80%)")
+        for word in (word for param, value in given.items() if param.nargs == -1 for word in value or ()):
+            if not exists(word) and (option := misplaced(str(word), self)):
+                raise UsageError(f"{word}: no such file; write {option}")
+
+    def _advised(self, error: FormatError, ctx: Any) -> FormatError | None:
+        """Return an error with a remedy for a word in the wrong place, if it is one."""
+        if error.kind == "format.unknown" and (graph := swapped(ctx.params)):
+            return FormatError(f"{error.culprit} is a schedule and {graph} a graph: swap them")
+        name, missing, _ = str(error).partition(": no such file")
+        param = next((each for each in self.params if missing and str(ctx.params.get(each.name)) == name), None)
+        if param is None:
+            return None
+        positional = param.param_type_name == "argument"
+        if positional and (option := misplaced(name, self, outputs=False)):
+            return FormatError(f"{name}: no such file; write {option}", error.kind.rpartition(".")[2])
+        from remat.graphs.zoo import ZOO
+
+        if name not in ZOO:
+            return None
+        place = param.metavar if positional else f"--{long_name(param)}"
+        return FormatError(f"{name}: no such file; {name} is a graph of the zoo, and {place} a file")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]

@@ -43,6 +43,8 @@ OptionalSchedule = Annotated[
         metavar="SCHEDULE", autocompletion=complete_schedule, help="Schedule file; default: the reference order."
     ),
 ]
+#: Memory in bytes below which a unit was probably forgotten.
+KILO = 1000
 _ORDER_HELP = "Order of first computes: the reference order, or free"
 Order = Annotated[
     str, typer.Option("--order", metavar="fixed|free", autocompletion=one_of("fixed", "free"), help=f"{_ORDER_HELP}.")
@@ -138,9 +140,16 @@ def _size(word: str) -> int:
         raise ValueError(f"a size above 0 (1000, 512KiB, 8G), not {word[:60]!r}") from None
 
 
-def size_option(text: str, *names: str) -> Any:
+def _process_memory(word: str) -> int:
+    size = _size(word)
+    if size < KILO:
+        raise ValueError(f"enough for a process; {word[:60]} is {size} bytes: did you mean {size}GiB?")
+    return size
+
+
+def size_option(text: str, *names: str, parse: Callable[[str], int] = _size) -> Any:
     """Return an option of a size with its help."""
-    return typer.Option(*names, metavar="SIZE", parser=_reader(_size), help=f"{text} (1000, 512KiB, 8G).")
+    return typer.Option(*names, metavar="SIZE", parser=_reader(parse), help=f"{text} (1000, 512KiB, 8G).")
 
 
 def time_option(text: str, *names: str) -> Any:
@@ -236,7 +245,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "isolate": Annotated[bool | None, typer.Option(
             "--isolate/--no-isolate", help="Run the solver in its own process.")],
         "memory_limit": Annotated[int | None, size_option(
-            "Memory limit of this process; implies --isolate", "--memory-limit")],
+            "Memory limit of this process; implies --isolate", "--memory-limit", parse=_process_memory)],
         "warm_start": Annotated[Path | None, typer.Option(
             "--warm-start", metavar="FILE", help="Schedule file to start from, in any format.")],
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.runtime.text import either
+
+#: Most ops of a generated graph: larger ones exhaust the memory of common machines.
+MOST_OPS = 10_000_000
 
 
 def generators() -> dict[str, Callable[..., ComputeGraph]]:
@@ -61,7 +65,17 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
             raise GraphError(f"option {shown(option)} does not apply to {name!r}, which takes {shows}")
     if parameters[first].default is inspect.Parameter.empty and first not in given:
         raise GraphError(f"{name!r} needs a size: {shown('n')}")
+    if name not in ZOO:
+        _check_size(name, given[first], shown("n"))
     width = given.get("width")
     if name in ZOO and isinstance(width, float) and width.is_integer():  # number of features, not a factor
         given["width"] = int(width)
     return known[name](**given)
+
+
+def _check_size(name: str, size: int, option: str) -> None:
+    """Require a member of a family that fits in memory; the ops of some grow with a power of the size."""
+    largest = {"pyramid": math.isqrt(2 * MOST_OPS) - 1, "in-tree": MOST_OPS.bit_length() - 2, "u-chain": 60}
+    most = largest.get(name, MOST_OPS)
+    if size > most:
+        raise GraphError(f"{option} is at most {most:,} for {name!r}, not {size:,}")

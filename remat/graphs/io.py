@@ -17,7 +17,7 @@ from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.graphs.formats.onnx.stream import looks_like_model
 from remat.graphs.graph import ComputeGraph
-from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
+from remat.io.files import PATTERN, exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
 from remat.runtime.text import either, expect, one_line, short
@@ -158,6 +158,8 @@ def _not_found(name: str, zoo: Sequence[str]) -> str:
         return "the name of the graph is empty"
     if "://" in name:
         return f"{name}: addresses are not read; download the file first"
+    if "*" in name:
+        return f"{name}: no such file{PATTERN}"
     path = Path(name)
     if not path.suffix and path.name == name:
         word = name.lower()

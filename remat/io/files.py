@@ -62,6 +62,10 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
+#: End of the message for a file whose name is a pattern.
+PATTERN = "; the shell found none that matches the pattern"
+
+
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file or a pipe, or of standard input for ``-``.
 
@@ -76,9 +80,8 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
             mode = _mode(path)
             if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 folder = mode is not None and stat.S_ISDIR(mode)
-                what = (
-                    "no such file" if mode is None else "it is a folder; name a file" if folder else "not a plain file"
-                )
+                absent = "no such file" + PATTERN * ("*" in str(path))
+                what = absent if mode is None else "it is a folder; name a file" if folder else "not a plain file"
                 raise FormatError(f"{path}: {what}", "no-file")
             if stat.S_ISFIFO(mode):
                 data = _read_pipe(path, max_bytes + 1)
@@ -399,9 +402,10 @@ def check_outputs(
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
-def _not_toml(path: str | os.PathLike[str]) -> str:
-    """Return what a file with another suffix should be."""
-    return "" if Path(path).suffix.lower() == ".toml" else "; `remat config --example` prints a configuration"
+def _not_toml(path: str | os.PathLike[str], text: str) -> str:
+    """Return what a file with another suffix, or with JSON, should be."""
+    toml = Path(path).suffix.lower() == ".toml" and not text.lstrip().startswith("{")
+    return "" if toml else "; `remat config --example` prints a configuration"
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -416,7 +420,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     except RecursionError:
         raise FormatError(f"{path}: nested too deeply") from None
     except ValueError as error:  # from TOML, or a number with thousands of digits
-        raise FormatError(f"{path}: not TOML: {error}{_not_toml(path)}") from None
+        raise FormatError(f"{path}: not TOML: {error}{_not_toml(path, text)}") from None
 
 
 def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from remat.graphs.io import GraphLike
 
+#: Largest limit of computes per op: solvers count in 32 bits.
+MOST_COMPUTES = 2**31 - 1
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Problem:
@@ -318,9 +321,9 @@ def _names(keep: Iterable[str], graph: ComputeGraph) -> frozenset[str]:
             raise ProblemError(f"keep must be names of tensors, not {short(name)}")
     for name in names:
         if name not in graph.tensor_index:
-            raise ProblemError(
-                f"tensor {name!r} to keep is not in graph {graph.name!r}{nearest(name, graph.tensor_index)}"
-            )
+            several = all(part in graph.tensor_index for part in name.split(","))
+            hint = "; name each tensor separately" if several else nearest(name, graph.tensor_index)
+            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}{hint}")
     return frozenset(names)
 
 
@@ -331,3 +334,5 @@ def _check_limits(limits: int | Mapping[str, int] | None, graph: ComputeGraph) -
             raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ProblemError(f"the limit of computes for {name} must be a whole number from 1, not {short(limit)}")
+        if limit is not None and limit > MOST_COMPUTES:
+            raise ProblemError(f"the limit of computes for {name} is at most {MOST_COMPUTES:,}; leave it out for none")

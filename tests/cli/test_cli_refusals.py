@@ -31,6 +31,16 @@ CYCLE = {
 #: Contents of files of other kinds, and of faulty configurations and studies.
 CONTENTS: dict[str, str | bytes] = {
     "empty.json": "",
+    "null.json": "null",
+    "deep.json": "[" * 100_000,
+    "zip.json": b"PK\x03\x04junk",
+    "page.json": "<!DOCTYPE html><html><body>404</body></html>",
+    "latin.json": '{"format": "remat-graph", "name": "caf\xe9"}'.encode("latin-1"),
+    "newer.json": '{"format": "remat-graph", "version": 2}',
+    "run.yaml": "graph: unet\nbudget: 80%\n",
+    "json.toml": '{"problem": {"graph": "chain.json"}}',
+    "semicolons.csv": "id;lower;upper;size\na;0;2;4\n",
+    "backwards.csv": "id,lower,upper,size\na,3,2,4\n",
     "chain.json.gz": b"\x1f\x8b\x08\x00",
     "utf16.json": "{}".encode("utf-16"),
     "model.pkl": b"\x80\x04\x95",
@@ -57,6 +67,8 @@ CONTENTS: dict[str, str | bytes] = {
 #: Changes of the graph file.
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "nosize": lambda graph: graph["tensors"][0].pop("size"),
+    "half-byte": lambda graph: graph["tensors"][0].update(size=1.5),
+    "huge-size": lambda graph: graph["tensors"][0].update(size=10**40),
     "negative-size": lambda graph: graph["tensors"][0].update(size=-4),
     "twice": lambda graph: graph["ops"].append(graph["ops"][0]),
     "ghost": lambda graph: graph["ops"][0].update(inputs=["ghost"]),

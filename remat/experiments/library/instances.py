@@ -19,6 +19,7 @@ from remat.graphs.generators import generate
 from remat.io.documents import Document, decoded
 from remat.io.files import read_toml
 from remat.problem import Problem
+from remat.runtime.text import nearest
 from remat.schedule import Buffers, OrderRule, Schedule, schedule_buffers
 
 #: Manifest of the library.
@@ -231,7 +232,8 @@ def instance(name: str) -> Instance:
         If there is none.
     """
     if name not in instances():
-        raise ProblemError(f"the library has no instance {name!r}; `remat library list` shows all")
+        hint = nearest(name, instances()) or "; `remat library list` shows all"
+        raise ProblemError(f"the library has no instance {name!r}{hint}")
     return instances()[name]
 
 
