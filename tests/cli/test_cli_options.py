@@ -18,7 +18,8 @@ SHORT = {
     "partitioner": "-p", "op": "-n", "help": "-h",
 }  # fmt: skip
 #: Names that mean different things in different commands.
-DIFFERENT = {"memory", "order", "check", "cost", "option", "to", "output", "count-constant-memory"}
+DIFFERENT = {"memory", "order", "check", "cost", "option", "to", "output", "machine",
+             "count-constant-memory"}  # fmt: skip
 #: Commands with a time limit that lack threads, seed or quiet, since they have nothing to divide, draw or show.
 LACKING = {
     "threads": {"partition", "rewrite", "library run"}, "seed": {"bounds", "partition"},
