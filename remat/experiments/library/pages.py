@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Largest number of ops of an instance whose addresses are drawn: pictures of more take megabytes.
-MOST_DRAWN = 400
+#: Largest number of ops of an instance whose addresses are drawn: pictures of more are crowded, and take a second each.
+MOST_DRAWN = 100
 #: Family whose values are visible at once.
 UNFOLDED = "checkmate"
 
@@ -85,7 +85,7 @@ def page(ledger: Ledger, picture: str = "") -> str:
     ]  # fmt: skip
     lines = [f"# {instance.name}", "", *table(facts[0], [fact for fact in facts[1:] if fact[1]]), ""]
     if picture:
-        lines += [f"![Best known schedules and bounds of {instance.name}]({picture})", ""]
+        lines += [f"![Best known results of {instance.name}]({picture})", ""]
     lines += ["## Problems", "", *table(_PROBLEM_HEAD, map(_problem_line, standings)), ""]
     lines += [f"Values are {_UNITS.get(standings[0].problem.kind, 'overheads in %')}; **bold**: proved optimal.", ""]
     lines += ["## Records", "", *table(_RECORD_HEAD, [_record_line(instance, each) for each in ledger.records])]

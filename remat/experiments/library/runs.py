@@ -20,7 +20,9 @@ from remat.experiments.contestant import Contestant
 from remat.experiments.library.instances import LibraryProblem
 from remat.experiments.library.ledger import Ledger, Standing, addresses_of
 from remat.experiments.library.records import AddressRecord, BoundRecord, Origin, ScheduleRecord, to_schedule
-from remat.ordering.best_first import Aim, explore
+from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.state_search import ENDLESS, StateSearch
+from remat.ordering.state_search import KERNELS as STATE_SEARCH
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.runtime.deadline import Deadline
@@ -32,8 +34,8 @@ from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
-#: States of the exhaustive search, at most 2 GB.
-MOST_STATES = 3_000_000
+#: States of the best-first search, at most 2 GB, and bytes of the state search.
+MOST_STATES, MEMORY = 3_000_000, 1_500_000_000
 UNLIMITED = 1 << 62
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
@@ -205,19 +207,23 @@ def _bound(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
     return Answer(bound=bound.value, source=bound.kind, scope=bound.scope, infeasible=bound.infeasible)
 
 
-def _exhaust(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
-    """Find the optimum by exhaustive search, as far as memory allows."""
+def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+    """Find the optimum by exhaustive search, as far as memory allows; `start` is the schedule to improve on."""
     deadline = Deadline.after(call.seconds)
-    found = explore(
-        problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
-    )
+    if StateSearch.applies(problem) and STATE_SEARCH.ready(deadline):
+        limit = None if start is None else problem.validate(start).cost
+        found: Explored | None = StateSearch(problem, memory=MEMORY).run(limit, deadline=deadline)
+        endless = ENDLESS
+    else:
+        found, endless = explore(
+            problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
+        ), UNLIMITED  # fmt: skip
     if found is None:
         raise RematError(f"{problem.graph.name}: an op has too many tensors for an exhaustive search")
     schedules = () if found.schedule is None else (found.schedule,)
+    infeasible = not schedules and found.bound >= endless
     scope = Scope(OrderRule(problem.order), staged=False)
-    return Answer(
-        schedules, min(found.bound, UNLIMITED), "exhaustive search", scope, not schedules and found.bound >= UNLIMITED
-    )
+    return Answer(schedules, None if infeasible else found.bound, "exhaustive search", scope, infeasible)
 
 
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
