@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Drawn(NamedTuple):
-    """What a picture of an estimate shows; memory in bytes."""
+    """Content of a picture of an estimate; memory in bytes."""
 
     title: str
     parts: Mapping[str, int]

@@ -6,25 +6,29 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from remat.errors import CaptureError, ProblemError
 from remat.schedule import Schedule
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
+from remat.torch.rematerialized.buckets import Buckets, cheapest, sizes_of
 from remat.torch.rematerialized.plan import Plan
-from remat.torch.rematerialized.planning import Settings, check_setting, planned
+from remat.torch.rematerialized.planning import Settings, check_setting, needs_search, planned, step_problem
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.report import Report
 
 _log = logging.getLogger("remat.torch")
 
 OTHER_SHAPES = ("error", "capture")
+#: Sizes by which steps of other shapes are planned: powers of two, or given ones; None: each by its own.
+Shapes = str | Sequence[int] | None
 
 
 class Planner:
@@ -32,17 +36,20 @@ class Planner:
 
     The peak of the first one turns a budget in % into bytes.
 
-    `other_shapes`: ``"error"`` or ``"capture"``, as in :func:`~remat.torch.rematerialize`.
+    `other_shapes` and `shapes` as in :func:`~remat.torch.rematerialize`.
     """
 
-    def __init__(self, settings: Settings, other_shapes: str) -> None:
+    def __init__(self, settings: Settings, other_shapes: str, shapes: Shapes = None) -> None:
         check_setting("other_shapes", other_shapes, OTHER_SHAPES)
+        self._buckets = None if shapes is None else Buckets.of(shapes)
         self.settings = settings
-        self.other_calls = other_shapes == "capture"
+        self.other_calls = other_shapes == "capture" or shapes is not None
         """True if a call unlike all earlier ones is captured; False if it is refused."""
         self.reports: list[Report] = []
         """Reports of all steps made."""
         self._known: Schedule | None = None
+        self._schedules: list[Schedule] = []
+        self._first: tuple[Any, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Planner:
         return self
@@ -62,6 +69,8 @@ class Planner:
         begun, settings = time.monotonic(), self.settings
         unset = check_python_state(module, args, kwargs)
         captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        if self._buckets is not None and schedule is None and self._known is not None:
+            schedule = self._of_bucket(captured, module, args, kwargs)
         parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
         report = dataclasses.replace(report, fallback=fallback, unset=unset)
         passes: tuple[Any, ...] = ()
@@ -71,10 +80,36 @@ class Planner:
             passes = compiled(parts)
         if self._known is None:
             self._known = parts.schedule
+            self._first = sizes_of(args, kwargs)
             self.settings = dataclasses.replace(settings, budget=report.budget)  # a share is relative to the first peak
+        self._schedules.append(parts.schedule)
         self.reports.append(report)
         _log.info("rematerialized %s", report)
         return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes), report)
+
+    def _of_bucket(
+        self, captured: Captured, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Schedule | None:
+        """Return a schedule for a call of other sizes: the cheapest known one that fits, or one for its bucket's sizes.
+
+        None if neither fits; the step is then solved at its own sizes.
+        """
+        problem = step_problem(captured, self.settings)
+        known = cheapest(problem, self._schedules)
+        if known is not None or not needs_search(problem):
+            return known
+        assert self._buckets is not None
+        larger = self._buckets.sample(self._first, args, kwargs)
+        if larger is None:
+            return None
+        try:
+            above, _ = _captured(module, *larger, costs=self.settings.costs, workspaces=self.settings.workspaces)
+            parts, _ = planned(above, self.settings, None, None, capture_seconds=0.0)
+        except (CaptureError, ProblemError) as error:
+            _log.info("the sizes of the bucket are not planned: %s", error)
+            return None
+        self._schedules.append(parts.schedule)
+        return cheapest(problem, [parts.schedule])
 
 
 def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:

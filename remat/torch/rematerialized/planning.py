@@ -26,6 +26,7 @@ from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.peers.partitioner import partitioner_schedule
 from remat.torch.peers.saved import tagged_schedule
+from remat.torch.rematerialized import stored
 from remat.torch.rematerialized.report import Report
 
 _log = logging.getLogger("remat.torch")
@@ -192,7 +193,14 @@ def planned(
     """
     seconds = {"capture": capture_seconds}
     problem = step_problem(captured, settings)
+    path = None
+    if schedule is None and needs_search(problem):
+        how = (settings.method, settings.backend, settings.method_options, settings.time_limit)
+        path = stored.stored_path(problem, how)
+        schedule = stored.find(path, problem)
     step = certified(problem, schedule, lambda: _solved(captured, problem, settings, known, seconds))
+    if schedule is None:
+        stored.add(path, step.schedule)
     parts, graph, certificate = split(captured, step.schedule), captured.graph, step.certificate
     report = Report(
         name=graph.name, engine=settings.engine, ops=len(graph.ops), recomputations=certificate.recomputations,
@@ -206,6 +214,12 @@ def planned(
         costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
     )  # fmt: skip
     return parts, report
+
+
+def needs_search(problem: Problem) -> bool:
+    """Return False if the budget fits without recomputation, or is below the structural bound."""
+    budget = problem.budget_bytes
+    return budget is not None and budget < problem.reference_peak and not problem.hopeless
 
 
 def _solved(

@@ -29,7 +29,7 @@ FUSED = 64
 
 
 @in_turn
-def rematerialize(
+def rematerialize(  # noqa: PLR0913 - independent options of users
     module: nn.Module,
     sample_args: Sequence[Any] | torch.Tensor | None,
     budget: str | int | float | None = None,
@@ -38,6 +38,7 @@ def rematerialize(
     schedule: Schedule | str | os.PathLike[str] | None = None,
     verify: bool = False,
     other_shapes: str = "error",
+    shapes: str | Sequence[int] | None = None,
     **options: Unpack[StepOptions],
 ) -> Rematerialized:
     """Return a module like `module` whose training steps keep a memory budget by recomputation.
@@ -68,6 +69,10 @@ def rematerialize(
         Response to a call unlike the sample. ``"error"``: raise an error that names the argument. ``"capture"``:
         capture and solve again, once for each kind of call. All kinds keep the sample's budget in bytes; one that fits
         without recomputation is not solved.
+    shapes : "bucket" or sequence of int, optional
+        Plan calls of other sizes by buckets: powers of two, or the given sizes. A call runs with its own shapes, so all
+        values stay those of eager PyTorch. Its schedule is the cheapest known one that fits, or one solved for the
+        sizes rounded up to the bucket. Implies ``other_shapes="capture"``.
     method, backend, method_options, on_progress
         As in :func:`remat.solve`. Ctrl-C ends the search; the step then uses the best schedule found.
     engine : {"eager", "inductor"}, optional
@@ -117,7 +122,7 @@ def rematerialize(
     _check_module(module)
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
-    planner = Planner(Settings(budget, **options), other_shapes)
+    planner = Planner(Settings(budget, **options), other_shapes, shapes)
     if sample_args is None and sample_kwargs is None:
         if verify or schedule is not None:
             raise ProblemError(f"{'verify' if verify else 'schedule'} needs sample arguments", "step-sample")
